@@ -1,4 +1,4 @@
-"""What the log changes in answers about nodes: posted nodes, features, edges and labels, and erased nodes."""
+"""Changes of answers about nodes by the event log: posted features, edges, labels, and erasures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ NOTHING = NodeFacts()
 
 @dataclass
 class LaterNodes:
-    """What is later than a graph. erased: rows that are gone; None: none is. facts: by the node's id.
+    """Changes of a graph since it was compiled.
+
+    erased: rows that are gone; None without any. facts: by the node's id.
 
     links: weights of edges that were told of, by both ends. touched: rows whose features, edges or neighbours' features
     are others than in the graph.
@@ -31,12 +33,12 @@ class LaterNodes:
     touched: set[int] = field(default_factory=set)
 
     def row(self, node: str) -> int | None:
-        """The node's row in the graph; None for one that is not there, or erased since."""
+        """Returns the node's row in the graph; None for an unknown or an erased node."""
         row = self.nodes.node_ids.row(node)
         return None if row is None or (self.erased is not None and self.erased[row]) else row
 
     def take(self, told: Mapping[str, NodeFacts]) -> None:
-        """Put facts in the place of what was told of these nodes before. The log has each edge at one of its ends.
+        """Replaces what was posted of these nodes. The log has each edge at one end.
 
         Dictionaries of links are replaced and not changed: an answer may be reading one.
         """
@@ -58,13 +60,13 @@ class LaterNodes:
                 self.touch((row,))
 
     def touch(self, rows: Iterable[int]) -> None:
-        """Nodes whose features have changed, or that are gone, change their neighbours too."""
+        """Marks changed or erased rows, and the rows of their neighbours."""
         for row in rows:
             self.touched.update((row, *self.nodes.edges.row(row)[0].tolist()))
 
 
 class NodeOverlay:
-    """What is later than the compiled graph, by the log that it follows; nothing without a store."""
+    """Changes since a graph was compiled, by the event log; empty without a store."""
 
     least_rating = 0.0
 
@@ -78,42 +80,42 @@ class NodeOverlay:
 
     @property
     def shard_digest(self) -> str:
-        """Of the shard than which it is later."""
+        """Returns the digest of the shard that the overlay changes."""
         return self._nodes.digest
 
     @property
     def known_nodes(self) -> int:
-        """How many nodes of the graph are not erased."""
+        """Counts the nodes of the graph that are not erased."""
         erased = self._later.erased
         return self._nodes.head.nodes - (0 if erased is None else int(erased.sum()))
 
     def holds(self, node: str) -> bool:
-        """Has the graph this node, which has not been erased since?"""
+        """Checks if the graph has this node, and the node is not erased."""
         return self.row(node) is not None
 
     def row(self, node: str) -> int | None:
-        """The node's row in the graph; None for one that is not there, or erased since."""
+        """Returns the node's row in the graph; None for an unknown or an erased node."""
         return self._later.row(node)
 
     def is_erased(self, rows: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-        """Which of these rows are erased; None: none is."""
+        """Checks which of these rows are erased; None where no row is."""
         erased = self._later.erased
         return None if erased is None else erased[rows]
 
     def is_touched(self, row: int) -> bool:
-        """Are the node's features, its edges or its neighbours' features others than in the graph?"""
+        """Checks if the node's features, edges or neighbours' features differ from the graph's."""
         return row in self._later.touched
 
     def facts(self, node: str) -> NodeFacts:
-        """What was told of a node."""
+        """Returns what was posted of a node."""
         return self._later.facts.get(node, NOTHING)
 
     def links(self, node: str) -> Mapping[str, float]:
-        """Weights of the node's edges that were told of, by the other node's id; 0: there is none any more."""
+        """Returns posted weights of the node's edges by the other node's id; 0 removes an edge."""
         return self._later.links.get(node, {})
 
     def label(self, node: str | None, row: int | None) -> str | None:
-        """The label that the silo has of a node, which may be later than the graph."""
+        """Returns the label that the silo has of a node, posted or compiled."""
         facts = NOTHING if node is None else self.facts(node)
         if facts.labelled:
             return facts.label
@@ -121,7 +123,7 @@ class NodeOverlay:
         return None if label == NO_LABEL else self._nodes.head.classes[label]
 
     def attach_store(self, store: NodeStore) -> None:
-        """Follow this log from now on: it is what has happened since this graph was written."""
+        """Attaches the event log, whose content is later than this graph."""
         with self._lock:
             self._store, self._followed = store, store.change_number()
             self._read(store)
@@ -140,7 +142,10 @@ class NodeOverlay:
                 self._followed = number
 
     def begin_anew(self) -> None:
-        """Read all of the log; where another shard has absorbed it since, what was known stays."""
+        """Reads all of the event log.
+
+        Where another shard has absorbed the log since, earlier changes stay.
+        """
         assert self._store is not None
         with self._lock:
             self._read(self._store)
@@ -167,7 +172,7 @@ class NodeOverlay:
         self._show(facts)
 
     def _show(self, facts: Mapping[str, NodeFacts]) -> None:
-        """Let answers see these facts, and who is erased, all at once."""
+        """Shows facts and erasures to answers, all at once."""
         ids, told, count = self._nodes.node_ids, self._told, self._nodes.head.nodes
         erased = self._later.erased
         if (told.erased, self._missed) != self._erased_by:
