@@ -338,14 +338,13 @@ def follow_sum(copy: Path) -> None:
         (copy / path).write_text(f"from __future__ import annotations\n{SUM_PARTS[path]}\n\n{code}", encoding="utf-8")
     (field,) = re.findall(r"`(followers: SumConsent[^`]+)`", CONTRIBUTING)
     insert(copy / "client_service/boundary/policy.py", "    basis_changes: int", f"    {field}\n")
-    opening = 'SumName = Literal["off", "items", "content", "exact", "iterated", "transitions"'
+    opening = '"off", "items", "content", "exact", "iterated", "transitions"'
     add_to_registry(copy / "shared/method/settings.py", opening, ', "followers"')
     sums, silos = copy / "shared/sums/__init__.py", copy / "client_service/sums/registry.py"
     insert(sums, "from shared.sums.item_basis import", "from shared.sums.followers import FOLLOWERS\n")
     add_to_registry(sums, "for one in (COMMON_ITEMS, CONTENT_SUM, EXACT, ITERATED, TRANSITIONS", ", FOLLOWERS")
     insert(silos, "from shared.errors", "from client_service.sums.followers import FOLLOWERS_SUM\n")
-    known = "for one in (COMMON_ITEMS_SUM, CONTENT_SILO_SUM, EXACT_SUM, ITERATED_SUM, TRANSITIONS_SUM"
-    add_to_registry(silos, known, ", FOLLOWERS_SUM")
+    add_to_registry(silos, "        TRANSITIONS_SUM,", "\n        FOLLOWERS_SUM,")
 
 
 def test_a_second_sum_is_declared_gated_masked_recorded_and_kept(copy: Path) -> None:
