@@ -15,7 +15,7 @@ from client_service.federation.training_run import TrainingRun
 from client_service.runtime.device import choose_device
 from client_service.serving.model_server import ModelServer
 from client_service.settings import ClientSettings
-from client_service.sums.storage import load_basis, load_basis_head
+from client_service.sums.storage import complete_shard, load_basis, load_basis_head
 from client_service.tasks import task_named
 from client_service.training.training_state import RoundContext
 from shared.errors import DataError, PrivacyError
@@ -146,15 +146,16 @@ class SiloRun:
         settings, request = self._settings, terms.request
         method = agree_method(settings, request.method, request.part)
         place = place_run(settings, terms.run, request.seed, method)
+        shard = complete_shard(basis_folder(settings), settings.method, self._shard)
         if request.part != TRAINING:
-            return open_basis_run(settings, self._task, self._shard, place, request.clients)
+            return open_basis_run(settings, self._task, shard, place, request.clients)
         if request.basis is not None:
             head = load_basis_head(basis_folder(settings))
             basis = None if head is None else load_basis(basis_folder(settings), head.digest)
             if head is None or head.run != request.basis or basis is None:
                 raise DataError(f"{settings.name}: expected the common basis of {request.basis}, it is not kept")
             place = replace(place, basis=basis)
-        return TrainingRun(place, self._task, self._shard, self._answers, self._device)
+        return TrainingRun(place, self._task, shard, self._answers, self._device)
 
     def _has_finished(self, terms: Terms) -> bool:
         if terms.request.part != TRAINING:

@@ -159,7 +159,7 @@ def share_kept(graph: NodeShard, nodes: Sequence[Int64]) -> float:
 def take_nodes(graph: NodeShard, name: str, nodes: Int64) -> NodeShard:
     """Returns a silo's graph: these nodes (ascending rows), with the edges between them.
 
-    Their other edges are foreign.
+    Their other edges are foreign, and those that were foreign to the whole graph stay so.
     """
     rows = graph.adjacency[nodes]
     outside = np.ones(len(graph.node_ids), bool)
@@ -167,6 +167,11 @@ def take_nodes(graph: NodeShard, name: str, nodes: Int64) -> NodeShard:
     ends = sparse.coo_array(rows)
     foreign = outside[ends.col]
     others = [graph.node_ids[column] for column in ends.col[foreign]]
+    beyond, weights = ends.row[foreign].astype(np.int64), ends.data[foreign]
+    if graph.foreign is not None:
+        outer = sparse.coo_array(graph.foreign.weights[nodes])
+        others += [graph.foreign.ids[column] for column in outer.col.tolist()]
+        beyond, weights = np.concatenate([beyond, outer.row]), np.concatenate([weights, outer.data])
     return replace(
         graph,
         name=name,
@@ -175,7 +180,7 @@ def take_nodes(graph: NodeShard, name: str, nodes: Int64) -> NodeShard:
         adjacency=sort_entries(rows[:, nodes]),
         labels=graph.labels[nodes],
         splits=graph.splits[nodes],
-        foreign=build_foreign_edges(ends.row[foreign].astype(np.int64), others, ends.data[foreign], len(nodes)),
+        foreign=build_foreign_edges(beyond.astype(np.int64), others, weights, len(nodes)),
     )
 
 

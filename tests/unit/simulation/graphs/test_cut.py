@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 from scipy import sparse
 
+from client_service.data.foreign_edges import build_foreign_edges
 from client_service.data.node_graphs import TEST, TRAIN, UNKNOWN, UNLABELLED, VALID, NodeShard, build_adjacency
 from shared.errors import SettingsError
-from simulation.graphs.cut import CUTS, cut_graph, divide_graph, draw_splits, share_kept
+from simulation.graphs.cut import CUTS, cut_graph, divide_graph, draw_splits, share_kept, take_nodes
 
 METIS = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="pymetis is an extra")
 
@@ -103,3 +106,12 @@ def test_without_pymetis_growth_is_usual_and_metis_says_what_to_do(monkeypatch: 
     assert cut_graph(make_blocks(), 2, 0).method == "growth"
     with pytest.raises(SettingsError, match="pip install pymetis"):
         cut_graph(make_blocks(), 2, 0, "metis")
+
+
+def test_edges_that_are_foreign_to_the_whole_graph_stay_foreign_in_each_silo() -> None:
+    whole = make_blocks(1, 12)
+    outer = build_foreign_edges(np.array([0, 5, 5]), ["x", "x", "y"], np.array([1, 2, 3], np.float32), 12)
+    shard = take_nodes(replace(whole, foreign=outer), "one", np.array([1, 5, 7]))
+    assert shard.foreign is not None
+    kept = shard.foreign.list_edges(shard.node_ids).filter(pl.col("foreign").is_in(["x", "y"]))
+    assert kept.rows() == [(whole.node_ids[5], "x", 2.0), (whole.node_ids[5], "y", 3.0)]
