@@ -28,7 +28,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
         ({"operator_token": "too-short"}, "operator_token: expected at least 16 characters, got 9"),
         ({"operator_token": None}, "operator_token: expected either it or operator_token_file"),
         ({"operator_token": None, "operator_token_file": "/nowhere"}, "operator_token_file: expected a readable"),
-        ({"strategy": "fedsgd"}, "strategy: expected one of lpsfed, fedavg, local, .* got 'fedsgd'"),
+        ({"strategy": "fedbn"}, "strategy: expected one of lpsfed, fedavg, local, .* got 'fedbn'"),
         ({"port": 99999}, "port: "),
         ({"method": {"width": 0}}, "method.width: "),
     ],
