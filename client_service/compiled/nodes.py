@@ -124,6 +124,19 @@ def inverse_roots(degrees: NDArray[np.floating]) -> Float64:
     return np.divide(1.0, np.sqrt(wide), out=np.zeros_like(wide), where=wide > 0)
 
 
+class CompiledNode(NamedTuple):
+    """What the compiled graph has of a node whose edges or features are others by now.
+
+    powers: its rows, (J + 1, d). degree: of its edges. beyond, rest: where border sums are known, what the degree has
+    besides at each hop, (J,), and what P^k x has besides, before it is divided by the root of the degree, (J, d).
+    """
+
+    powers: Float32
+    degree: float
+    beyond: Float64 | None = None
+    rest: Float64 | None = None
+
+
 class JoinedNode(NamedTuple):
     """Powers P^k x of a node, (J + 1, d), and its neighbours' parts.
 
@@ -134,10 +147,10 @@ class JoinedNode(NamedTuple):
     parts: Float64
 
 
-def join_node(features: Float64, found: Neighbourhood, own: Float32 | None = None, degree: float = 0.0) -> JoinedNode:
+def join_node(features: Float64, found: Neighbourhood, before: CompiledNode | None = None) -> JoinedNode:
     """Computes P^k x of a node from the compiled rows of its neighbours.
 
-    features: x of the node, (d,). own, degree: its own compiled rows and its degree in the compiled graph.
+    features: x of the node, (d,). before: what the compiled graph has of the node itself; None for a new one.
     Exact for k = 1, and for all k without changes. From k = 2 on the neighbours' rows follow their new degrees and have
     the node's own feature walk back, but what the change means for nodes further away, and between two neighbours that
     have an edge, is left out until the graph is compiled anew.
@@ -145,21 +158,22 @@ def join_node(features: Float64, found: Neighbourhood, own: Float32 | None = Non
     hops = found.powers.shape[1] - 1
     powers, parts = np.zeros((hops + 1, len(features))), np.zeros((len(found.weights), hops, len(features)))
     powers[0] = features
-    now, after = float(found.weights.sum()), found.degrees - found.before + found.weights
-    if now <= 0.0 or not len(found.weights):
-        return JoinedNode(powers, parts)
-    there = found.weights / np.sqrt(np.maximum(after, found.weights) * now)
+    beyond = np.zeros(hops) if before is None or before.beyond is None else before.beyond
+    roots, after = inverse_roots(found.weights.sum() + beyond), found.degrees - found.before + found.weights
+    there = found.weights / np.sqrt(np.maximum(after, found.weights))
     shrunk = np.sqrt(found.degrees / np.maximum(after, found.weights))
-    walked = np.sqrt(found.degrees * degree)
+    walked = np.sqrt(found.degrees * (0.0 if before is None else before.degree))
     left = np.divide(found.before, walked, out=np.zeros_like(there), where=found.before > 0)
     rows = found.powers[:, 0].astype(np.float64)
     for k in range(1, hops + 1):
-        parts[:, k - 1] = there[:, None] * rows
+        parts[:, k - 1] = (roots[k - 1] * there)[:, None] * rows
         powers[k] = parts[:, k - 1].sum(axis=0)
         rows = found.powers[:, k].astype(np.float64)
-        if own is not None:
-            rows -= left[:, None] * own[k - 1]
-        rows = shrunk[:, None] * rows + there[:, None] * powers[k - 1]
+        if before is not None:
+            rows -= left[:, None] * before.powers[k - 1]
+            if before.rest is not None:
+                powers[k] += roots[k - 1] * before.rest[k - 1]
+        rows = shrunk[:, None] * rows + (roots[0] * there)[:, None] * powers[k - 1]
     return JoinedNode(powers, parts)
 
 
@@ -182,6 +196,7 @@ class CompiledNodeModel:
         if entered != nodes.head.features:
             raise ValueError(f"{nodes.head.features:,} features, got {entered:,}")
         roots = inverse_roots(nodes.degrees)
+        self._nodes, self._has_borders = nodes, "receiving" in arrays
         self._giving: Float64 = arrays.get("giving", roots)
         self._receiving: Float64 = arrays.get("receiving", roots[:, None])
         self.scorer = NodeScorer(arrays, head.hops, head.width, classes)
@@ -202,6 +217,22 @@ class CompiledNodeModel:
         received = shares[:, None] * self._receiving[row]  # (m, J), or (m, 1) where all hops have one rate
         parts = received[:, :, None] * self.powers[neighbours, :-1]
         return JoinedNode(self.powers[row].astype(np.float64), parts)
+
+    def compiled_node(self, row: int) -> CompiledNode:
+        """Returns what the graph has of a node, for a change of it."""
+        powers, degree = self.powers[row], float(self._nodes.degrees[row])
+        if not self._has_borders:
+            return CompiledNode(powers, degree)
+        neighbours, weights = self._nodes.edges.row(row)
+        known, received = self.known_node(row, neighbours, weights.astype(np.float64)), self._receiving[row]
+        rest = np.divide(
+            known.powers[1:] - known.parts.sum(axis=0),
+            received[:, None],
+            out=np.zeros_like(known.powers[1:]),
+            where=received[:, None] > 0,
+        )
+        whole = np.divide(1.0, received**2, out=np.full_like(received, degree), where=received > 0)
+        return CompiledNode(powers, degree, np.maximum(whole - degree, 0.0), rest)
 
     def neighbourhood(self, neighbours: Int64, weights: Float64, before: Float64) -> Neighbourhood:
         """Collects the compiled rows of neighbours.

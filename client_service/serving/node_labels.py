@@ -221,7 +221,7 @@ class NodeLabels(ModelServer):
             own = served.powers[row, 0].astype(np.float64)
         if row is None:
             return join_node(own, around)
-        return join_node(own, around, served.powers[row], float(self._nodes.degrees[row]))
+        return join_node(own, around, served.compiled_node(row))
 
     def _look_around(self, served: CompiledNodeModel, row: int | None, rows: Int64, weights: Float64) -> Neighbourhood:
         """Collects the neighbours in the graph, with features that were posted since."""

@@ -11,7 +11,14 @@ import torch
 from scipy import sparse
 
 from client_service.compilation.nodes import compile_nodes_in_memory, publish_nodes
-from client_service.compiled.nodes import CompiledNodeModel, CompiledNodes, Neighbourhood, join_node, open_node_model
+from client_service.compiled.nodes import (
+    CompiledNode,
+    CompiledNodeModel,
+    CompiledNodes,
+    Neighbourhood,
+    join_node,
+    open_node_model,
+)
 from client_service.compiled.publication import read_publication
 from client_service.data.node_graphs import NodeShard, build_adjacency, sort_entries
 from client_service.model_store.node_models import ServedNodes, form_of_network, freeze_nodes
@@ -93,7 +100,8 @@ def test_a_node_that_has_not_changed_joins_as_it_is() -> None:
         around = Neighbourhood(
             stored[rows].astype(np.float32), shard.degrees[rows].astype(np.float64), weights, weights
         )
-        joined = join_node(stored[row, 0], around, stored[row].astype(np.float32), float(shard.degrees[row]))
+        before = CompiledNode(stored[row].astype(np.float32), float(shard.degrees[row]))
+        joined = join_node(stored[row, 0], around, before)
         np.testing.assert_allclose(joined.powers, stored[row], atol=2e-6)
         np.testing.assert_allclose(joined.parts.sum(axis=0), joined.powers[1:], atol=1e-9)
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from scipy import sparse
 
 from client_service.compilation.nodes import compile_nodes_in_memory
+from client_service.data.foreign_edges import BorderSums, build_foreign_edges
 from client_service.data.node_graphs import TRAIN, VALID, NodeShard, build_adjacency, sort_entries
 from client_service.evaluation.node_measures import measure_nodes
 from client_service.joining_value.node_comparison import adjust_homophily, compare_nodes, describe_graph
@@ -117,19 +118,20 @@ def test_a_neighbour_that_is_named_twice_or_is_the_node_itself_counts_once_or_no
     assert [one.node for one in second.neighbours] == ["node-0001"]
 
 
-def test_contributions_of_all_neighbours_and_the_rest_make_the_score() -> None:
-    answers = answer(small_graph())[1]
+def test_contributions_are_what_the_score_loses_without_the_neighbour() -> None:
+    answers = answer(small_graph(), **{"nodes.random_features": 0})[1]
     served = answers.served
     assert served is not None
     for row in range(0, 60, 7):
+        [told] = answers.answer(LabelsIn(nodes=(answers.nodes.node_ids[row],))).results
         edges, weights = answers.nodes.edges.row(row)
-        joined = served.known_node(row, edges, weights.astype(np.float64))
-        slopes = served.scorer.slopes(joined.powers, 1)
-        added = np.tensordot(joined.parts, slopes[1:], axes=2).sum()
-        without = joined.powers.copy()
-        without[1:] -= joined.parts.sum(axis=0)
-        score = served.scorer.score(joined.powers[None])[0, 1]
-        assert score - added == pytest.approx(score - float((slopes * (joined.powers - without)).sum()), abs=1e-6)
+        joined, column = served.known_node(row, edges, weights.astype(np.float64)), told.label == "class-1"
+        for one in told.neighbours:
+            place = edges.tolist().index(answers.nodes.node_ids.row(one.node))
+            without = joined.powers.copy()
+            without[1:] -= joined.parts[place]
+            lost = served.scorer.score(np.stack([joined.powers, without]))[:, int(column)]
+            assert one.contribution == pytest.approx(lost[0] - lost[1], abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -176,3 +178,41 @@ def test_a_network_that_scores_no_new_node_leaves_these_to_the_closed_form() -> 
     known, fresh = answers.answer(LabelsIn.model_validate({"nodes": ["node-0001", new]})).results
     assert known.fallback is None and fresh.fallback is not None and fresh.fallback.startswith("the closed form")
     assert known.probabilities["class-1"] == pytest.approx(served.probabilities[1, 1], abs=1e-6)
+
+
+@pytest.mark.parametrize("features", [4, 300])
+def test_a_node_that_is_described_as_it_is_has_the_label_that_it_has(features: int) -> None:
+    """Of wide features too, which are scaled to rows of length 1 and projected."""
+    shard = small_graph(nodes=120, features=features, classes=3)
+    answers = answer(shard)[1]
+    for row in range(0, 120, 11):
+        name = shard.node_ids[row]
+        edges = shard.adjacency[[row]].tocoo()
+        around = [
+            {"node": shard.node_ids[one], "weight": weight}
+            for one, weight in zip(edges.coords[1].tolist(), edges.data.tolist(), strict=True)
+        ]
+        own = {"node": name, "features": shard.dense_features[row].tolist()}
+        asked = LabelsIn.model_validate({"nodes": [name, own, {**own, "neighbours": around}]})
+        known, described, whole = answers.answer(asked).results
+        assert described.probabilities == pytest.approx(known.probabilities, abs=1e-4)
+        assert whole.probabilities == pytest.approx(known.probabilities, abs=1e-4)
+        assert [one.node for one in described.neighbours] == [one.node for one in known.neighbours]
+
+
+def test_a_node_with_neighbours_in_other_silos_keeps_what_their_sums_add() -> None:
+    """Border sums are no edges of the silo: a node that is described or has a new edge keeps them."""
+    generator, shard = np.random.default_rng(0), small_graph(nodes=120)
+    rows, count = np.arange(0, 120, 2), 120
+    ids = [f"foreign-{number}" for number in range(len(rows))]
+    foreign = build_foreign_edges(rows, ids, np.full(len(rows), 3.0, np.float32), count)
+    counts = np.where(np.arange(count) % 2 == 0, 1, 0)
+    sums = generator.normal(size=(2, count, 4)).astype(np.float32) * counts[None, :, None]
+    shard = replace(shard, foreign=foreign, borders=BorderSums(counts, sums))
+    training, answers = answer(shard)
+    assert answers.served is not None
+    del training
+    for row in (0, 1, 2, 31):
+        own = {"node": shard.node_ids[row], "features": shard.dense_features[row].tolist()}
+        known, same = answers.answer(LabelsIn.model_validate({"nodes": [own["node"], own]})).results
+        assert same.probabilities == pytest.approx(known.probabilities, abs=0.02)
