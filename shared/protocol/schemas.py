@@ -352,7 +352,7 @@ class SummedOut(Message):
 class CollaborationOut(Message):
     """Who learns from whom, where each client gets a mixture of its own."""
 
-    round: int = Field(description="after which these are the weights")
+    round: int = Field(ge=0, description="after which these are the weights")
     clients: tuple[ClientName, ...] = Field(description="in the order of rows and columns")
     weights: tuple[tuple[float, ...], ...] = Field(description="of each client, how much it gets of each other")
     columns_low: tuple[float, ...] = Field(description="1 / sum r^2 of each order: features that tell likeness")
