@@ -82,7 +82,7 @@ def collaborate(before: State, updates: Sequence[Update], rule: GraphRule) -> Co
     Only clients who have sent are in it, by name.
     """
     names = tuple(update.client for update in updates)
-    low, high = (np.stack([np.asarray(one.arrays[side], dtype=np.float64) for one in updates]) for side in (LOW, HIGH))
+    low, high = (shorten(np.stack([one.arrays[side] for one in updates]).astype(np.float64)) for side in (LOW, HIGH))
     earlier, steps = recall_collaboration(before.memory), list[CollaborationStep]()
     for order in range(low.shape[1]):
         known, weights = ((), np.zeros((0, 0))) if earlier is None else (earlier.clients, earlier.weights[order])
@@ -90,6 +90,15 @@ def collaborate(before: State, updates: Sequence[Update], rule: GraphRule) -> Co
         steps.append(advance_weights(low[:, order], high[:, order], carried, rule))
     columns = np.array([step.effective_columns for step in steps]).T
     return Collaboration(names, np.stack([step.weights for step in steps]), columns)
+
+
+def shorten(signatures: Float64) -> Float64:
+    """Divides signatures longer than 1 by their length, (M, K, F): an honest silo has none."""
+    # Paper: signatures are taken as they come; here: of length 1 at most, because a silo that sends one of length 1,000
+    # at high frequencies, unlike all others, becomes the whole model of everybody.
+    lengths = np.linalg.norm(signatures, axis=-1, keepdims=True)
+    shortened: Float64 = signatures / np.maximum(lengths, 1.0)
+    return shortened
 
 
 def combine_by_spectra(state: State, updates: Sequence[Update], *, rule: GraphRule) -> State:

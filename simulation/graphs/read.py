@@ -8,11 +8,14 @@ A pair of tables (nodes and edges) in any format that is read of interactions, o
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 from xml.parsers import expat
+from zipfile import BadZipFile
 
 import numpy as np
 import polars as pl
@@ -57,6 +60,11 @@ FIELDS = {
 """Fields of both tables -> the usual names of their columns."""
 NO_NUMBER = ("", "nan", "null", "none", "na")  # in lower case
 NO_LABEL = ("", "unknown", "?", "nan", "null", "none", "na")  # in lower case
+WHOLE_NUMBER = re.compile("-?[0-9]{1,30}")
+LARGEST = 1e30  # of a feature, and of the weight of an edge: float32 has room for sums of them
+LEAST_WEIGHT = 1e-30
+NO_ARRAYS = (OSError, ValueError, LookupError, TypeError, EOFError, MemoryError, BadZipFile, zlib.error)
+"""What numpy raises for files that are no arrays, are damaged, or say that they are larger than memory."""
 MOST_CLASSES = 100  # of labels; more are taken for another column
 MOST_VALUES = 50  # of a column of words that becomes columns of 0 and 1
 MOST_FEATURES = 1 << 20
@@ -199,25 +207,34 @@ def read_npz(path: Path, official: int | None = None) -> NodeShard:
     Planetoid has features as CSR, `y` and `train_idx`, the other `node_features` and ten masks.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # a stream of our own, because numpy leaves the file of a damaged one open
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         planetoid = "x_data" in arrays
+        labels = np.asarray(arrays["y" if planetoid else "node_labels"]).reshape(-1)
         if planetoid:
             parts = tuple(arrays[name] for name in ("x_data", "x_indices", "x_indptr"))
             features = sparse.csr_array(parts, shape=tuple(arrays["x_shape"]), dtype=np.float32)
         else:
-            features = sparse.csr_array(arrays["node_features"].astype(np.float32))
+            given = arrays["node_features"].reshape(len(labels), -1)
+            features = sparse.csr_array(given.astype(np.float32, casting="same_kind", copy=False))
         features.check_format(full_check=True)
-        labels = arrays["y" if planetoid else "node_labels"].astype(np.int64).reshape(-1)
+        features.sum_duplicates()
+        labels = np.where(np.isfinite(labels), labels, UNKNOWN).astype(np.int64)
         edges = arrays["edges"].astype(np.int64).reshape(-1, 2)
-    except (OSError, ValueError, KeyError, TypeError, EOFError):
+    except NO_ARRAYS:
         keys = "edges and either x_data, x_indices, x_indptr, x_shape, y or node_features, node_labels"
         raise DataError(f"{path}: expected the arrays {keys}, got something else") from None
-    nodes = features.shape[0]
-    if len(labels) != nodes or (len(edges) and not (edges.min() >= 0 and edges.max() < nodes)):
+    nodes, columns = features.shape
+    if not nodes or len(labels) != nodes or (len(edges) and not (edges.min() >= 0 and edges.max() < nodes)):
         raise DataError(f"{path}: expected a label for each of {nodes:,} nodes, and edges between these, got others")
-    if not np.isfinite(features.data).all():
-        raise DataError(f"{path}: expected finite features, got others")
+    if not 1 <= columns <= MOST_FEATURES or int(labels.max()) >= MOST_CLASSES:
+        sizes = f"{columns:,} features and labels up to {int(labels.max()):,}"
+        raise DataError(
+            f"{path}: expected 1 to {MOST_FEATURES:,} features, and labels from 0 to {MOST_CLASSES - 1}, got {sizes}"
+        )
+    if not (np.abs(features.data) <= LARGEST).all():
+        raise DataError(f"{path}: expected features up to {LARGEST:g}, got others: use another unit")
     digits = len(str(max(nodes - 1, 0)))
     splits = np.full(nodes, TRAIN, np.int8) if official is None else _official_split(path, arrays, nodes, official)
     labels = np.where(splits == UNLABELLED, UNKNOWN, np.maximum(labels, UNKNOWN))
@@ -242,12 +259,23 @@ def _official_split(path: Path, arrays: Mapping[str, Any], nodes: int, number: i
     """
     masks = "train_masks" in arrays
     names = ("train_masks", "val_masks", "test_masks") if masks else ("train_idx", "val_idx", "test_idx")
-    count = len(arrays["train_masks"]) if masks else 1
+    parts = [arrays[name] for name in names if name in arrays]
+    if len(parts) < len(names):
+        raise DataError(f"{path}: expected the arrays {', '.join(names)} of a split, got {len(parts)} of them")
+    if any(
+        part.dtype != bool or part.shape[1:] != (nodes,)
+        if masks
+        else part.dtype.kind not in "iu" or (part < 0).any() or (part >= nodes).any()
+        for part in parts
+    ):
+        words = "masks of a row for each split" if masks else "rows of nodes"
+        raise DataError(f"{path}: expected in {', '.join(names)} {words} over {nodes:,} nodes, got others")
+    count = min(map(len, parts)) if masks else 1
     if not 0 <= number < count:
         raise SettingsError(f"official split: expected one of 0 to {count - 1} of {path.name}, got {number}")
     found = np.full(nodes, UNLABELLED, np.int8)
-    for name, split in zip(names, (TRAIN, VALID, TEST), strict=True):
-        found[arrays[name][number] if masks else arrays[name]] = split
+    for part, split in zip(parts, (TRAIN, VALID, TEST), strict=True):
+        found[part[number] if masks else part] = split
     return found
 
 
@@ -318,9 +346,13 @@ def _read_edges(edges: Table, ids: pl.Series, notes: list[str]) -> tuple[sparse.
         notes.append(
             f"{count_noun(again, 'edge')} listed again: {'weights add up' if weighted else 'each counts once'}"
         )
-    weights = (summed["weight"].to_numpy() if weighted else np.ones(len(summed))).astype(np.float32)
-    if not np.isfinite(weights).all():
-        raise DataError(f"{edges.path}: expected weights whose sums are finite, got larger ones")
+    wide = (summed["weight"].to_numpy() if weighted else np.ones(len(summed))).astype(np.float64)
+    if not ((wide >= LEAST_WEIGHT) & (wide <= LARGEST)).all():
+        raise DataError(
+            f"{edges.path}: expected weights of edges from {LEAST_WEIGHT:g} to {LARGEST:g}, got others:"
+            " use another unit"
+        )
+    weights = wide.astype(np.float32)
     lows, highs = (row_numbers(summed[name], ids) for name in ("low", "high"))
     inside, strange = (lows >= 0) & (highs >= 0), (lows < 0) & (highs < 0)
     if count := int(np.count_nonzero(strange)):
@@ -404,8 +436,8 @@ def _read_labels(nodes: Table, options: GraphOptions, notes: list[str]) -> tuple
 
 def _order_words(words: Sequence[str]) -> tuple[str, ...]:
     """Sorts words, as numbers where all are numbers."""
-    if all(word.lstrip("-").isdecimal() for word in words):
-        return tuple(sorted(words, key=int))
+    if all(WHOLE_NUMBER.fullmatch(word) for word in words):
+        return tuple(sorted(words, key=lambda word: (int(word), word)))
     return tuple(sorted(words))
 
 
@@ -443,8 +475,10 @@ def _read_features(nodes: Table, options: GraphOptions, notes: list[str]) -> tup
         numbers = _parse_numbers(column)
         if numbers is not None:
             missing += numbers.null_count()
-            values = numbers.fill_null(0.0).to_numpy().astype(np.float32)
-            nodes.require_none(pl.Series(~np.isfinite(values)), f"a finite number in column {name!r}, got another")
+            wide = numbers.fill_null(0.0).to_numpy().astype(np.float64)
+            large = pl.Series(~(np.abs(wide) <= LARGEST))
+            nodes.require_none(large, f"a finite number up to {LARGEST:g} in column {name!r}, got another")
+            values = wide.astype(np.float32)
             blocks.append(sparse.csr_array(values[:, None]))
             names.append(name)
             continue
@@ -499,6 +533,8 @@ def read_graphml(path: Path, options: GraphOptions = AS_NAMED) -> NodeShard:
         parser.Parse(content, True)
     except expat.ExpatError as error:
         raise DataError(f"{path}: line {error.lineno}: expected GraphML, got what is no XML") from None
+    except (LookupError, ValueError):  # of an encoding that the parser does not know
+        raise DataError(f"{path}: expected GraphML in UTF-8, got another encoding: save it as UTF-8") from None
     nodes, edges = (file.table(path, kind, options) for kind in ("node", "edge"))
     return _build_graph(file_stem(path), nodes, edges, options)
 

@@ -380,11 +380,24 @@ def fit_nodes(
         joined = _choose(shard, design, list(_candidates(shard, design, spec, grams)))
         together = joined.score
         # one validation node more is what alone has to win by: fewer are no reason to leave the others
-        if not (len(valid) and alone.score > joined.score + 1.0 / len(valid)):
+        if not (len(valid) and alone.score > joined.score + 1.0 / len(valid)) and not (
+            np.isnan(joined.score) and _contradicts(joined.weights, design[train], shard.labels[train])
+        ):
             chosen = joined
     comparison = NodeComparison(alone.score, together, len(valid))
     model = NodeModel(spec, chosen.weights.astype(np.float32), chosen.choice, comparison)
     return replace(model, calibration=calibrate(model.scores(design[valid]), shard.labels[valid]))
+
+
+def _contradicts(weights: Float64, rows: Float32, labels: Int64) -> bool:
+    """Checks if weights are worse than a guess on a silo's training nodes, where no validation node can tell.
+
+    A guess: of two classes an area of a half, else the most frequent class; less by what so few nodes may lack.
+    """
+    classes = weights.shape[1]
+    score = primary_score(rows.astype(np.float64) @ weights, labels, classes)
+    guess = 0.5 if classes == 2 else float(np.bincount(labels).max(initial=0)) / max(len(labels), 1)
+    return bool(np.isfinite(score)) and score < guess - 0.5 / max(len(labels), 1) ** 0.5
 
 
 def _logistic_candidates(shard: NodeShard, design: Float32, spec: DesignSpec) -> Iterator[tuple[_Candidate, float]]:

@@ -38,7 +38,7 @@ def update(client: str, seed: int) -> Update:
     generator = np.random.default_rng(seed)
     arrays = initial_parameters(built().tensors(settings()), seed, exact=False)
     arrays[FILTER] = generator.normal(size=4).astype(np.float32)
-    sides = {name: generator.normal(size=(3, 4)).astype(np.float32) for name in (LOW, HIGH)}
+    sides = {name: 0.2 * generator.normal(size=(3, 4)).astype(np.float32) for name in (LOW, HIGH)}
     return Update(client, {**arrays, **sides}, {})
 
 
@@ -148,3 +148,26 @@ def test_a_silo_takes_part_only_where_its_policy_names_it_and_never_under_masks_
 
 def test_weights_begin_at_all_others_alike() -> None:
     np.testing.assert_allclose(begin_weights(3), [[0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]])
+
+
+def test_a_silo_with_a_signature_of_any_length_is_not_the_model_of_all_others() -> None:
+    honest = []
+    for seed in range(6):
+        arrays = update(f"silo-{seed}", seed).arrays
+        units = {n: arrays[n] / np.linalg.norm(arrays[n], axis=1)[:, None] for n in (LOW, HIGH)}
+        honest.append(Update(f"silo-{seed}", {**arrays, **units}, {}))
+
+    def taken(length: float) -> float:
+        """The most that an honest silo takes of one that lies, alike at low frequencies and unlike at high ones."""
+        sides = {LOW: np.mean([one.arrays[LOW] for one in honest], axis=0), HIGH: np.ones((3, 4)) / 2 * length}
+        liar = update("x", 9)
+        arrays = {**liar.arrays, **{name: side.astype(np.float32) for name, side in sides.items()}}
+        state = built().aggregate(START, [*honest, Update("x", arrays, {})])
+        found = recall_collaboration(state.memory)
+        assert found is not None
+        np.testing.assert_allclose(found.weights.sum(2), 1.0, atol=1e-6)
+        return float(found.overall[:-1, -1].max())
+
+    assert taken(1.0) < 0.9
+    for length in (10.0, 1e3, 1e30):
+        assert taken(length) == pytest.approx(taken(1.0), abs=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -143,11 +144,65 @@ def test_npz_of_both_kinds_and_their_own_splits(tmp_path: Path) -> None:
         {"node_labels": np.array([0, 1])},
         {"node_features": np.full((4, 2), np.nan)},
         {"node_features": np.array([{}, {}], dtype=object)},
+        {"node_features": np.array(1.0)},
+        {"node_features": np.ones((4, 0))},
+        {"node_features": np.ones((4, 2), complex)},
+        {"node_features": np.full((4, 2), 3e38)},
+        {"node_features": np.ones((0, 2)), "node_labels": np.zeros(0), "edges": np.zeros((0, 2))},
+        {"node_labels": np.array([0, 1, 0, 10**9])},
+        {"edges": np.array([[0, -1]])},
     ],
 )
 def test_npz_that_is_no_graph(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(DataError, match="expected"):
         read_graph(write_npz(tmp_path / "mines.npz", **changes))
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:300], lambda b: b"PK\x03\x04" + b[4:99], lambda b: b.replace(b"\0", b"\1")]
+)
+def test_damaged_npz_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = write_npz(tmp_path / "mines.npz")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match="got something else"):
+        read_graph(path)
+
+
+def test_npz_that_says_it_is_larger_than_memory_is_refused(tmp_path: Path) -> None:
+    rows, shape = np.array([0, 1]), np.array([2, 10**12])
+    parts = {"x_data": np.ones(2), "x_indices": rows, "x_indptr": np.array([0, 1, 2]), "x_shape": shape}
+    write_npz(tmp_path / "wide.npz", **parts, y=rows, edges=np.array([[0, 1]]))
+    with pytest.raises(DataError, match=r"expected 1 to 1,048,576 features"):
+        read_graph(tmp_path / "wide.npz")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train_masks": None},
+        {"val_masks": None},
+        {"train_masks": np.ones((2, 9), bool)},
+        {"train_masks": np.array(1)},
+        {"train_masks": None, "train_idx": [99], "val_idx": [1], "test_idx": [2]},
+        {"train_masks": None, "train_idx": [-1], "val_idx": [1], "test_idx": [2]},
+        {"train_masks": None, "train_idx": [0.5], "val_idx": [1], "test_idx": [2]},
+    ],
+)
+def test_official_splits_that_do_not_fit_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match="expected"):
+        read_graph(write_npz(tmp_path / "mines.npz", **changes), official=0)
+
+
+@pytest.mark.parametrize("encoding", ["shift_jis", "utf-7", "no-such", "idna", "rot13"])
+def test_graphml_that_names_another_encoding_is_refused(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "one.graphml").write_text(f'<?xml version="1.0" encoding="{encoding}"?><graphml/>', encoding="utf-8")
+    with pytest.raises(DataError, match="save it as UTF-8"):
+        read_graph(tmp_path / "one.graphml")
+
+
+def test_labels_that_look_like_numbers_and_are_none_are_words(tmp_path: Path) -> None:
+    found = read_graph(write_tables(tmp_path, "node,label\na,--5\nb,1\nc," + "9" * 5000 + "\n", EDGES))
+    assert found.classes == ("--5", "1", "9" * 5000)
 
 
 REFUSED = [
@@ -161,7 +216,10 @@ REFUSED = [
     (NODES, "source,target,weight\na,b,\n", "line 2: expected a number above 0"),
     (NODES, "source,target,weight\na,b,inf\n", "line 2: expected a number above 0"),
     (NODES, "source,target\na,\n", "expected"),
-    ("node,label,x\na,1,inf\nb,0,1\n", EDGES, "line 2: expected a finite number in column 'x'"),
+    (NODES, "source,target,weight\na,b,1e-50\n", "expected weights of edges from 1e-30"),
+    (NODES, "source,target,weight\na,b,3e38\n", "expected weights of edges from 1e-30"),
+    ("node,label,x\na,1,1e39\nb,0,1\n", EDGES, "line 2: expected a finite number up to"),
+    ("node,label,x\na,1,inf\nb,0,1\n", EDGES, "line 2: expected a finite number up to 1e\\+30 in column 'x'"),
     ("node,label,split\na,1,secret-1\nb,0,train\n", EDGES, "line 2: expected train, valid, test"),
     ("node,label,split\na,1,\nb,0,train\n", EDGES, "line 2: expected train, valid or test"),
     ("node,label\n" + "".join(f"n{one},secret-{one}\n" for one in range(101)), EDGES, "up to 100 classes"),

@@ -180,6 +180,23 @@ def test_without_validation_a_silo_has_the_model_of_all() -> None:
     assert model.choice.own == 0.0
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_without_validation_a_silo_keeps_its_own_model_where_a_sum_says_the_opposite_of_its_labels(
+    classes: int,
+) -> None:
+    shard = drawn_shard(classes=classes)
+    shard = shard.with_splits(np.where(shard.splits == VALID, TEST, shard.splits).astype(np.int8))
+    design, train = make_design(shard, SPEC), shard.nodes_of(TRAIN)
+    own = count_gram(design[train], shard.labels[train], classes)
+    false = count_gram(design[train], (shard.labels[train] + 1) % classes, classes)
+    poisoned = fit_nodes(shard, design, SPEC, own + false.times(100.0))
+    assert poisoned.choice.own == float("inf")
+    test = shard.nodes_of(TEST)
+    scores = poisoned.scores(design[test])
+    alone = fit_nodes(shard, design, SPEC).scores(design[test])
+    assert primary_score(scores, shard.labels[test], classes) == primary_score(alone, shard.labels[test], classes)
+
+
 def test_another_number_of_features_and_a_missing_projection_are_refused() -> None:
     with pytest.raises(SettingsError, match="expected 7 columns"):
         make_design(drawn_shard(), DesignSpec(7, (0, 1)))
