@@ -40,24 +40,30 @@ class LaterNodes:
     def take(self, told: Mapping[str, NodeFacts]) -> None:
         """Replaces what was posted of these nodes. The log has each edge at one end.
 
-        Dictionaries of links are replaced and not changed: an answer may be reading one.
+        Dictionaries of links are replaced and not changed, because an answer may be reading one; each once, because a
+        node may be at one end of most edges.
         """
+        links: dict[str, dict[str, float]] = {}
+
+        def change(node: str) -> dict[str, float]:
+            if node not in links:
+                links[node] = dict(self.links.get(node, {}))
+            return links[node]
+
         for node in told:
-            before = self.facts.get(node, NOTHING).neighbours
-            for other in before:
-                self.links[other] = {name: weight for name, weight in self.links[other].items() if name != node}
-            if before:
-                self.links[node] = {name: weight for name, weight in self.links[node].items() if name not in before}
+            for other in self.facts.get(node, NOTHING).neighbours:
+                change(other).pop(node, None)
+                change(node).pop(other, None)
         for node, facts in told.items():
             self.facts[node] = facts
+            for other, weight in facts.neighbours.items():
+                change(node)[other] = change(other)[node] = weight
             if facts.neighbours:
-                self.links[node] = self.links.get(node, {}) | facts.neighbours
-                for other, weight in facts.neighbours.items():
-                    self.links[other] = self.links.get(other, {}) | {node: weight}
                 ends = (self.row(one) for one in (node, *facts.neighbours))
                 self.touched.update(row for row in ends if row is not None)
             if facts.features is not None and (row := self.row(node)) is not None:
                 self.touch((row,))
+        self.links.update(links)
 
     def touch(self, rows: Iterable[int]) -> None:
         """Marks changed or erased rows, and the rows of their neighbours."""

@@ -191,7 +191,7 @@ class Answering:
     async def answer_nodes(self, message: LabelsIn) -> LabelListOut:
         """Labels the nodes of a message: a few at once, more in a thread."""
         labels = self.model_server(NodeLabels)
-        if len(message.nodes) <= NODES_AT_ONCE and message.edges <= EDGES_AT_ONCE:
+        if len(message.nodes) <= NODES_AT_ONCE and labels.count_edges(message) <= EDGES_AT_ONCE:
             return labels.answer(message)
         return await to_thread.run_sync(labels.answer, message, limiter=self._list_threads)
 

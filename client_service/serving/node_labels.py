@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import numpy as np
 from client_service.compiled.nodes import (
     CompiledNodeModel,
     CompiledNodes,
+    Float32,
     Float64,
     Int64,
     JoinedNode,
@@ -25,6 +27,8 @@ from client_service.event_log.node_overlay import NodeOverlay
 from client_service.serving.model_server import ModelServer
 from client_service.serving.node_messages import (
     LABEL_SCORE,
+    MOST_EDGES,
+    MOST_NEIGHBOURS,
     MOST_SHOWN,
     Features,
     JoiningOut,
@@ -118,19 +122,37 @@ class NodeLabels(ModelServer):
     def answer(self, asked: LabelsIn) -> LabelListOut:
         """Labels each node, in the order of the request.
 
-        NotFoundError for unknown ids, ProtocolError for features that the silo does not have; neither quotes any.
+        NotFoundError for unknown ids, ProtocolError for features that the silo does not have, and for nodes with too
+        many posted edges together; none quotes any.
         """
         self.overlay.follow()
-        served, nodes = self.served, [self._read(one) for one in asked.nodes]
+        if len(asked.nodes) > 1 and (edges := self.count_edges(asked)) > MOST_EDGES:
+            words = f"expected nodes with at most {MOST_EDGES:,} edges of the request and of the log together"
+            raise ProtocolError(f"body.nodes: {words}, got {edges:,}: ask for fewer nodes at once")
+        served, known = (
+            self.served,
+            {one: self._read(one) for one in {one for one in asked.nodes if isinstance(one, str)}},
+        )
+        nodes = [known[one] if isinstance(one, str) else self._read(one) for one in asked.nodes]
         missing = sum(one is None for one in nodes)
         if missing:
             words = "expected ids of nodes of the silo, or features of new ones"
             raise NotFoundError(f"{words}, got {count_noun(missing, 'unknown id')} of {count_noun(len(nodes), 'node')}")
-        results = tuple(self._label(served, one) for one in nodes if one is not None)
+        # a node that comes again, in the request or as a neighbour that came since, is computed once
+        later: dict[str, tuple[Float32, float]] = {}
+        labels = {key: self._label(served, one, later) for key, one in {id(one): one for one in nodes if one}.items()}
+        results = tuple(labels[id(one)] for one in nodes)
         if served is None:
             return LabelListOut(results=results)
         joining = JoiningOut(**served.head.joining.model_dump())
         return LabelListOut(model=served.version, joining=joining, results=results)
+
+    def count_edges(self, asked: LabelsIn) -> int:
+        """Counts the edges that an answer goes through one by one: those of the request, and posted ones."""
+        posted = {one for one in asked.nodes if isinstance(one, str)}
+        described = [one.node for one in asked.nodes if isinstance(one, NodeIn) and one.neighbours is None]
+        named = (*posted, *(node for node in described if node is not None))
+        return asked.edges + sum(min(len(self.overlay.links(node)), MOST_NEIGHBOURS) for node in named)
 
     def _read(self, asked: str | NodeIn) -> AskedNode | None:
         """Finds a node of the request; None for an unknown id that is not described."""
@@ -145,6 +167,8 @@ class NodeLabels(ModelServer):
             return None
         if described.neighbours is None:
             links = {} if name is None else self.overlay.links(name)
+            if len(links) > MOST_NEIGHBOURS:  # the others count from the next refresh on
+                links = dict(islice(links.items(), MOST_NEIGHBOURS))
             places, weights, later = self._find_edges(row, links)
             return AskedNode(row, name, places, weights, later, changed, features)
         links = {one.node: one.weight for one in described.neighbours if one.node != name}
@@ -189,11 +213,13 @@ class NodeLabels(ModelServer):
             raise ProtocolError(f"body.nodes: {words}, got {count_noun(missing, 'unknown name')}")
         return np.array(columns, dtype=np.int64), np.array(list(given.values()), dtype=np.float64)
 
-    def _label(self, served: CompiledNodeModel | None, asked: AskedNode) -> LabelOut:
+    def _label(
+        self, served: CompiledNodeModel | None, asked: AskedNode, later: dict[str, tuple[Float32, float]]
+    ) -> LabelOut:
         if served is None:
             return self._write(asked, self._nodes.shares, "no model yet", ())
         with np.errstate(all="ignore"):
-            joined = self._join(served, asked)
+            joined = self._join(served, asked, later)
             if asked.row is not None and not asked.changed:
                 chances = served.probabilities[asked.row].astype(np.float64)
             else:
@@ -203,18 +229,26 @@ class NodeLabels(ModelServer):
         other = CLOSED_FORM if served.head.of_known_alone and asked.changed else None
         return self._write(asked, chances, other, self._weigh(served, asked, joined, int(chances.argmax())))
 
-    def _join(self, served: CompiledNodeModel, asked: AskedNode) -> JoinedNode:
+    def _join(self, served: CompiledNodeModel, asked: AskedNode, later: dict[str, tuple[Float32, float]]) -> JoinedNode:
         """Computes P^k x of a node, and each neighbour's part.
 
-        Neighbours in the graph come first, then those that came since.
+        later: P^k x and degrees of nodes outside the graph, which grows. Neighbours in the graph come first, then those
+        that came since.
         """
         rows, row = asked.neighbours, asked.row
         if row is not None and not asked.changed:
             return served.known_node(row, rows, asked.weights)
         around = self._look_around(served, row, rows, asked.weights)
-        others = [self._join_later(served, node, weight) for node, weight in asked.later.items()]
-        if others:
-            around = Neighbourhood(*(np.concatenate(parts) for parts in zip(around, *others, strict=True)))
+        if asked.later:
+            for node in asked.later.keys() - later.keys():
+                later[node] = self._join_later(served, node)
+            joined = [later[node] for node in asked.later]
+            around = Neighbourhood(
+                np.concatenate([around.powers, np.stack([powers for powers, _ in joined])]),
+                np.append(around.degrees, [degree for _, degree in joined]),
+                np.append(around.weights, list(asked.later.values())),
+                np.append(around.before, np.zeros(len(joined))),
+            )
         if asked.features is not None:
             own = served.project(*asked.features)
         else:
@@ -240,14 +274,13 @@ class NodeLabels(ModelServer):
                     found.powers[place, 0] = served.project(*self._read_features(told))
         return found
 
-    def _join_later(self, served: CompiledNodeModel, node: str, weight: float) -> Neighbourhood:
-        """Computes P^k x of a neighbour outside the graph, by its neighbours in the graph."""
+    def _join_later(self, served: CompiledNodeModel, node: str) -> tuple[Float32, float]:
+        """Computes P^k x and the degree of a node outside the graph, by its neighbours in the graph."""
         told, links = self.overlay.facts(node).features, self.overlay.links(node)
         assert told is not None, "only neighbours with features are joined"
         rows, weights, _ = self._find_edges(None, links)
         joined = join_node(served.project(*self._read_features(told)), self._look_around(served, None, rows, weights))
-        degree = np.array([float(weights.sum())])
-        return Neighbourhood(joined.powers[None].astype(np.float32), degree, np.array([weight]), np.zeros(1))
+        return joined.powers.astype(np.float32), float(weights.sum())
 
     def _weigh(
         self, served: CompiledNodeModel, asked: AskedNode, joined: JoinedNode, column: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -214,3 +215,25 @@ def test_what_joined_at_once_differs_little_from_the_graph_compiled_anew(silo: G
     silo.refresh()
     anew = [silo.label(one["node"]).probabilities["class-1"] for one in told]
     assert np.abs(np.array(at_once) - np.array(anew)).mean() < 0.05
+
+
+def test_a_node_at_one_end_of_most_edges_is_taken_up_and_answered_in_time(tmp_path: Path) -> None:
+    silo = GivenSilo(tmp_path, small_graph())
+    leaves = [f"leaf-{number}" for number in range(6000)]
+    for first in range(0, len(leaves), 1000):
+        silo.tell(*({"node": leaf, "features": [1, 0, 0, 0], "neighbours": [{"node": "hub"}]} for leaf in
+                    leaves[first : first + 1000]))  # fmt: skip
+    silo.tell({"node": "hub", "features": [0, 1, 0, 0]})
+    begun = time.process_time()
+    silo.open(silo.shard)
+    opened = time.process_time() - begun
+    once = silo.label("hub")
+    begun = time.process_time()
+    asked = LabelsIn.model_validate({"nodes": ["hub"] * 1000})
+    answered = silo.answers.answer(asked)
+    assert set(map(id, answered.results)) == {id(answered.results[0])} and answered.results[0] == once
+    assert time.process_time() - begun < 10.0 and opened < 10.0
+    assert silo.answers.count_edges(LabelsIn.model_validate({"nodes": ["hub"]})) == 6000, "a thread answers"
+    with pytest.raises(ProtocolError, match="ask for fewer nodes at once"):
+        silo.label(*[{"node": "hub"}] * 17)
+    assert silo.answers.overlay.links("hub").keys() == set(leaves)
