@@ -160,7 +160,7 @@ class SentInteractions:
 
 
 @dataclass(frozen=True)
-class NearNode:
+class NeighbourContribution:
     """Neighbour that counts for a label.
 
     contribution: what it adds to the score of the label, before calibration.
@@ -186,7 +186,7 @@ class LabelledNode:
     known_label: str | None = None
     fallback: str | None = None
     unknown_neighbours: int = 0
-    neighbours: tuple[NearNode, ...] = ()
+    neighbours: tuple[NeighbourContribution, ...] = ()
 
 
 @dataclass(frozen=True)

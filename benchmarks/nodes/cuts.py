@@ -16,7 +16,7 @@ from shared.method.settings import MethodSettings, NodeSettings, method_settings
 from simulation.graphs.cut import cut_graph, divide_graph
 from simulation.graphs.read import read_graph
 
-BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
+SHARED_DATA = Path(__file__).parents[2].parent / "shared" / "data"
 SETTINGS: Mapping[str, Mapping[str, Any]] = {"minesweeper": {"nodes.random_features": 0}}
 """What differs from the settings' defaults, chosen by validation on seeds from 100: less than 10 kB a silo."""
 
@@ -51,7 +51,7 @@ def locate_graph_file(name: str, data: str | None) -> Path:
     """
     if Path(name).exists():
         return Path(name)
-    folder = data_folder(data) or BESIDE
+    folder = data_folder(data) or SHARED_DATA
     found = sorted(folder.glob(f"*/{name}.npz")) or sorted(folder.glob(f"*/{name}_filtered.npz"))
     if not found:
         raise SettingsError(
@@ -61,7 +61,7 @@ def locate_graph_file(name: str, data: str | None) -> Path:
     return found[0]
 
 
-def settings_of(graph: NodeShard, changes: Mapping[str, Any]) -> MethodSettings:
+def graph_settings(graph: NodeShard, changes: Mapping[str, Any]) -> MethodSettings:
     """Returns the settings of a graph, with its sizes.
 
     changes: by dotted names. SettingsError for an unknown one.
@@ -82,7 +82,7 @@ def divide_by_seed(
 ) -> DividedGraph:
     """Reads a graph, cuts it into silos, and draws their splits, all by one seed."""
     graph = read_graph(path)
-    method = settings_of(graph, changes or {})
+    method = graph_settings(graph, changes or {})
     found = cut_graph(graph, parts, seed, cut)
     silos = divide_graph(graph, found, split_seed=seed, shares=shares)
     splits = np.full(len(graph.node_ids), UNLABELLED, np.int8)
@@ -97,4 +97,4 @@ def take_official(path: Path, number: int, changes: Mapping[str, Any] | None = N
     """Reads a graph with one of the splits that come with it, as one silo."""
     graph = read_graph(path, official=number)
     rows = np.arange(len(graph.node_ids))
-    return DividedGraph(graph.name, graph, (graph,), (rows,), settings_of(graph, changes or {}), number)
+    return DividedGraph(graph.name, graph, (graph,), (rows,), graph_settings(graph, changes or {}), number)

@@ -20,11 +20,11 @@ from shared.method.parameters import Float32
 DRAWS = 200  # of test nodes, with replacement, for an interval
 LEVEL = (2.5, 97.5)
 Int64 = NDArray[np.int64]
-Tested = list[tuple[Float32, Int64]]
+TestNodes = list[tuple[Float32, Int64]]
 """Of each silo the scores and the labels of its test nodes."""
 
 
-def take_tested(given: DividedGraph, found: SiloScores) -> Tested:
+def select_test_nodes(given: DividedGraph, found: SiloScores) -> TestNodes:
     """Takes the test nodes of each silo."""
     tested = []
     for silo, scores in zip(given.silos, found.scores, strict=True):
@@ -33,7 +33,7 @@ def take_tested(given: DividedGraph, found: SiloScores) -> Tested:
     return tested
 
 
-def silo_scores(tested: Tested) -> Float64:
+def silo_scores(tested: TestNodes) -> Float64:
     """Measures each silo's test nodes; nan where a silo's measure is not defined."""
     found = np.array([primary_score(scores, labels, scores.shape[1]) for scores, labels in tested])
     return np.where(np.isfinite(found), found, np.nan)
@@ -41,7 +41,7 @@ def silo_scores(tested: Tested) -> Float64:
 
 def describe_scores(given: DividedGraph, found: SiloScores) -> dict[str, Any]:
     """Measures one draw: the mean over silos, weighted by nodes too, and both measures."""
-    tested = take_tested(given, found)
+    tested = select_test_nodes(given, found)
     values, sizes = silo_scores(tested), np.array([len(labels) for _, labels in tested])
     both = [measure_nodes(scores, labels).values for scores, labels in tested]
     defined = np.isfinite(values)
@@ -62,7 +62,7 @@ def describe_scores(given: DividedGraph, found: SiloScores) -> dict[str, Any]:
     }
 
 
-def compare_scores(pairs: Sequence[tuple[Tested, Tested]]) -> dict[str, Any]:
+def compare_scores(pairs: Sequence[tuple[TestNodes, TestNodes]]) -> dict[str, Any]:
     """Compares two methods on the same test nodes: a silo's mean gain, with its interval.
 
     pairs: of each draw, the method and what it is compared with. harmed: silos whose measure is lower, of all draws.
@@ -88,6 +88,6 @@ def compare_scores(pairs: Sequence[tuple[Tested, Tested]]) -> dict[str, Any]:
     }
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
+def mean_and_deviation(values: Sequence[float]) -> dict[str, float]:
     """Computes the mean and the deviation over draws."""
     return {"mean": float(np.mean(values)), "deviation": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0}

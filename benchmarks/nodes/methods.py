@@ -13,10 +13,10 @@ from benchmarks.nodes.cuts import DividedGraph
 from client_service.data.node_graphs import NodeShard
 from client_service.models.nodes.closed_form import (
     NodeModel,
+    build_design_spec,
     find_own_projection,
     fit_nodes,
     make_design,
-    spec_of_settings,
 )
 from client_service.models.nodes.smoothing import choose_smoothing, smooth_scores
 from client_service.sums.node_directions import NodeDirections, count_products
@@ -58,7 +58,7 @@ def fit_alone(shard: NodeShard, nodes: NodeSettings, *, logistic: bool = False) 
 
     Returns the model, and the probabilities of all nodes.
     """
-    spec = spec_of_settings(nodes)
+    spec = build_design_spec(nodes)
     design = make_design(shard, spec, find_own_projection(shard, spec))
     model = fit_nodes(shard, design, spec, logistic=logistic)
     return model, model.predict(design)
@@ -90,7 +90,7 @@ def run_gram(given: DividedGraph) -> SiloScores:
     The sum is in fixed point, as secure aggregation has it.
     """
     summed, sent = sum_grams(given)
-    spec = spec_of_settings(given.nodes)
+    spec = build_design_spec(given.nodes)
     projection = summed.find_projection(given.nodes)
     models, scores = [], []
     for silo in given.silos:

@@ -15,10 +15,10 @@ from typing import Any
 from benchmarks.common import render_table
 from benchmarks.nodes.borders import BORDER_METHODS
 from benchmarks.nodes.cuts import DividedGraph, divide_by_seed, locate_graph_file, take_official
-from benchmarks.nodes.figures import Tested, compare_scores, describe_scores, spread, take_tested
+from benchmarks.nodes.figures import TestNodes, compare_scores, describe_scores, mean_and_deviation, select_test_nodes
 from benchmarks.nodes.methods import CLOSED_FORMS, NodeMethod, SiloScores, run_alone, run_centralised
 from benchmarks.nodes.networks import NETWORK_METHODS
-from client_service.models.nodes.measures import primary_name
+from client_service.evaluation.node_measures import choose_primary
 from shared.errors import SettingsError
 from shared.words import count_noun
 from simulation.experiments.node_floors import count_majority, propagate_labels
@@ -88,8 +88,8 @@ ALONE = ("alone", "alone_logistic")  # with the splits of the data there is one 
 def measure_benchmark(given: NodeBenchmark) -> dict[str, Any]:
     """Measures all draws. Returns the document: a record for each method with what stands beside it."""
     methods, path = find_methods(given.methods), locate_graph_file(given.name, given.data)
-    rows: dict[str, list[tuple[dict[str, Any], Tested, SiloScores, float]]] = {}
-    alones: dict[str, list[Tested]] = {}
+    rows: dict[str, list[tuple[dict[str, Any], TestNodes, SiloScores, float]]] = {}
+    alones: dict[str, list[TestNodes]] = {}
     classes, draws = 0, list[DividedGraph]()
     for seed in range(OFFICIAL_SPLITS) if given.official else range(given.first, given.first + given.seeds):
         divided = (
@@ -105,19 +105,21 @@ def measure_benchmark(given: NodeBenchmark) -> dict[str, Any]:
             begun = time.process_time()
             found = run(divided)
             line = describe_scores(divided, found)
-            rows.setdefault(name, []).append((line, take_tested(divided, found), found, time.process_time() - begun))
+            rows.setdefault(name, []).append(
+                (line, select_test_nodes(divided, found), found, time.process_time() - begun)
+            )
             tell_progress(f"{divided.name}, seed {seed}, {name}: {line['mean']:.4f}")
         for one in methods:
             if one.alone is not None and not given.official:
-                alones.setdefault(one.name, []).append(take_tested(divided, one.alone(divided)))
+                alones.setdefault(one.name, []).append(select_test_nodes(divided, one.alone(divided)))
     return {
         "data": draws[0].name,
-        "measure": primary_name(classes),
+        "measure": choose_primary(classes),
         "parts": len(draws[0].silos),
         "seeds": [one.seed for one in draws],
         "shares": "official" if given.official else list(given.shares),
         "cut": draws[0].cut,
-        "kept_edges": spread([one.kept for one in draws]),
+        "kept_edges": mean_and_deviation([one.kept for one in draws]),
         "settings": {
             **draws[0].nodes.model_dump(include={"hops", "directions", "random_features"}),
             "least_nodes": draws[0].method.basis.least_pairs,
@@ -128,26 +130,26 @@ def measure_benchmark(given: NodeBenchmark) -> dict[str, Any]:
     }
 
 
-def _describe_row(lines: Sequence[tuple[dict[str, Any], Tested, SiloScores, float]]) -> dict[str, Any]:
+def _describe_row(lines: Sequence[tuple[dict[str, Any], TestNodes, SiloScores, float]]) -> dict[str, Any]:
     described = [line for line, _, _, _ in lines]
     return {
-        **spread([line["mean"] for line in described]),
+        **mean_and_deviation([line["mean"] for line in described]),
         **{
-            name: spread([line[name] for line in described])
+            name: mean_and_deviation([line[name] for line in described])
             for name in ("by_nodes", "accuracy", "auc", "calibration_error")
         },
-        "cpu_seconds": spread([seconds for _, _, _, seconds in lines])["mean"],
+        "cpu_seconds": mean_and_deviation([seconds for _, _, _, seconds in lines])["mean"],
         "draws": described,
     }
 
 
-def _describe_method(one: NodeMethod, rows: Mapping[str, Any], alones: Mapping[str, list[Tested]]) -> dict[str, Any]:
+def _describe_method(one: NodeMethod, rows: Mapping[str, Any], alones: Mapping[str, list[TestNodes]]) -> dict[str, Any]:
     own = [tested for _, tested, _, _ in rows[one.name]]
     alone = alones.get(one.name, [tested for _, tested, _, _ in rows["alone"]])
     found: dict[str, Any] = {
         "title": one.title,
         "together": _describe_row(rows[one.name]),
-        "bytes_up": spread([scores.bytes_up for _, _, scores, _ in rows[one.name]]),
+        "bytes_up": mean_and_deviation([scores.bytes_up for _, _, scores, _ in rows[one.name]]),
         "over_alone": compare_scores(list(zip(own, alone, strict=True))),
         "over_alone_logistic": compare_scores(
             list(zip(own, [tested for _, tested, _, _ in rows["alone_logistic"]], strict=True))

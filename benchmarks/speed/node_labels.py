@@ -41,7 +41,7 @@ from simulation.graphs.source import GraphRules, brings_split, split_own_graph
 BATCH = 100
 
 
-def draw_new(shard: NodeShard, neighbours: int, rng: np.random.Generator) -> dict[str, Any]:
+def draw_new_node(shard: NodeShard, neighbours: int, rng: np.random.Generator) -> dict[str, Any]:
     """Draws a new node: features of a node of the silo, and random neighbours."""
     row, ids = int(rng.integers(len(shard.node_ids))), shard.node_ids
     around = rng.choice(len(ids), min(neighbours, len(ids)), replace=False)
@@ -88,7 +88,7 @@ def measure(shard: NodeShard, asked: int, neighbours: int) -> list[tuple[str, ..
             anyio.run(train)
             known = [{"nodes": [ids[int(row)]]} for row in rng.integers(len(ids), size=asked)]
             busiest = ids[int(np.diff(shard.adjacency.indptr).argmax())]
-            new = [{"nodes": [draw_new(shard, neighbours, rng)]} for _ in range(asked)]
+            new = [{"nodes": [draw_new_node(shard, neighbours, rng)]} for _ in range(asked)]
             many = [
                 {"nodes": [ids[int(row)] for row in rng.integers(len(ids), size=BATCH)]} for _ in range(asked // BATCH)
             ]

@@ -55,14 +55,14 @@ class NodeScorer:
         if self.linear is not None:
             found += np.tensordot(powers, self.linear, axes=2)
         if self.layers:
-            hidden = self._enter(powers)
+            hidden = self._layer_inputs(powers)
             for weight, bias in self.layers[:-1]:
                 hidden = np.maximum(hidden @ weight.T + bias, 0.0)
             weight, bias = self.layers[-1]
             found += hidden @ weight.T + bias
         return found
 
-    def slopes(self, powers: Float64, column: int) -> Float64:
+    def score_gradient(self, powers: Float64, column: int) -> Float64:
         """Computes the derivatives of a class's score by one node's powers, (J + 1, d).
 
         The score is linear around every node, so that powers times slopes, and what does not depend on them, make it.
@@ -72,7 +72,7 @@ class NodeScorer:
             found += self.linear[:, :, column]
         if not self.layers:
             return found
-        hidden, active = self._enter(powers[None])[0], []
+        hidden, active = self._layer_inputs(powers[None])[0], []
         for weight, bias in self.layers[:-1]:
             hidden = hidden @ weight.T + bias
             active.append(hidden > 0.0)
@@ -90,7 +90,7 @@ class NodeScorer:
         powers /= powers.sum(axis=1, keepdims=True)
         return powers
 
-    def _enter(self, powers: Float64) -> Float64:
+    def _layer_inputs(self, powers: Float64) -> Float64:
         if self.mix is None:
             return powers.reshape(len(powers), -1)
         mixed: Float64 = (powers * self.mix).sum(axis=1)

@@ -137,7 +137,7 @@ class CompiledNode(NamedTuple):
     rest: Float64 | None = None
 
 
-class JoinedNode(NamedTuple):
+class NodePowers(NamedTuple):
     """Powers P^k x of a node, (J + 1, d), and its neighbours' parts.
 
     parts: of each neighbour, for k > 0, (m, J, d).
@@ -147,7 +147,7 @@ class JoinedNode(NamedTuple):
     parts: Float64
 
 
-def join_node(features: Float64, found: Neighbourhood, before: CompiledNode | None = None) -> JoinedNode:
+def join_node(features: Float64, found: Neighbourhood, before: CompiledNode | None = None) -> NodePowers:
     """Computes P^k x of a node from the compiled rows of its neighbours.
 
     features: x of the node, (d,). before: what the compiled graph has of the node itself; None for a new one.
@@ -174,7 +174,7 @@ def join_node(features: Float64, found: Neighbourhood, before: CompiledNode | No
             if before.rest is not None:
                 powers[k] += roots[k - 1] * before.rest[k - 1]
         rows = shrunk[:, None] * rows + (roots[0] * there)[:, None] * powers[k - 1]
-    return JoinedNode(powers, parts)
+    return NodePowers(powers, parts)
 
 
 class CompiledNodeModel:
@@ -211,12 +211,12 @@ class CompiledNodeModel:
         """Returns the time when the model was kept on the disk, UTC, ISO 8601."""
         return self.head.kept_at
 
-    def known_node(self, row: int, neighbours: Int64, weights: Float64) -> JoinedNode:
+    def read_node_powers(self, row: int, neighbours: Int64, weights: Float64) -> NodePowers:
         """Returns P^k x of a node of the graph, and each neighbour's part of that."""
         shares = weights * self._giving[neighbours]
         received = shares[:, None] * self._receiving[row]  # (m, J), or (m, 1) where all hops have one rate
         parts = received[:, :, None] * self.powers[neighbours, :-1]
-        return JoinedNode(self.powers[row].astype(np.float64), parts)
+        return NodePowers(self.powers[row].astype(np.float64), parts)
 
     def compiled_node(self, row: int) -> CompiledNode:
         """Returns what the graph has of a node, for a change of it."""
@@ -224,7 +224,7 @@ class CompiledNodeModel:
         if not self._has_borders:
             return CompiledNode(powers, degree)
         neighbours, weights = self._nodes.edges.row(row)
-        known, received = self.known_node(row, neighbours, weights.astype(np.float64)), self._receiving[row]
+        known, received = self.read_node_powers(row, neighbours, weights.astype(np.float64)), self._receiving[row]
         rest = np.divide(
             known.powers[1:] - known.parts.sum(axis=0),
             received[:, None],

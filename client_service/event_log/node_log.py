@@ -10,7 +10,7 @@ from client_service.compiled.nodes import CompiledNodes
 from client_service.data.files import current_file
 from client_service.event_log.messages import ErasedNodeOut, NodeEventIn, NodesIn, NodesOut
 from client_service.event_log.node_overlay import NodeOverlay
-from client_service.event_log.node_store import NodeStore, Told
+from client_service.event_log.node_store import NamedEvent, NodeStore
 from client_service.event_log.service import MOST_TOGETHER, LogSettings, SiloLog, describe_receipt
 from client_service.runtime.workers import RequestBatcher
 from shared.errors import FederationError, ProtocolError
@@ -45,7 +45,7 @@ class NodeLog(SiloLog[NodeStore, NodeOverlay]):
     def _waits(self, node: str) -> bool:
         return self.overlay.row(node) is None and self.overlay.facts(node).features is None
 
-    def _read(self, events: Sequence[NodeEventIn]) -> list[Told]:
+    def _read(self, events: Sequence[NodeEventIn]) -> list[NamedEvent]:
         unknown = sum(event.label is not None and event.label not in self._classes for event in events)
         if unknown:
             known = count_noun(len(self._classes), "class", "classes")
@@ -68,7 +68,7 @@ class NodeLog(SiloLog[NodeStore, NodeOverlay]):
             raise ProtocolError(f"body.nodes: {words}, got {count_noun(missing, 'unknown name')}")
         return {names[row]: value for row, value in zip(rows, given.values(), strict=True) if row is not None and value}
 
-    def _take_all(self, batches: Sequence[Sequence[Told]]) -> list[int | FederationError]:
+    def _take_all(self, batches: Sequence[Sequence[NamedEvent]]) -> list[int | FederationError]:
         with self._lock:
             found = self.store.put_each(batches)
             self.overlay.follow()

@@ -13,7 +13,7 @@ from client_service.compiled.nodes import NO_LABEL, CompiledNodes
 from client_service.event_log.database import LogSnapshot
 from client_service.event_log.node_store import NodeFacts, NodeStore
 
-NOTHING = NodeFacts()
+NO_FACTS = NodeFacts()
 
 
 @dataclass
@@ -22,15 +22,15 @@ class LaterNodes:
 
     erased: rows that are gone; None without any. facts: by the node's id.
 
-    links: weights of edges that were told of, by both ends. touched: rows whose features, edges or neighbours' features
-    are others than in the graph.
+    links: weights of posted edges, by both ends. changed_rows: rows whose features, edges or neighbours' features
+    differ from the graph's.
     """
 
     nodes: CompiledNodes
     erased: NDArray[np.bool_] | None = None
     facts: dict[str, NodeFacts] = field(default_factory=dict)
     links: dict[str, dict[str, float]] = field(default_factory=dict)
-    touched: set[int] = field(default_factory=set)
+    changed_rows: set[int] = field(default_factory=set)
 
     def row(self, node: str) -> int | None:
         """Returns the node's row in the graph; None for an unknown or an erased node."""
@@ -51,24 +51,36 @@ class LaterNodes:
             return links[node]
 
         for node in told:
+<<<<<<< HEAD
             for other in self.facts.get(node, NOTHING).neighbours:
                 change(other).pop(node, None)
                 change(node).pop(other, None)
+=======
+            before = self.facts.get(node, NO_FACTS).neighbours
+            for other in before:
+                self.links[other] = {name: weight for name, weight in self.links[other].items() if name != node}
+            if before:
+                self.links[node] = {name: weight for name, weight in self.links[node].items() if name not in before}
+>>>>>>> 65d633f1 (Nodes: names that say what they are, GraphML and .npz in files of their own, unused code gone)
         for node, facts in told.items():
             self.facts[node] = facts
             for other, weight in facts.neighbours.items():
                 change(node)[other] = change(other)[node] = weight
             if facts.neighbours:
                 ends = (self.row(one) for one in (node, *facts.neighbours))
-                self.touched.update(row for row in ends if row is not None)
+                self.changed_rows.update(row for row in ends if row is not None)
             if facts.features is not None and (row := self.row(node)) is not None:
+<<<<<<< HEAD
                 self.touch((row,))
         self.links.update(links)
+=======
+                self.mark_changed((row,))
+>>>>>>> 65d633f1 (Nodes: names that say what they are, GraphML and .npz in files of their own, unused code gone)
 
-    def touch(self, rows: Iterable[int]) -> None:
+    def mark_changed(self, rows: Iterable[int]) -> None:
         """Marks changed or erased rows, and the rows of their neighbours."""
         for row in rows:
-            self.touched.update((row, *self.nodes.edges.row(row)[0].tolist()))
+            self.changed_rows.update((row, *self.nodes.edges.row(row)[0].tolist()))
 
 
 class NodeOverlay:
@@ -108,13 +120,13 @@ class NodeOverlay:
         erased = self._later.erased
         return None if erased is None else erased[rows]
 
-    def is_touched(self, row: int) -> bool:
+    def has_changed(self, row: int) -> bool:
         """Checks if the node's features, edges or neighbours' features differ from the graph's."""
-        return row in self._later.touched
+        return row in self._later.changed_rows
 
     def facts(self, node: str) -> NodeFacts:
         """Returns what was posted of a node."""
-        return self._later.facts.get(node, NOTHING)
+        return self._later.facts.get(node, NO_FACTS)
 
     def links(self, node: str) -> Mapping[str, float]:
         """Returns posted weights of the node's edges by the other node's id; 0 removes an edge."""
@@ -122,7 +134,7 @@ class NodeOverlay:
 
     def label(self, node: str | None, row: int | None) -> str | None:
         """Returns the label that the silo has of a node, posted or compiled."""
-        facts = NOTHING if node is None else self.facts(node)
+        facts = NO_FACTS if node is None else self.facts(node)
         if facts.labelled:
             return facts.label
         label = NO_LABEL if row is None else int(self._nodes.labels[row])
@@ -187,6 +199,6 @@ class NodeOverlay:
                 gone = (self._missed or told.erases(ids[row]) for row in range(count))
                 erased = np.fromiter(gone, dtype=bool, count=count)
         later = LaterNodes(self._nodes, erased)
-        later.touch(() if erased is None else np.flatnonzero(erased).tolist())
+        later.mark_changed(() if erased is None else np.flatnonzero(erased).tolist())
         later.take(facts)
         self._later = later

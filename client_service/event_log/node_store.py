@@ -37,7 +37,7 @@ class NodeFacts(Message):
     labelled: bool = False
     label: str | None = None
 
-    def with_event(self, event: NodeEventIn, features: Mapping[str, float] | None) -> NodeFacts:
+    def add_event(self, event: NodeEventIn, features: Mapping[str, float] | None) -> NodeFacts:
         """Returns the facts after an event.
 
         features: those of the event, by their names.
@@ -51,12 +51,12 @@ class NodeFacts(Message):
             label=event.label if told else self.label,
         )
 
-    def without(self, node: str) -> NodeFacts:
+    def drop_edge(self, node: str) -> NodeFacts:
         """Returns the facts without the edge to a node."""
         return self.model_copy(update={"neighbours": {k: w for k, w in self.neighbours.items() if k != node}})
 
 
-Told = tuple[NodeEventIn, Mapping[str, float] | None]
+NamedEvent = tuple[NodeEventIn, Mapping[str, float] | None]
 """An event, and its features by their names."""
 
 
@@ -80,7 +80,7 @@ class NodeStore(LogStore):
                 for statement in filter(str.strip, TABLE.split(";")):
                     rows.execute(statement)
 
-    def put_each(self, batches: Sequence[Sequence[Told]]) -> list[int | FederationError]:
+    def put_each(self, batches: Sequence[Sequence[NamedEvent]]) -> list[int | FederationError]:
         """Stores batches, all durable at once, and counts the nodes of each.
 
         A batch without room is left out.
@@ -105,8 +105,8 @@ class NodeStore(LogStore):
         for edge in event.neighbours:  # the latest word on an edge counts, from whichever end it came
             other = self._read_one(rows, edge.node)
             if other is not None and event.node in other.neighbours:
-                self._write(rows, edge.node, other.without(event.node))
-        facts = (before or NodeFacts()).with_event(event, features)
+                self._write(rows, edge.node, other.drop_edge(event.node))
+        facts = (before or NodeFacts()).add_event(event, features)
         if before is None:
             (held,) = rows.execute("SELECT count(*) FROM nodes").fetchone()
             if held >= self._most:
@@ -198,7 +198,7 @@ def _remove_node(rows: Connection, node: str) -> tuple[int, bool]:
     rows.execute("DELETE FROM nodes WHERE node = ?", [node])
     path = Path("the log of nodes")
     named = [
-        (other, facts.without(node), changed)
+        (other, facts.drop_edge(node), changed)
         for other, text, changed in rows.execute("SELECT node, facts, changed FROM nodes").fetchall()
         if node in (facts := _parse(text, path)).neighbours
     ]

@@ -126,11 +126,11 @@ def agree_method(settings: ClientSettings, asked: MethodSettings | None, part: P
     if allowed.of_part(part) != settings.declaration().of_part(part):
         raise PrivacyError("the run's settings would send other parameters than this client has declared")
     if part != TRAINING:
-        _require_as_careful(method_of_part(settings.method, part), agreed, find_sum(agreed).steady)
+        _require_careful_settings(method_of_part(settings.method, part), agreed, find_sum(agreed).steady)
     return agreed
 
 
-def _require_as_careful(own: MethodSettings, asked: MethodSettings, steady: tuple[str, ...]) -> None:
+def _require_careful_settings(own: MethodSettings, asked: MethodSettings, steady: tuple[str, ...]) -> None:
     """PrivacyError for sums of which more is handed out than with the silo's own settings.
 
     steady: what must be the same. Sums over the same data with two exponents, for example, weigh users of each degree

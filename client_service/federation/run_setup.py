@@ -115,17 +115,17 @@ class RunOpening:
         method = self._agree(state, TRAINING, items)
         basis = None if state.basis is None else await self._statistics(state, method, state.basis)
         place = replace(self._place(state, run, method), basis=basis, content=await self._content(state))
-        shard = await self._completed_shard()
+        shard = await self._complete_shard()
         return await self._in_worker(TrainingRun, place, silo.task, shard, silo.answers, silo.device, self.interrupt)
 
     async def _basis_run(self, state: RunOut, run: str) -> BasisRun:
         silo, items = self._silo, await self._common_items(state)
         place = self._place(state, run, self._agree(state, state.part, items))
-        over, shard = await self._over(state, place.method), await self._completed_shard()
+        over, shard = await self._find_over(state, place.method), await self._complete_shard()
         opened = (silo.settings, silo.task, shard, place, state.joined, silo.federation, items, over)
         return await self._in_worker(open_basis_run, *opened)
 
-    async def _completed_shard(self) -> TaskShard:
+    async def _complete_shard(self) -> TaskShard:
         """Completes the shard by earlier sums, such as sums over foreign neighbours."""
         settings, shard = self._silo.settings, self._silo.shard
         return cast(TaskShard, await self._in_worker(complete_shard, self._basis_folder, settings.method, shard))
@@ -153,7 +153,7 @@ class RunOpening:
         found = await self._statistics(state, method, state.items)
         return found if isinstance(found, CommonItems) else None
 
-    async def _over(self, state: RunOut, method: MethodSettings) -> Statistics | None:
+    async def _find_over(self, state: RunOut, method: MethodSettings) -> Statistics | None:
         """Finds what the sum of a run counts over: what is kept, or is made from the sums of its run.
 
         ProtocolError where the aggregator does not say which run that is.
@@ -198,7 +198,7 @@ class RunOpening:
             place = replace(summed.place, content=None if found is None else made)
         else:
             place = replace(summed.place, basis=made, content=await self._content(state))
-        shard = await self._completed_shard()
+        shard = await self._complete_shard()
         return await self._in_worker(TrainingRun, place, silo.task, shard, silo.answers, silo.device, self.interrupt)
 
     def _place(self, state: RunOut, run: str, method: MethodSettings) -> RunContext:

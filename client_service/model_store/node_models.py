@@ -70,15 +70,15 @@ def freeze_nodes(version: str, training: NodeTrainer) -> ServedNodes:
     Where both are as good the closed form answers: it is the simpler one.
     """
     shard, valid = training.shard, training.shard.nodes_of(VALID)
-    alone, closed = training.alone.predict(), training.closed.predict()
-    chosen, answers = closed, describe_closed(training.closed.model)
+    alone, closed = training.alone.predict(), training.closed_form.predict()
+    chosen, answers = closed, describe_closed_form(training.closed_form.model)
     form, by_network = None, False
     if training.has_network:
         calibration = calibrate_network(training)
         network = calibration.probabilities(training.class_scores()).astype(np.float64)
         if _judge(shard, network, valid) > _judge(shard, closed, valid):
             chosen, answers = network, f"network {training.kind}"
-            form, by_network = form_of_network(training, calibration), True
+            form, by_network = lay_out_network(training, calibration), True
     name = measure_nodes(alone[valid], shard.labels[valid]).primary
     joining = Joining(
         NODE_LABELS[name].title, len(valid), _judge(shard, alone, valid), _judge(shard, chosen, valid), answers
@@ -88,19 +88,19 @@ def freeze_nodes(version: str, training: NodeTrainer) -> ServedNodes:
         copy.deepcopy(training.model).requires_grad_(False),
         probabilities=chosen,
         alone=alone,
-        form=form or form_of_closed(shard, training.closed),
+        form=form or lay_out_closed_form(shard, training.closed_form),
         joining=joining,
         of_known_alone=by_network and form is None,
     )
 
 
-def describe_closed(model: NodeModel) -> str:
+def describe_closed_form(model: NodeModel) -> str:
     """Describes which sums a closed form was fitted with."""
     own = model.choice.own
     return OWN if own == ALONE else POOLED if own == 0.0 else WEIGHED
 
 
-def form_of_closed(shard: NodeShard, closed: ClosedForm) -> NodeForm:
+def lay_out_closed_form(shard: NodeShard, closed: ClosedForm) -> NodeForm:
     """Lays a closed form out as arrays of `NodeScorer`, with the powers that it needs."""
     model, spec = closed.model, closed.spec
     powers, classes = propagate_all(shard, closed), model.weights.shape[1]
@@ -147,7 +147,7 @@ def calibrate_network(training: NodeTrainer) -> Calibration:
     return calibrate(training.class_scores()[valid].astype(np.float32), shard.labels[valid])
 
 
-def form_of_network(training: NodeTrainer, calibration: Calibration) -> NodeForm | None:
+def lay_out_network(training: NodeTrainer, calibration: Calibration) -> NodeForm | None:
     """Lays a network out as arrays of `NodeScorer`.
 
     None for a network that is no function of powers P^k x.

@@ -45,7 +45,7 @@ def graph_charts(quality: QualityOut) -> tuple[Chart, ...]:
     return tuple(found)
 
 
-def describe_graph_words(quality: QualityOut) -> str:
+def describe_homophily(quality: QualityOut) -> str:
     """Describes homophily and classes of a silo of nodes; "" of another silo."""
     graph = quality.graph
     if graph is None:

@@ -13,7 +13,7 @@ from client_service.http.service import ClientService
 from client_service.pages.charts import (
     comparison_chart,
     curves,
-    describe_graph_words,
+    describe_homophily,
     graph_charts,
     runs_table,
     spectra,
@@ -75,7 +75,7 @@ class Page:
             worth=comparison_chart(quality, nouns),
             runs_shown=runs_table(quality, tuple(service.task.labels.values()), nouns),
             charts=(*curves(quality, service.task), *(graph_charts(quality) or (spectra(service.spectrum()),))),
-            graph=describe_graph_words(quality),
+            graph=describe_homophily(quality),
             nouns=nouns,
             report=report(summary, service.declaration(), counts=service.settings.policy.counts),
             trial_shown=service.task.try_out(question, service.answers),

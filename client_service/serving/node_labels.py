@@ -16,8 +16,8 @@ from client_service.compiled.nodes import (
     Float32,
     Float64,
     Int64,
-    JoinedNode,
     Neighbourhood,
+    NodePowers,
     join_node,
     open_node_model,
     open_nodes,
@@ -160,7 +160,7 @@ class NodeLabels(ModelServer):
         name, told = described.node, None if described.node is None else self.overlay.facts(described.node)
         row = None if name is None else self.overlay.row(name)
         features = None if described.features is None else self._read_features(described.features)
-        changed = features is not None or row is None or self.overlay.is_touched(row)
+        changed = features is not None or row is None or self.overlay.has_changed(row)
         if features is None and told is not None and told.features is not None:
             features = self._read_features(told.features)
         if row is None and features is None:
@@ -227,9 +227,13 @@ class NodeLabels(ModelServer):
         if not np.isfinite(chances).all():
             return self._write(asked, self._nodes.shares, "the model's scores are no numbers", ())
         other = CLOSED_FORM if served.head.of_known_alone and asked.changed else None
-        return self._write(asked, chances, other, self._weigh(served, asked, joined, int(chances.argmax())))
+        return self._write(asked, chances, other, self._rank_neighbours(served, asked, joined, int(chances.argmax())))
 
+<<<<<<< HEAD
     def _join(self, served: CompiledNodeModel, asked: AskedNode, later: dict[str, tuple[Float32, float]]) -> JoinedNode:
+=======
+    def _join(self, served: CompiledNodeModel, asked: AskedNode) -> NodePowers:
+>>>>>>> 65d633f1 (Nodes: names that say what they are, GraphML and .npz in files of their own, unused code gone)
         """Computes P^k x of a node, and each neighbour's part.
 
         later: P^k x and degrees of nodes outside the graph, which grows. Neighbours in the graph come first, then those
@@ -237,6 +241,7 @@ class NodeLabels(ModelServer):
         """
         rows, row = asked.neighbours, asked.row
         if row is not None and not asked.changed:
+<<<<<<< HEAD
             return served.known_node(row, rows, asked.weights)
         around = self._look_around(served, row, rows, asked.weights)
         if asked.later:
@@ -249,6 +254,13 @@ class NodeLabels(ModelServer):
                 np.append(around.weights, list(asked.later.values())),
                 np.append(around.before, np.zeros(len(joined))),
             )
+=======
+            return served.read_node_powers(row, rows, asked.weights)
+        around = self._read_neighbours(served, row, rows, asked.weights)
+        others = [self._join_posted_neighbour(served, node, weight) for node, weight in asked.later.items()]
+        if others:
+            around = Neighbourhood(*(np.concatenate(parts) for parts in zip(around, *others, strict=True)))
+>>>>>>> 65d633f1 (Nodes: names that say what they are, GraphML and .npz in files of their own, unused code gone)
         if asked.features is not None:
             own = served.project(*asked.features)
         else:
@@ -257,7 +269,9 @@ class NodeLabels(ModelServer):
             return join_node(own, around)
         return join_node(own, around, served.compiled_node(row))
 
-    def _look_around(self, served: CompiledNodeModel, row: int | None, rows: Int64, weights: Float64) -> Neighbourhood:
+    def _read_neighbours(
+        self, served: CompiledNodeModel, row: int | None, rows: Int64, weights: Float64
+    ) -> Neighbourhood:
         """Collects the neighbours in the graph, with features that were posted since."""
         before = np.zeros(len(rows))
         if row is not None:
@@ -268,12 +282,13 @@ class NodeLabels(ModelServer):
             before[inside] = own[places[inside]]
         found = served.neighbourhood(rows, weights, before)
         for place, one in enumerate(rows.tolist()):
-            if self.overlay.is_touched(one):
+            if self.overlay.has_changed(one):
                 told = self.overlay.facts(self._nodes.node_ids[one]).features
                 if told is not None:
                     found.powers[place, 0] = served.project(*self._read_features(told))
         return found
 
+<<<<<<< HEAD
     def _join_later(self, served: CompiledNodeModel, node: str) -> tuple[Float32, float]:
         """Computes P^k x and the degree of a node outside the graph, by its neighbours in the graph."""
         told, links = self.overlay.facts(node).features, self.overlay.links(node)
@@ -281,14 +296,26 @@ class NodeLabels(ModelServer):
         rows, weights, _ = self._find_edges(None, links)
         joined = join_node(served.project(*self._read_features(told)), self._look_around(served, None, rows, weights))
         return joined.powers.astype(np.float32), float(weights.sum())
+=======
+    def _join_posted_neighbour(self, served: CompiledNodeModel, node: str, weight: float) -> Neighbourhood:
+        """Computes P^k x of a neighbour outside the graph, by its neighbours in the graph."""
+        told, links = self.overlay.facts(node).features, self.overlay.links(node)
+        assert told is not None, "only neighbours with features are joined"
+        rows, weights, _ = self._find_edges(None, links)
+        joined = join_node(
+            served.project(*self._read_features(told)), self._read_neighbours(served, None, rows, weights)
+        )
+        degree = np.array([float(weights.sum())])
+        return Neighbourhood(joined.powers[None].astype(np.float32), degree, np.array([weight]), np.zeros(1))
+>>>>>>> 65d633f1 (Nodes: names that say what they are, GraphML and .npz in files of their own, unused code gone)
 
-    def _weigh(
-        self, served: CompiledNodeModel, asked: AskedNode, joined: JoinedNode, column: int
+    def _rank_neighbours(
+        self, served: CompiledNodeModel, asked: AskedNode, joined: NodePowers, column: int
     ) -> tuple[WeighingNeighbourOut, ...]:
         """Ranks neighbours by what they add to the score of a class."""
         if not len(joined.parts):
             return ()
-        slopes = served.scorer.slopes(joined.powers, column)
+        slopes = served.scorer.score_gradient(joined.powers, column)
         added = np.tensordot(joined.parts, slopes[1:], axes=2)
         order = np.argsort(-np.abs(added), kind="stable")[:MOST_SHOWN]
         ids, later = self._nodes.node_ids, list(asked.later.items())

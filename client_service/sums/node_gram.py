@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_service.data.node_graphs import TRAIN, NodeShard
-from client_service.models.nodes.closed_form import NodeGram, count_gram, make_design, spec_of_settings
+from client_service.models.nodes.closed_form import NodeGram, build_design_spec, count_gram, make_design
 from client_service.sums.node_directions import NodeDirections, hide_rare_columns, require_columns, training_digest
 from client_service.sums.silo_sum import FIXED_BYTES, Arrays, SiloSum, Statistics, SummedDigests, SumRound, Sums
 from shared.errors import ProtocolError
@@ -19,7 +19,7 @@ from shared.method.parameters import Float32
 from shared.method.run_memory import SPARSE, Cost
 from shared.method.settings import MethodSettings, NodeSettings
 from shared.sums.node_directions import require_sizes
-from shared.sums.node_gram import NODE_GRAM, RIGHT, SQUARE, decode_gram, encode_gram, form_of_gram
+from shared.sums.node_gram import NODE_GRAM, RIGHT, SQUARE, decode_gram, encode_gram, gram_number_format
 from shared.sums.sum import EMPTY_PART_DIGEST, Float64, UInt32
 
 Int64 = NDArray[np.int64]
@@ -95,7 +95,7 @@ def own_gram(part: GramPart, nodes: NodeSettings, directions: NodeDirections | N
     """
     projection = None if directions is None else directions.find_projection(nodes)
     rows = choose_nodes(part.shard, part.least)
-    design = make_design(part.shard, spec_of_settings(nodes), projection)[rows]
+    design = make_design(part.shard, build_design_spec(nodes), projection)[rows]
     return count_gram(hide_rare_columns(design, part.least), part.shard.labels[rows], nodes.classes)
 
 
@@ -117,17 +117,17 @@ def _require_directions(at: SumRound) -> NodeDirections | None:
 def finish_gram(at: SumRound) -> SummedGram:
     """Decodes the sums. ProtocolError for sums that no data can have."""
     sums, nodes, directions = at.sums[at.number], at.method.nodes, _require_directions(at)
-    form = form_of_gram(nodes)
+    form = gram_number_format(nodes)
     square, right = decode_gram(sums, nodes)
     wrong = "numbers that have wrapped around"
     if not any(form.has_wrapped(sums[name], MOST_SUMMED) for name in (SQUARE, RIGHT)):
-        wrong = find_impossible(square, right)
+        wrong = explain_impossible_gram(square, right)
     if wrong:
         raise ProtocolError(f"expected Gram sums of nodes that data can have, got {wrong}: {FALSE_NUMBERS}")
     return SummedGram("node_gram", square, right, None if directions is None else directions.products)
 
 
-def find_impossible(square: Float64, right: Float64) -> str:
+def explain_impossible_gram(square: Float64, right: Float64) -> str:
     """Explains why no nodes can have these matrices; "" where some can.
 
     The matrix of Phi and Y together, with the classes' sizes on the diagonal of Y, has no eigenvalue below 0.
@@ -160,7 +160,7 @@ def cost_gram(method: MethodSettings, shard: Counts) -> list[Cost]:
     return [Cost("the sums", FIXED_BYTES + 16.0 * columns**2), Cost(words, held, operations)]
 
 
-def bytes_of_gram(method: MethodSettings) -> float:
+def estimate_gram_bytes(method: MethodSettings) -> float:
     """Estimates the memory of the matrices of a ridge and of its solutions."""
     return 100.0 * method.nodes.columns**2
 
@@ -188,7 +188,7 @@ NODE_GRAM_SUM = SiloSum(
     finish=finish_gram,
     load=read_gram,
     costs=cost_gram,
-    use_bytes=bytes_of_gram,
+    use_bytes=estimate_gram_bytes,
     warnings=warn_of_few_nodes,
     nothing="this silo has no training nodes of a class of which it has basis.least_pairs of them",
 )

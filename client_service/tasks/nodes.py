@@ -30,7 +30,7 @@ from client_service.sums.storage import FOLDER, complete_shard
 from client_service.tasks.page_texts import NODES as NOUNS
 from client_service.tasks.page_texts import try_node
 from client_service.tasks.task import EventIntake, ModelStart, OpenedTask, Reopened, RunContext, Task
-from client_service.training.node_trainer import NodeTrainer, sizes_of
+from client_service.training.node_trainer import NodeTrainer, complete_sizes
 from shared.method.declaration import Counts
 
 
@@ -45,7 +45,7 @@ def load_nodes(settings: ClientSettings) -> NodeShard:
 def complete_nodes(settings: ClientSettings, shard: NodeShard) -> NodeShard:
     """Completes a loaded or unwritten shard by border sums, under the client's name."""
     shard = replace(shard, name=settings.name)
-    sizes_of(shard, settings.method.nodes)
+    complete_sizes(shard, settings.method.nodes)
     return cast(NodeShard, complete_shard(settings.state_directory / FOLDER, settings.method, shard))
 
 

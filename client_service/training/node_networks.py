@@ -13,7 +13,7 @@ from torch import Tensor
 from client_service.data.node_graphs import TRAIN, NodeShard
 from client_service.models.nodes.sage import SAGE, build_sage
 from client_service.models.nodes.unifilter import (
-    SIDES,
+    SIGNATURE_TAUS,
     MaskedUniFilter,
     UniFilter,
     build_unifilter,
@@ -104,7 +104,7 @@ class NodeNetworkTrainer(Trainer):
         if name == "local_steps":
             batches = -(-len(self.shard.nodes_of(TRAIN)) // self.method.batch_size)
             return (float(self.method.local_epochs * batches),)
-        if name not in SIDES:
+        if name not in SIGNATURE_TAUS:
             return super().measure(name)
         if name not in self._signatures:
             found = measure_signature(self.shard, self.method.nodes.order, name)
@@ -113,7 +113,7 @@ class NodeNetworkTrainer(Trainer):
 
     def _begin_steps(self) -> None:
         self.model.train()
-        self.model.dropout.begin(self.draw_seed("dropout"))
+        self.model.dropout.restart(self.draw_seed("dropout"))
 
 
 @torch.no_grad()

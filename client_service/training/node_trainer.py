@@ -14,11 +14,11 @@ from client_service.data.node_graphs import TRAIN, NodeShard
 from client_service.models.nodes.closed_form import (
     DesignSpec,
     NodeModel,
+    build_design_spec,
     complete_design,
     find_own_projection,
     fit_nodes,
     propagated_blocks,
-    spec_of_settings,
 )
 from client_service.sums.node_directions import require_columns
 from client_service.sums.node_gram import SummedGram
@@ -30,7 +30,7 @@ from shared.method.settings import NodeSettings
 from shared.strategies.local_client import PLAIN, Objective
 
 
-def sizes_of(shard: NodeShard, nodes: NodeSettings) -> NodeSettings:
+def complete_sizes(shard: NodeShard, nodes: NodeSettings) -> NodeSettings:
     """Completes settings by the sizes of the shard.
 
     SettingsError where the settings name others.
@@ -69,7 +69,7 @@ class NodeTrainer(NodeNetworkTrainer):
     def fuse_with(self, known: SummedGram) -> None:
         """Adds the sums of all silos, by which the closed form answers from now on."""
         self.summed, self.basis = known, known.digest
-        self.__dict__.pop("closed", None)
+        self.__dict__.pop("closed_form", None)
 
     @property
     def has_network(self) -> bool:
@@ -79,7 +79,7 @@ class NodeTrainer(NodeNetworkTrainer):
     @cached_property
     def sizes(self) -> NodeSettings:
         """Returns the settings with the shard's sizes."""
-        return sizes_of(self.shard, self.method.nodes)
+        return complete_sizes(self.shard, self.method.nodes)
 
     @cached_property
     def alone(self) -> ClosedForm:
@@ -87,7 +87,7 @@ class NodeTrainer(NodeNetworkTrainer):
         return self._fit_alone(replace(self.shard, borders=None))
 
     @cached_property
-    def closed(self) -> ClosedForm:
+    def closed_form(self) -> ClosedForm:
         """Fits the closed form that answers, with all silos' sums once made. Slow."""
         if self.summed is None:
             return self.alone if self.shard.borders is None else self._fit_alone(self.shard)
@@ -117,11 +117,11 @@ class NodeTrainer(NodeNetworkTrainer):
         return super().parameter_groups(only) if self.has_network else []
 
     def _fit_alone(self, shard: NodeShard) -> ClosedForm:
-        spec = spec_of_settings(self.sizes)
+        spec = build_design_spec(self.sizes)
         return self._fit(shard, find_own_projection(shard, spec))
 
     def _fit(self, shard: NodeShard, projection: Float64 | None, summed: SummedGram | None = None) -> ClosedForm:
-        spec = spec_of_settings(self.sizes)
+        spec = build_design_spec(self.sizes)
         design = complete_design(propagated_blocks(shard, spec, projection), spec)
         pooled = None if summed is None else summed.pool(shard, design)
         return ClosedForm(fit_nodes(shard, design, spec, pooled), spec, design, projection)
@@ -131,7 +131,7 @@ class NodeTrainer(NodeNetworkTrainer):
         rows = self.shard.nodes_of(TRAIN)
         if not len(rows):
             return 0.0
-        own = self.closed.predict()[rows, self.shard.labels[rows]]
+        own = self.closed_form.predict()[rows, self.shard.labels[rows]]
         return float(-np.log(np.maximum(own, 1e-12)).mean())
 
 

@@ -270,7 +270,7 @@ def sage_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     return (*matrices, *vectors, *ends)
 
 
-def nothing_exchanged(sizes: MethodSettings) -> tuple[Tensor, ...]:
+def empty_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     """Lists no tensor: a closed form follows from the shard and from sums."""
     del sizes
     return ()
@@ -336,5 +336,5 @@ EXCHANGES: dict[str, ExchangeableTensors] = {
     "unifilter": ExchangeableTensors(unifilter_specification, task="nodes", whole_batch=True),
     "masked_unifilter": ExchangeableTensors(unifilter_specification, task="nodes", whole_batch=True),
     "sage": ExchangeableTensors(sage_specification, task="nodes", whole_batch=True),
-    "node_ridge": ExchangeableTensors(nothing_exchanged, task="nodes"),
+    "node_ridge": ExchangeableTensors(empty_specification, task="nodes"),
 }

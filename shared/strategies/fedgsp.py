@@ -31,9 +31,8 @@ from shared.strategies.collaboration_graph import (
     carry_weights,
     recall_collaboration,
 )
-from shared.strategies.fedpub import own_mean
 from shared.strategies.local_client import FitInput, LocalClient
-from shared.strategies.strategy import OwnSettings, Strategy, read_own
+from shared.strategies.strategy import OwnSettings, Strategy, own_mean, read_own
 
 MODEL, FILTER = "unifilter", "filter.weight"
 LOW, HIGH = "signature.low", "signature.high"

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from shared.method.graph import Float64
-from shared.method.parameters import Arrays, Float32, Parameters, State, Update
+from shared.method.parameters import Arrays, Float32, State, Update
 from shared.method.settings import MethodSettings
 from shared.method.tensors import EXCHANGES
 from shared.strategies.aggregation import mean_of_updates
 from shared.strategies.local_client import Objective
-from shared.strategies.strategy import Strategy, fit_plain
+from shared.strategies.strategy import Strategy, fit_plain, own_mean
 
 BLOCKS, BLOCK_NODES, EDGE_PROBABILITY = 5, 100, 0.1  # of the proxy graph: communities without an edge between them
 PROXY_SEED = 0
@@ -137,11 +137,6 @@ def combine_by_similarity(state: State, updates: Sequence[Update]) -> State:
         for update, value in zip(ordered, mixed, strict=True):
             own[update.client][name] = value
     return replace(mean_of_updates(state, ordered), own={**state.own, **own})
-
-
-def own_mean(state: State, update: Update | None) -> Parameters:
-    """The client's own weighted mean; the plain one for a client that never sent."""
-    return Parameters(state.arrays if update is None else state.own[update.client])
 
 
 def fedpub(method: MethodSettings) -> Strategy:

@@ -65,13 +65,13 @@ def step_by_gradients(before: State, centre: State, *, method: MethodSettings, o
         first = own.beta1 * _recall(before, FIRST + name, old) + (1 - own.beta1) * gradient
         second = own.beta2 * _recall(before, SECOND + name, old) + (1 - own.beta2) * np.square(gradient)
         size = np.sqrt(second / (1 - own.beta2**steps)) + EPSILON
-        moved = old - rate_of(name, method) * first / (1 - own.beta1**steps) / size
+        moved = old - choose_learning_rate(name, method) * first / (1 - own.beta1**steps) / size
         arrays[name] = moved.astype(np.float32)
         memory |= {FIRST + name: first.astype(np.float32), SECOND + name: second.astype(np.float32)}
     return replace(centre, arrays=arrays, memory=memory)
 
 
-def rate_of(name: str, method: MethodSettings) -> float:
+def choose_learning_rate(name: str, method: MethodSettings) -> float:
     """Returns a tensor's learning rate: filter coefficients may have their own."""
     of_filter = method.nodes.filter_learning_rate
     return of_filter if of_filter is not None and name.startswith("filter.") else method.learning_rate

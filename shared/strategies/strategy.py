@@ -251,6 +251,11 @@ def _require_forms(strategy: Strategy, memory: Arrays) -> None:
         raise ProtocolError(f"client memory of {strategy.name}: expected {words[0]}, got {words[1]}")
 
 
+def own_mean(state: State, update: Update | None) -> Parameters:
+    """Returns the client's own weighted mean; the plain one for a client that never sent."""
+    return Parameters(state.arrays if update is None else state.own[update.client])
+
+
 def all_exchanged(method: MethodSettings) -> Callable[[str], bool]:
     """Whatever clients with the settings' model can exchange."""
     return EXCHANGES[method.model].names.__contains__

@@ -25,7 +25,7 @@ SQUARE, RIGHT = "nodes.gram", "nodes.labels"
 WORDS, BITS = 2, 22
 
 
-def form_of_gram(nodes: NodeSettings) -> WideNumbers:
+def gram_number_format(nodes: NodeSettings) -> WideNumbers:
     """Returns how numbers of Gram sums are written."""
     return WideNumbers(WORDS, BITS, nodes.fraction_bits)
 
@@ -51,7 +51,7 @@ def gram_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
 
 def encode_gram(square: Float64, right: Float64, nodes: NodeSettings, clients: int) -> dict[str, NDArray[np.uint32]]:
     """Encodes Phi' Phi (D, D) and Phi' Y (D, c) in words. ProtocolError for numbers that a sum has no room for."""
-    form = form_of_gram(nodes)
+    form = gram_number_format(nodes)
     upper = np.ascontiguousarray(square[np.triu_indices(len(square))])
     return {
         SQUARE: form.encode(upper, clients, SQUARE),
@@ -61,7 +61,7 @@ def encode_gram(square: Float64, right: Float64, nodes: NodeSettings, clients: i
 
 def decode_gram(sums: Mapping[str, NDArray[np.uint32]], nodes: NodeSettings) -> tuple[Float64, Float64]:
     """Decodes Phi' Phi (D, D) and Phi' Y (D, c) of a sum."""
-    form, columns = form_of_gram(nodes), nodes.columns
+    form, columns = gram_number_format(nodes), nodes.columns
     square = np.zeros((columns, columns))
     square[np.triu_indices(columns)] = form.decode(sums[SQUARE])
     square += np.triu(square, 1).T
@@ -69,7 +69,7 @@ def decode_gram(sums: Mapping[str, NDArray[np.uint32]], nodes: NodeSettings) -> 
     return square, np.concatenate([square[:, :1] - others.sum(1, keepdims=True), others], axis=1)
 
 
-def over_directions(method: MethodSettings) -> Part | None:
+def find_directions_part(method: MethodSettings) -> Part | None:
     """Returns the part of the directions of features, where features are projected."""
     return DIRECTIONS if method.nodes.projected else None
 
@@ -97,7 +97,7 @@ NODE_GRAM = Sum(
         "basis.least_pairs",
     ),
     listed=False,
-    over=over_directions,
+    over=find_directions_part,
     row="column of features",
     reason="how features of nodes go together, and with labels, because silos hold graphs of nodes",
     words={

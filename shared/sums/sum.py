@@ -39,7 +39,7 @@ def count_one(basis: BasisSettings) -> int:
     return 1
 
 
-def over_nothing(method: MethodSettings) -> Part | None:
+def no_part(method: MethodSettings) -> Part | None:
     """Returns None, for a sum that needs no other one first."""
     del method
     return None
@@ -116,7 +116,7 @@ class Sum:
     keeps_members: bool = False
     words: Mapping[str, str] = field(default_factory=dict)
     learnt: Callable[[BasisSettings], str] = describe_sum_alone
-    over: Callable[[MethodSettings], Part | None] = over_nothing
+    over: Callable[[MethodSettings], Part | None] = no_part
 
     def list_tensors(self, method: MethodSettings) -> tuple[Tensor, ...]:
         """What a silo sends in a round. SettingsError for sizes or a noise that it cannot have."""

@@ -147,8 +147,8 @@ def join(
         allowed |= dict.fromkeys({"common_basis"} | (WORDS & allowed.keys()), "no")
     choices = SiloChoices(allowed, catalogue, matches, port)
     least = options.least_rating(min_rating, rating_kind, "usual")
-    reading = GraphReading(columns, delimiter, edges, values or [])
-    given = GivenData(data, least, options.split_kind(split), rule or [], reading)
+    files = options.FileFlags(columns=columns, delimiter=delimiter, edges=edges, values=values)
+    given = GivenData(data, least, options.split_kind(split), rule or [], files)
     if not joined or policy or catalogue or matches or accept:
         _join_federation(asked, silo, choices, given, options.Accepted.parameters if words else accept)
     elif data is not None:
@@ -168,7 +168,7 @@ class GivenData:
     least: LeastRating
     split: SplitKind | None
     rules: list[str]
-    reading: GraphReading
+    files: options.FileFlags
 
     @property
     def file_options(self) -> FileOptions:
@@ -176,19 +176,9 @@ class GivenData:
 
         SettingsError for options of graphs alone.
         """
-        if self.reading.edges is not None or self.reading.values:
+        if self.files.edges is not None or self.files.values:
             raise SettingsError("--edges, --values: expected none in this federation, whose silos have no graphs")
-        return options.parse_file_options(self.reading.columns, self.reading.delimiter)
-
-
-@dataclass(frozen=True)
-class GraphReading:
-    """Options of the files: --columns, --delimiter, and of a graph --edges and --values."""
-
-    columns: str | None
-    delimiter: str | None
-    edges: Path | None
-    values: list[str]
+        return options.parse_file_options(self.files.columns, self.files.delimiter)
 
 
 def _join_federation(
@@ -317,15 +307,15 @@ def _convert_graph(silo: SiloFolder, name: str, path: Path, given: GivenData, *,
 
     Returns what was left out.
     """
-    from simulation.graphs.read import read_graph, take_columns, with_shared_names
+    from simulation.graphs.read import add_shared_names, read_graph, take_columns
     from simulation.graphs.source import parse_graph_rules
     from simulation.joining.join import keep_nodes
 
     if given.split is not None or given.least != "usual":
         raise SettingsError("--split, --min-rating: expected none with nodes: a column split, or --rule train=.6")
-    rules, said = parse_graph_rules(options.parse_pairs(given.rules, "--rule")), given.reading
+    rules, said = parse_graph_rules(options.parse_pairs(given.rules, "--rule")), given.files
     reading = options.parse_graph_options(said.columns, said.delimiter, said.values, shared=False)
-    reading = with_shared_names(reading, shared.feature_names, shared.class_names)
+    reading = add_shared_names(reading, shared.feature_names, shared.class_names)
     graph = take_columns(read_graph(path, said.edges, reading, official=rules.official), shared.feature_names)
     for what, agreed, own in (
         ("columns of features", shared.features, len(graph.feature_names)),

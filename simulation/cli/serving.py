@@ -87,7 +87,7 @@ def aggregator(
     words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     if _lacks_content(flags):
         flags["method"] = WITHOUT_CONTENT
-    if (listed := flags.pop("nodes", None) or _earlier_names(flags)) is not None:
+    if (listed := flags.pop("nodes", None) or _find_earlier_names(flags)) is not None:
         flags |= read_node_names(listed, flags.get("strategy"))
         if flags["strategy"] == "local" and not _said_by_environment():
             flags.setdefault("share", options.Share.sums.value)  # by itself the strategy shares nothing
@@ -139,7 +139,7 @@ OF_BEFORE = (
 )
 
 
-def _earlier_names(flags: Mapping[str, Any]) -> Path | None:
+def _find_earlier_names(flags: Mapping[str, Any]) -> Path | None:
     """Finds the file of names with which an earlier start has begun this federation."""
     folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
     path = None if folder is None else Path(folder) / NAMES

@@ -9,13 +9,10 @@ A pair of tables (nodes and edges) in any format that is read of interactions, o
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
-from xml.parsers import expat
-from zipfile import BadZipFile
 
 import numpy as np
 import polars as pl
@@ -23,12 +20,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.data.events import row_numbers
-from client_service.data.files import decode_text, require_text_memory
 from client_service.data.foreign_edges import ForeignEdges, build_foreign_edges
 from client_service.data.id_columns import normalise_ids
 from client_service.data.node_graphs import (
     SPLITS,
-    TEST,
     TRAIN,
     UNKNOWN,
     UNLABELLED,
@@ -41,9 +36,11 @@ from client_service.data.node_graphs import (
 from shared.errors import DataError, SettingsError
 from shared.words import count_noun
 from simulation.datasets.columns import FileOptions
-from simulation.datasets.content import file_stem, format_extension, read_content
+from simulation.datasets.content import file_stem, format_extension
 from simulation.datasets.formats import FORMATS, READ
 from simulation.datasets.tables import MOST_NAMES, Table
+from simulation.graphs.graphml import read_graphml
+from simulation.graphs.npz import LARGEST, MOST_CLASSES, MOST_FEATURES, read_npz
 from simulation.progress import step
 
 SHARES = (0.2, 0.4, 0.4)  # of a silo's labelled nodes for training, validation and test, where the data bring no split
@@ -61,13 +58,8 @@ FIELDS = {
 NO_NUMBER = ("", "nan", "null", "none", "na")  # in lower case
 NO_LABEL = ("", "unknown", "?", "nan", "null", "none", "na")  # in lower case
 WHOLE_NUMBER = re.compile("-?[0-9]{1,30}")
-LARGEST = 1e30  # of a feature, and of the weight of an edge: float32 has room for sums of them
 LEAST_WEIGHT = 1e-30
-NO_ARRAYS = (OSError, ValueError, LookupError, TypeError, EOFError, MemoryError, BadZipFile, zlib.error)
-"""What numpy raises for files that are no arrays, are damaged, or say that they are larger than memory."""
-MOST_CLASSES = 100  # of labels; more are taken for another column
 MOST_VALUES = 50  # of a column of words that becomes columns of 0 and 1
-MOST_FEATURES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -106,7 +98,7 @@ class GraphOptions(FileOptions):
 AS_NAMED = GraphOptions()
 
 
-def with_shared_names(options: GraphOptions, features: Sequence[str], classes: Sequence[str]) -> GraphOptions:
+def add_shared_names(options: GraphOptions, features: Sequence[str], classes: Sequence[str]) -> GraphOptions:
     """Adds the words that a federation's names say: classes, and words of columns.
 
     A name `country=DE` says the word DE of the column country.
@@ -159,11 +151,12 @@ def read_graph(
     nodes_path, edges_path = locate_graph(path, edges)
     if edges_path is not None:
         return read_tables(nodes_path, edges_path, options)
-    if options != AS_NAMED and format_extension(nodes_path) == "npz":
-        raise SettingsError("--columns, --delimiter, --values: expected none with .npz, which has no columns")
     if format_extension(nodes_path) == "npz":
+        if options != AS_NAMED:
+            raise SettingsError("--columns, --delimiter, --values: expected none with .npz, which has no columns")
         return read_npz(nodes_path, official)
-    return read_graphml(nodes_path, options)
+    nodes, edge_table = read_graphml(nodes_path, options)
+    return _build_graph(file_stem(nodes_path), nodes, edge_table, options)
 
 
 def locate_graph(path: Path, edges: Path | None = None) -> tuple[Path, Path | None]:
@@ -199,84 +192,6 @@ def holds_graph(path: Path) -> bool:
     if path.is_dir():
         return all(find_table(path, stems[:1]) is not None for stems in (NODE_STEMS, EDGE_STEMS))
     return path.is_file() and format_extension(path) in ("npz", "graphml")
-
-
-def read_npz(path: Path, official: int | None = None) -> NodeShard:
-    """Reads a graph of Planetoid, or a heterophilous one.
-
-    Planetoid has features as CSR, `y` and `train_idx`, the other `node_features` and ten masks.
-    """
-    try:
-        # a stream of our own, because numpy leaves the file of a damaged one open
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        planetoid = "x_data" in arrays
-        labels = np.asarray(arrays["y" if planetoid else "node_labels"]).reshape(-1)
-        if planetoid:
-            parts = tuple(arrays[name] for name in ("x_data", "x_indices", "x_indptr"))
-            features = sparse.csr_array(parts, shape=tuple(arrays["x_shape"]), dtype=np.float32)
-        else:
-            given = arrays["node_features"].reshape(len(labels), -1)
-            features = sparse.csr_array(given.astype(np.float32, casting="same_kind", copy=False))
-        features.check_format(full_check=True)
-        features.sum_duplicates()
-        labels = np.where(np.isfinite(labels), labels, UNKNOWN).astype(np.int64)
-        edges = arrays["edges"].astype(np.int64).reshape(-1, 2)
-    except NO_ARRAYS:
-        keys = "edges and either x_data, x_indices, x_indptr, x_shape, y or node_features, node_labels"
-        raise DataError(f"{path}: expected the arrays {keys}, got something else") from None
-    nodes, columns = features.shape
-    if not nodes or len(labels) != nodes or (len(edges) and not (edges.min() >= 0 and edges.max() < nodes)):
-        raise DataError(f"{path}: expected a label for each of {nodes:,} nodes, and edges between these, got others")
-    if not 1 <= columns <= MOST_FEATURES or int(labels.max()) >= MOST_CLASSES:
-        sizes = f"{columns:,} features and labels up to {int(labels.max()):,}"
-        raise DataError(
-            f"{path}: expected 1 to {MOST_FEATURES:,} features, and labels from 0 to {MOST_CLASSES - 1}, got {sizes}"
-        )
-    if not (np.abs(features.data) <= LARGEST).all():
-        raise DataError(f"{path}: expected features up to {LARGEST:g}, got others: use another unit")
-    digits = len(str(max(nodes - 1, 0)))
-    splits = np.full(nodes, TRAIN, np.int8) if official is None else _official_split(path, arrays, nodes, official)
-    labels = np.where(splits == UNLABELLED, UNKNOWN, np.maximum(labels, UNKNOWN))
-    weights = np.ones(len(edges), np.float32)
-    return NodeShard(
-        file_stem(path),
-        tuple(f"{number:0{digits}d}" for number in range(nodes)),
-        sort_entries(features),
-        tuple(f"feature-{number}" for number in range(features.shape[1])),
-        build_adjacency(edges[:, 0], edges[:, 1], weights, nodes),
-        labels,
-        tuple(str(number) for number in range(max(2, int(labels.max(initial=0)) + 1))),
-        np.where(labels == UNKNOWN, UNLABELLED, splits).astype(np.int8),
-        notes=() if official is None else (f"split {official} of those that come with the data",),
-    )
-
-
-def _official_split(path: Path, arrays: Mapping[str, Any], nodes: int, number: int) -> NDArray[np.int8]:
-    """Reads one of the file's own splits.
-
-    A node that is in no part of the split counts as one without a label.
-    """
-    masks = "train_masks" in arrays
-    names = ("train_masks", "val_masks", "test_masks") if masks else ("train_idx", "val_idx", "test_idx")
-    parts = [arrays[name] for name in names if name in arrays]
-    if len(parts) < len(names):
-        raise DataError(f"{path}: expected the arrays {', '.join(names)} of a split, got {len(parts)} of them")
-    if any(
-        part.dtype != bool or part.shape[1:] != (nodes,)
-        if masks
-        else part.dtype.kind not in "iu" or (part < 0).any() or (part >= nodes).any()
-        for part in parts
-    ):
-        words = "masks of a row for each split" if masks else "rows of nodes"
-        raise DataError(f"{path}: expected in {', '.join(names)} {words} over {nodes:,} nodes, got others")
-    count = min(map(len, parts)) if masks else 1
-    if not 0 <= number < count:
-        raise SettingsError(f"official split: expected one of 0 to {count - 1} of {path.name}, got {number}")
-    found = np.full(nodes, UNLABELLED, np.int8)
-    for part, split in zip(parts, (TRAIN, VALID, TEST), strict=True):
-        found[part[number] if masks else part] = split
-    return found
 
 
 def read_tables(nodes_path: Path, edges_path: Path, options: GraphOptions = AS_NAMED) -> NodeShard:
@@ -509,97 +424,3 @@ def _mark_words(words: pl.Series, values: Sequence[str]) -> sparse.csr_array:
     rows = np.flatnonzero(found >= 0)
     ones = np.ones(len(rows), np.float32)
     return sparse.csr_array(sparse.coo_array((ones, (rows, found[rows])), shape=(len(words), len(values))))
-
-
-def read_graphml(path: Path, options: GraphOptions = AS_NAMED) -> NodeShard:
-    """Reads GraphML: `data` of nodes and edges are columns by their keys' names.
-
-    Directions do not count.
-    """
-    file = GraphmlFile()
-    parser = expat.ParserCreate()
-    parser.StartElementHandler, parser.EndElementHandler = file.begin, file.end
-    parser.CharacterDataHandler = file.add_text
-    file.line_of = lambda: parser.CurrentLineNumber
-    content = read_content(path)
-    require_text_memory(path, decode_text(path, content), "<")
-
-    def refuse(*declared: object) -> None:
-        del declared
-        raise DataError(f"{path}: expected GraphML without a DOCTYPE, got one: its entities could fill the memory")
-
-    parser.StartDoctypeDeclHandler = refuse
-    try:
-        parser.Parse(content, True)
-    except expat.ExpatError as error:
-        raise DataError(f"{path}: line {error.lineno}: expected GraphML, got what is no XML") from None
-    except (LookupError, ValueError):  # of an encoding that the parser does not know
-        raise DataError(f"{path}: expected GraphML in UTF-8, got another encoding: save it as UTF-8") from None
-    nodes, edges = (file.table(path, kind, options) for kind in ("node", "edge"))
-    return _build_graph(file_stem(path), nodes, edges, options)
-
-
-class GraphmlFile:
-    """Collects nodes and edges of a GraphML file as its parser meets them."""
-
-    def __init__(self) -> None:
-        self.line_of: Any = None
-        self._rows: dict[str, list[dict[str, str]]] = {"node": [], "edge": []}
-        self._lines: dict[str, list[int]] = {"node": [], "edge": []}
-        self._names: dict[str, str] = {}
-        self._usual: dict[str, dict[str, str]] = {"node": {}, "edge": {}}
-        self._open: dict[str, str] | None = None
-        self._key = ""
-        self._text: list[str] | None = None
-
-    def begin(self, tag: str, values: dict[str, str]) -> None:
-        """Takes the start of an element."""
-        name = tag.rpartition(":")[2]
-        if name == "key":
-            self._key = values.get("id", "")
-            self._names[self._key] = values.get("attr.name", self._key).strip().lower()
-            self._open = self._usual.get(values.get("for", ""), {})
-        elif name in self._rows:
-            ends = ("id",) if name == "node" else ("source", "target")
-            self._open = {f"\0{end}": values.get(end, "") for end in ends}
-            self._rows[name].append(self._open)
-            self._lines[name].append(self.line_of())
-        elif name in ("data", "default"):
-            self._key = values.get("key", self._key)
-            self._text = []
-
-    def end(self, tag: str) -> None:
-        """Takes the end of an element."""
-        name = tag.rpartition(":")[2]
-        if name in ("data", "default") and self._text is not None:
-            if self._open is not None:
-                self._open[self._names.get(self._key, self._key)] = "".join(self._text)
-            self._text = None
-        elif name in ("node", "edge", "key"):
-            self._open = None
-
-    def add_text(self, text: str) -> None:
-        """Takes text between tags."""
-        if self._text is not None:
-            self._text.append(text)
-
-    def table(self, path: Path, kind: str, options: GraphOptions) -> Table:
-        """Returns all nodes, or all edges, each with its line.
-
-        Ends and ids stand under the names of their fields.
-        """
-        rows, usual = self._rows[kind], self._usual[kind]
-        if not rows and kind == "node":
-            raise DataError(f"{path}: expected GraphML with nodes, got none")
-        fields = {"\0id": "node", "\0source": "source", "\0target": "target"}
-        ends = ("\0id",) if kind == "node" else ("\0source", "\0target")
-        names = dict.fromkeys([*ends, *usual, *(name for row in rows for name in row)])
-        columns = {name: pl.Series([row.get(name, usual.get(name)) for row in rows], dtype=pl.String) for name in names}
-        found = {
-            fields.get(name, name): column.str.strip_chars() for name, column in columns.items() if name not in ends
-        }
-        own = {fields[name]: normalise_ids(columns[name]) for name in ends}
-        columns_said = {of: name for of, name in options.columns.items() if of not in own}
-        return Table(
-            path, found | own, pl.Series(self._lines[kind], dtype=pl.Int64), replace(options, columns=columns_said)
-        )

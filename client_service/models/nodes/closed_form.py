@@ -31,7 +31,9 @@ OWN_WEIGHTS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)  # multiples of a silo's own Gr
 MOST_LOGISTIC_NODES = 5000  # for training, up to which a silo alone tries a logistic regression too
 LEAST_SCALE = 1e-12  # of a column's squares
 ALONE = float("inf")
-NEAR = 0.1  # over the square root of the validation nodes: candidates whose measure is less below the best are as good
+TIE_MARGIN = (
+    0.1  # over the square root of the validation nodes: candidates whose measure is less below the best are as good
+)
 USUAL_NODES, USUAL_NODES_ALONE = 100, 20  # validation nodes as which the usual choice weighs, made without any
 
 
@@ -85,7 +87,7 @@ class DesignSpec:
         return weights
 
 
-def spec_of_settings(nodes: NodeSettings) -> DesignSpec:
+def build_design_spec(nodes: NodeSettings) -> DesignSpec:
     """Returns the design of a federation's settings, whose columns are `nodes.columns`."""
     return DesignSpec(nodes.features, nodes.powers, nodes.projected, nodes.random_width)
 
@@ -186,11 +188,11 @@ class NodeGram:
         """Adds the matrices of two silos."""
         return NodeGram(self.square + other.square, self.right + other.right)
 
-    def times(self, weight: float) -> NodeGram:
+    def weigh(self, weight: float) -> NodeGram:
         """Multiplies both matrices by the weight of a node."""
         return NodeGram(self.square * weight, self.right * weight)
 
-    def of_columns(self, columns: Int64) -> NodeGram:
+    def select_columns(self, columns: Int64) -> NodeGram:
         """Selects the matrices of some of the columns."""
         return NodeGram(self.square[np.ix_(columns, columns)], self.right[columns])
 
@@ -201,29 +203,6 @@ def count_gram(design: Float32, labels: Int64, classes: int) -> NodeGram:
     wanted = np.zeros((len(labels), classes))
     wanted[np.arange(len(labels)), labels] = 1.0
     return NodeGram(rows.T @ rows, rows.T @ wanted)
-
-
-def gram_size(width: int, classes: int) -> int:
-    """Counts the numbers of a packed Gram matrix."""
-    return width * (width + 1) // 2 + width * (classes - 1)
-
-
-def pack_gram(gram: NodeGram) -> Float64:
-    """Lists the upper triangle, and the right side without the first class.
-
-    The first class follows from the others and the constant.
-    """
-    return np.concatenate([gram.square[np.triu_indices(len(gram.square))], gram.right[:, 1:].ravel()])
-
-
-def unpack_gram(values: Float64, width: int, classes: int) -> NodeGram:
-    """Restores the Gram matrices that `pack_gram` has listed."""
-    upper = width * (width + 1) // 2
-    square = np.zeros((width, width))
-    square[np.triu_indices(width)] = values[:upper]
-    square = square + np.triu(square, 1).T
-    others = values[upper:].reshape(width, classes - 1)
-    return NodeGram(square, np.concatenate([square[:, :1] - others.sum(1, keepdims=True), others], axis=1))
 
 
 @dataclass(frozen=True)
@@ -372,11 +351,14 @@ def fit_nodes(
     alone = _choose(shard, design, list(_candidates(shard, design, spec, {ALONE: own})))
     if logistic and len(valid) and len(train) <= MOST_LOGISTIC_NODES:
         regressed = list(_logistic_candidates(shard, design, spec))
-        if regressed and (found := _choose(shard, design, regressed)).score > alone.score + NEAR / len(valid) ** 0.5:
+        if (
+            regressed
+            and (found := _choose(shard, design, regressed)).score > alone.score + TIE_MARGIN / len(valid) ** 0.5
+        ):
             alone = found
     chosen, together = alone, None
     if pooled is not None:
-        grams = {weight: pooled + own.times(weight) for weight in OWN_WEIGHTS}
+        grams = {weight: pooled + own.weigh(weight) for weight in OWN_WEIGHTS}
         joined = _choose(shard, design, list(_candidates(shard, design, spec, grams)))
         together = joined.score
         # one validation node more is what alone has to win by: fewer are no reason to leave the others
@@ -422,7 +404,7 @@ def _candidates(
     rows, labels, classes = design[valid].astype(np.float64), shard.labels[valid], len(shard.classes)
     for weight, gram in grams.items():
         for form, columns in spec.forms.items():
-            ridge = decompose_ridge(gram.of_columns(columns))
+            ridge = decompose_ridge(gram.select_columns(columns))
             for strength in STRENGTHS:
                 weights = np.zeros((spec.width, classes))
                 weights[columns] = ridge.solve(strength)
@@ -445,7 +427,7 @@ def _choose(shard: NodeShard, design: Float32, candidates: list[tuple[_Candidate
     best = max((one for one, _ in candidates), key=lambda one: one.score)
     if best.score == float("-inf"):
         return replace(usual, score=float("nan"))
-    least = best.score - NEAR / len(valid) ** 0.5
+    least = best.score - TIE_MARGIN / len(valid) ** 0.5
     near = [one.weights for one, _ in candidates if one.score >= least]
     usual_nodes = USUAL_NODES_ALONE if first == ALONE else USUAL_NODES
     share = usual_nodes / (usual_nodes + len(valid))

@@ -31,11 +31,6 @@ def area_under_roc(scores: Scores, labels: Int64) -> float:
     return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
-def primary_name(classes: int) -> str:
-    """Names the measure by which validation chooses."""
-    return "auc" if classes == 2 else "accuracy"
-
-
 def primary_score(scores: Scores, labels: Int64, classes: int) -> float:
     """Computes the measure by which validation chooses; -inf where the measure is not defined."""
     found = area_under_roc(scores, labels) if classes == 2 else accuracy(scores, labels)

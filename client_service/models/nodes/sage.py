@@ -62,7 +62,7 @@ class SAGE(nn.Module):
 
     def forward(self, rows: Tensor | None = None) -> Tensor:
         """Computes logits of these nodes, (B, o), or of all nodes without rows."""
-        data = self.data.on(self.input.weight.device)
+        data = self.data.to_device(self.input.weight.device)
         values = torch.relu(self.input(self.dropout(data["features"])))
         for layer in range(len(self.layers.own)):
             values = values + self.dropout(self.layers.step(layer, values, data["means"]))

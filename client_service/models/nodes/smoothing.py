@@ -19,7 +19,7 @@ from shared.method.graph import Float64
 from shared.method.parameters import Float32
 
 STEPS = 30
-NEAR = 0.1  # over the square root of the validation nodes: a gain below it is no reason to smooth
+LEAST_GAIN = 0.1  # over the square root of the validation nodes: a gain below it is no reason to smooth
 Int64 = NDArray[np.int64]
 
 
@@ -72,7 +72,7 @@ def choose_smoothing(shard: NodeShard, scores: Float32 | Float64) -> Smoothing |
     valid, classes = shard.nodes_of(VALID), len(shard.classes)
     if not len(valid):
         return None
-    best, least = None, primary_score(scores[valid], shard.labels[valid], classes) + NEAR / len(valid) ** 0.5
+    best, least = None, primary_score(scores[valid], shard.labels[valid], classes) + LEAST_GAIN / len(valid) ** 0.5
     for one in SMOOTHINGS:
         score = primary_score(smooth_scores(shard, scores, one)[valid], shard.labels[valid], classes)
         if score > least:

@@ -17,8 +17,8 @@ from shared.method.graph import Float64
 from shared.method.parameters import Float32
 
 LEAST_COSINE = 1e-6  # below: theta is a right angle, and u_k is v_k
-ENDED = 1e-8  # a v_k shorter than this is rounding: the column's Krylov space has ended
-COLUMNS = 128  # that are worked on at a time, so that only the bases themselves need memory
+LEAST_NORM = 1e-8  # a v_k shorter than this is rounding: the column's Krylov space has ended
+COLUMNS_AT_ONCE = 128  # that are worked on at a time, so that only the bases themselves need memory
 UNKNOWN_HOMOPHILY = 0.75  # of a graph without an edge between two nodes whose labels are known
 
 
@@ -33,14 +33,6 @@ class SpectralBases:
     first: sparse.csr_array
     others: Float32
     coefficients: Float64
-
-    def of_new_rows(self, powers: Float64) -> Float64:
-        """Computes bases (K + 1, m, F) of new rows from their P^j x, (K + 1, m, F).
-
-        The columns' lengths and angles stay those of the graph's own nodes.
-        """
-        bases: Float64 = np.einsum("kjf,jmf->kmf", self.coefficients, powers)
-        return bases
 
 
 def propagation_matrix(adjacency: sparse.csr_array) -> sparse.csr_array:
@@ -117,8 +109,8 @@ def mixed_bases(
     coefficients = np.zeros((order + 1, order + 1, columns))
     by_column = sparse.csc_array(features, dtype=np.float64)
     cosine = np.cos(np.pi / 2 * (1 - homophily))
-    for begin in range(0, columns, COLUMNS):
-        part = slice(begin, min(begin + COLUMNS, columns))
+    for begin in range(0, columns, COLUMNS_AT_ONCE):
+        part = slice(begin, min(begin + COLUMNS_AT_ONCE, columns))
         values = by_column[:, part].toarray()
         coefficients[0, 0, part] = 1.0
         if tau > 0:
@@ -155,7 +147,7 @@ def _heterophily_bases(
             found -= share * one
             made -= share * its
         length = np.linalg.norm(found, axis=0)
-        scale = np.divide(1.0, length, out=np.zeros_like(length), where=length > ENDED)
+        scale = np.divide(1.0, length, out=np.zeros_like(length), where=length > LEAST_NORM)
         before, before_made = latest, latest_made
         latest, latest_made = found * scale, made * scale
         if cosine < LEAST_COSINE:

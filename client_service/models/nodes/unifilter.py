@@ -39,7 +39,7 @@ class GraphData:
     def __deepcopy__(self, memo: dict[int, object]) -> GraphData:
         return self
 
-    def on(self, device: torch.device) -> GraphData:
+    def to_device(self, device: torch.device) -> GraphData:
         """Moves the tensors to a device once, and returns itself."""
         if any(value.device != device for value in self.tensors.values()):
             self.tensors = {name: value.to(device) for name, value in self.tensors.items()}
@@ -53,7 +53,7 @@ class SeededDropout(nn.Module):
         super().__init__()
         self.share, self.seed, self.draws = share, 0, 0
 
-    def begin(self, seed: int) -> None:
+    def restart(self, seed: int) -> None:
         """Starts the draws anew from this seed."""
         self.seed, self.draws = seed, 0
 
@@ -94,7 +94,7 @@ class UniFilter(nn.Module):
 
     def forward(self, rows: Tensor | None = None) -> Tensor:
         """Computes logits of these nodes, (B, o), or of all nodes without rows."""
-        data = self.data.on(self.filter.weight.device)
+        data = self.data.to_device(self.filter.weight.device)
         first, others = data["first"], data["others"]
         if rows is not None:
             first, others = first[rows], others[:, rows]
@@ -160,7 +160,7 @@ def training_homophily(shard: NodeShard) -> float:
     return UNKNOWN_HOMOPHILY if known is None else known
 
 
-SIDES = {"signature_low": 1.0, "signature_high": 0.0}
+SIGNATURE_TAUS = {"signature_low": 1.0, "signature_high": 0.0}
 """Measures of FedGSP, each with the tau whose bases it describes: powers of the propagation, or bases at the angle."""
 
 
@@ -173,7 +173,7 @@ def measure_signature(shard: NodeShard, order: int, name: str) -> Float32:
     # Paper: which numbers of a client p and q are is told in the main text alone; here: the released code's leading
     # directions, with a fixed sign, because distances between clients depend on it.
     propagation = propagation_matrix(shard.adjacency)
-    bases = mixed_bases(propagation, shard.features, order, training_homophily(shard), SIDES[name])
+    bases = mixed_bases(propagation, shard.features, order, training_homophily(shard), SIGNATURE_TAUS[name])
     return np.stack([lead_direction(one.astype(np.float64)) for one in bases.others]).astype(np.float32)
 
 

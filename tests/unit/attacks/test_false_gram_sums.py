@@ -16,10 +16,10 @@ from client_service.data.node_graphs import TRAIN, VALID, NodeShard
 from client_service.models.nodes.closed_form import (
     ALONE,
     NodeGram,
+    build_design_spec,
     count_gram,
     fit_nodes,
     make_design,
-    spec_of_settings,
 )
 from client_service.models.nodes.measures import primary_score
 from client_service.sums.node_gram import SummedGram, add_gram, count_nodes, finish_gram
@@ -38,7 +38,7 @@ def sum_with_lie(shards: list[NodeShard], times: float, method: MethodSettings) 
     rounds = [SumRound(count_nodes(one, method), method, 1, SILOS, 1, {}) for one in shards]
     liar = replace(shards[-1], labels=np.where(shards[-1].labels < 0, -1, 1 - shards[-1].labels))
     rows = liar.nodes_of(TRAIN)
-    false = count_gram(make_design(liar, spec_of_settings(method.nodes))[rows], liar.labels[rows], 2).times(times)
+    false = count_gram(make_design(liar, build_design_spec(method.nodes))[rows], liar.labels[rows], 2).times(times)
     parts: list[Sums] = [add_gram(one) for one in rounds[:-1]]
     parts.append(dict(encode_gram(false.square, false.right, method.nodes, SILOS)))
     total: Sums = {name: np.sum([one[name] for one in parts], axis=0, dtype=np.uint32) for name in parts[0]}
@@ -49,7 +49,7 @@ def sum_with_lie(shards: list[NodeShard], times: float, method: MethodSettings) 
 def test_a_silo_s_own_validation_does_not_follow_false_sums(times: float) -> None:
     shards = [small_graph(nodes=180, seed=seed) for seed in range(SILOS)]
     summed = sum_with_lie(shards, times, SETTINGS)
-    spec = spec_of_settings(SETTINGS.nodes)
+    spec = build_design_spec(SETTINGS.nodes)
     for shard in shards[:-1]:
         design, valid = make_design(shard, spec), shard.nodes_of(VALID)
         scores = {}

@@ -17,7 +17,7 @@ from scipy import sparse
 from scipy.stats import rankdata
 
 from client_service.data.node_graphs import TRAIN, NodeShard
-from client_service.models.nodes.closed_form import make_design, spec_of_settings
+from client_service.models.nodes.closed_form import build_design_spec, make_design
 from client_service.sums.node_directions import count_products
 from client_service.sums.node_gram import NODE_GRAM_SUM, SummedGram, add_gram, count_nodes, finish_gram, own_gram
 from client_service.sums.silo_sum import SumRound, Sums
@@ -68,7 +68,7 @@ def test_the_features_of_the_only_node_of_a_class_are_read_unless_few_nodes_are_
     method, shards = settings(least), silos()
     shards[2], row = lone_of_a_class(shards[2])
     told = subtract_two(shards, method).right[:, CLASSES - 1]
-    design = make_design(shards[2], spec_of_settings(method.nodes))[row]
+    design = make_design(shards[2], build_design_spec(method.nodes))[row]
     assert np.allclose(told, design, atol=1e-5) == (least == 1)
     assert told.any() == (least == 1)
 
@@ -88,7 +88,7 @@ def test_the_only_node_with_a_feature_is_read_from_all_silos_sum_unless_it_is_le
     parts = [add_gram(one) for one in rounds]
     total: Sums = {name: np.sum([one[name] for one in parts], axis=0, dtype=np.uint32) for name in parts[0]}
     found = finish_gram(rounds[0]._replace(sums={1: total}))
-    design = make_design(shards[2], spec_of_settings(method.nodes))[row]
+    design = make_design(shards[2], build_design_spec(method.nodes))[row]
     assert np.allclose(found.square[1 + 5], design, atol=1e-5) == (least == 1)
     assert found.square[1 + 5].any() == (least == 1)
     assert found.right[1 + 5].any() == (least == 1), "its class"

@@ -34,7 +34,7 @@ from shared.sums.common_items import ITEMS as ITEM_LIST
 from shared.sums.content import CONTENT, FORMS
 from shared.sums.content import ITEMS as CONTENT_ITEMS
 from shared.sums.node_borders import TABLE
-from shared.sums.node_gram import RIGHT, SQUARE, form_of_gram
+from shared.sums.node_gram import RIGHT, SQUARE, gram_number_format
 from shared.sums.sum import LIMIT, Sum, decode_fixed, encode_fixed
 
 ITEMS, SILOS = 24, 3
@@ -258,7 +258,7 @@ def test_parts_add_up_to_what_one_silo_with_all_data_would_add(given: Given) -> 
             np.testing.assert_allclose(FORMS[name].decode(total[name]), whole, rtol=1e-8, atol=2e-6)
             continue
         if name in GRAM:
-            form = form_of_gram(given.method.nodes)
+            form = gram_number_format(given.method.nodes)
             np.testing.assert_allclose(form.decode(total[name]), form.decode(pooled), atol=1e-4)  # float32 designs
             continue
         off = np.abs((total[name] - pooled).view(np.int32))  # each part is rounded by half a step

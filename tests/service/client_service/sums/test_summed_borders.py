@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from client_service.data.node_graphs import NodeShard
-from client_service.models.nodes.closed_form import make_design, spec_of_settings
+from client_service.models.nodes.closed_form import build_design_spec, make_design
 from client_service.settings import ClientSettings
 from client_service.sums.node_borders import NODE_BORDERS_SUM, Borders
 from client_service.sums.storage import complete_shard
@@ -61,7 +61,7 @@ async def test_masked_and_open_sums_tell_each_silo_the_same_and_the_next_sums_co
     federate: Federate,
 ) -> None:
     method, shards, read_in = settings(), silos(), []
-    whole = make_design(GRAPH, spec_of_settings(method.nodes))
+    whole = make_design(GRAPH, build_design_spec(method.nodes))
     for secure in (True, False):
         async with federate(shards, method, secure=secure, name=f"secure-{secure}") as (running, clients):
             await running.enter()
@@ -71,7 +71,7 @@ async def test_masked_and_open_sums_tell_each_silo_the_same_and_the_next_sums_co
             read_in.append(own)
             for shard in own:
                 rows = [GRAPH.rows[node] for node in shard.node_ids]
-                np.testing.assert_allclose(make_design(shard, spec_of_settings(method.nodes)), whole[rows], atol=2e-3)
+                np.testing.assert_allclose(make_design(shard, build_design_spec(method.nodes)), whole[rows], atol=2e-3)
             summed = await hold(running, "run-2", "basis")
             assert summed["phase"] == "finished", summed
             gram = await kept(clients[0], "basis", "run-2")

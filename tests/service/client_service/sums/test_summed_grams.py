@@ -13,7 +13,7 @@ import pytest
 
 from client_service.data.node_files import load_node_shard, save_node_shard
 from client_service.data.node_graphs import TRAIN, UNKNOWN, UNLABELLED, NodeShard
-from client_service.models.nodes.closed_form import count_gram, make_design, solve_ridge, spec_of_settings
+from client_service.models.nodes.closed_form import build_design_spec, count_gram, make_design, solve_ridge
 from client_service.sums.node_gram import SummedGram
 from shared.errors import PrivacyError
 from shared.method.parameters import Parameters
@@ -49,7 +49,7 @@ def federate(tmp_path: Path, impatient: None) -> Federate:
 
 def require_one_ridge(known: SummedGram, shards: list[NodeShard], method: MethodSettings) -> None:
     """The weights of the sums are those of a ridge on all training nodes in one place."""
-    spec, projection = spec_of_settings(method.nodes), known.find_projection(method.nodes)
+    spec, projection = build_design_spec(method.nodes), known.find_projection(method.nodes)
     rows = [make_design(one, spec, projection)[one.nodes_of(TRAIN)] for one in shards]
     labels = np.concatenate([one.labels[one.nodes_of(TRAIN)] for one in shards])
     whole = count_gram(np.concatenate(rows), labels, method.nodes.classes)
@@ -118,7 +118,7 @@ async def test_wide_features_are_summed_over_the_directions_of_all_silos(federat
         assert (await kept(clients[3], "directions", "run-1")).digest == (
             await kept(clients[0], "directions", "run-1")
         ).digest
-        design = make_design(shards[3], spec_of_settings(method.nodes), late.find_projection(method.nodes))
+        design = make_design(shards[3], build_design_spec(method.nodes), late.find_projection(method.nodes))
         pooled = late.pool(shards[3], design)
         assert pooled.nodes == sum(len(one.nodes_of(TRAIN)) for one in shards)
 

@@ -21,7 +21,7 @@ from client_service.compiled.nodes import (
 )
 from client_service.compiled.publication import read_publication
 from client_service.data.node_graphs import NodeShard, build_adjacency, sort_entries
-from client_service.model_store.node_models import ServedNodes, form_of_network, freeze_nodes
+from client_service.model_store.node_models import ServedNodes, freeze_nodes, lay_out_network
 from client_service.models.nodes.calibration import UNCALIBRATED
 from client_service.models.nodes.spectral_bases import propagation_matrix
 from client_service.training.node_trainer import NodeTrainer
@@ -142,7 +142,7 @@ def test_a_trained_filter_scores_known_and_new_nodes_as_torch_does() -> None:
     for classes in (2, 3):
         whole = small_graph(classes=classes, nodes=80)
         training = train(without_last(whole), "unifilter", rounds=20, **{"nodes.tau": 0.5, "nodes.order": 3})
-        form, joined = form_of_network(training, UNCALIBRATED), join_last(whole, 3)
+        form, joined = lay_out_network(training, UNCALIBRATED), join_last(whole, 3)
         served = freeze_nodes("run-1.20", training)
         model = compiled(training.shard, replace(served, form=form))[1]
         with torch.no_grad():
@@ -159,7 +159,7 @@ def test_slopes_and_parts_make_the_score() -> None:
     shard = small_graph()
     for training in (train(shard), train(shard, "unifilter", rounds=5)):
         served = freeze_nodes("run-1.0", training)
-        form = form_of_network(training, UNCALIBRATED) or served.form
+        form = lay_out_network(training, UNCALIBRATED) or served.form
         model = compiled(shard, replace(served, form=form))[1]
         powers = np.asarray(model.powers, np.float64)
         for row in (0, 17):

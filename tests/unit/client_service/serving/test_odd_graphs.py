@@ -125,7 +125,7 @@ def test_contributions_are_what_the_score_loses_without_the_neighbour() -> None:
     for row in range(0, 60, 7):
         [told] = answers.answer(LabelsIn(nodes=(answers.nodes.node_ids[row],))).results
         edges, weights = answers.nodes.edges.row(row)
-        joined, column = served.known_node(row, edges, weights.astype(np.float64)), told.label == "class-1"
+        joined, column = served.read_node_powers(row, edges, weights.astype(np.float64)), told.label == "class-1"
         for one in told.neighbours:
             place = edges.tolist().index(answers.nodes.node_ids.row(one.node))
             without = joined.powers.copy()

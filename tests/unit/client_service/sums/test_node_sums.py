@@ -11,7 +11,7 @@ import pytest
 from scipy import sparse
 
 from client_service.data.node_graphs import TEST, TRAIN, UNKNOWN, UNLABELLED, VALID, NodeShard, build_adjacency
-from client_service.models.nodes.closed_form import count_gram, make_design, solve_ridge, spec_of_settings
+from client_service.models.nodes.closed_form import build_design_spec, count_gram, make_design, solve_ridge
 from client_service.sums.node_directions import NodeDirections, count_products, digest_features
 from client_service.sums.node_gram import (
     NODE_GRAM_SUM,
@@ -29,7 +29,7 @@ from shared.errors import ProtocolError, SettingsError
 from shared.method.settings import MethodSettings, method_settings
 from shared.protocol.signing.invitation import FederationOut
 from shared.sums.node_directions import PRODUCTS, draw_directions
-from shared.sums.node_gram import RIGHT, SQUARE, encode_gram, form_of_gram
+from shared.sums.node_gram import RIGHT, SQUARE, encode_gram, gram_number_format
 from shared.sums.sum import EMPTY_PART_DIGEST
 from simulation.joining.consent import describe_terms
 from simulation.joining.silo_toml import agree
@@ -92,7 +92,7 @@ def test_weights_of_the_sums_are_those_of_one_ridge_on_all_silos_nodes(changed: 
     method = settings(**changed)
     shards = [make_shard(seed, features=method.nodes.features) for seed in range(4)]
     summed, _ = sum_grams(shards, method)
-    spec, projection = spec_of_settings(method.nodes), summed.find_projection(method.nodes)
+    spec, projection = build_design_spec(method.nodes), summed.find_projection(method.nodes)
     rows = [make_design(one, spec, projection)[one.nodes_of(TRAIN)] for one in shards]
     labels = np.concatenate([one.labels[one.nodes_of(TRAIN)] for one in shards])
     whole = count_gram(np.concatenate(rows), labels, len(CLASSES))
@@ -119,7 +119,7 @@ def test_a_silo_that_joins_late_adds_its_own_nodes_to_the_sums() -> None:
     method, shards = settings(), [make_shard(seed) for seed in range(4)]
     of_three, _ = sum_grams(shards[:3], method)
     of_all, _ = sum_grams(shards, method)
-    design = make_design(shards[3], spec_of_settings(method.nodes))
+    design = make_design(shards[3], build_design_spec(method.nodes))
     late = replace(of_three, included=False).pool(shards[3], design)
     np.testing.assert_allclose(late.square, of_all.square, atol=1e-7)
     np.testing.assert_allclose(late.right, of_all.right, atol=1e-7)
@@ -202,7 +202,7 @@ def test_features_that_a_sum_has_no_room_for_are_refused_without_their_values() 
         large = replace(shard, features=sparse.csr_array(values))
         with pytest.raises(ProtocolError, match=f"^({SQUARE}|{RIGHT}): expected values below .* scale the features"):
             add_gram(at_round(large, method, None))
-    most = form_of_gram(method.nodes)
+    most = gram_number_format(method.nodes)
     assert most.limit == 2.0**21 and most.most_silos == 1024
     values[0, 0] = 1e6
     coarse = settings(fraction_bits=8)

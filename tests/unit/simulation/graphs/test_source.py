@@ -20,7 +20,7 @@ from simulation.experiments.node_floors import count_majority, pool_graphs, prop
 from simulation.experiments.tasks import recognise_task, simulated_task
 from simulation.graphs.cut import cut_graph, divide_graph
 from simulation.graphs.generator import GraphSizes, generate_graph
-from simulation.graphs.read import GraphOptions, take_columns, with_shared_names
+from simulation.graphs.read import GraphOptions, add_shared_names, take_columns
 from simulation.graphs.source import cut_node_shards, parse_graph_rules, split_own_graph
 from simulation.partitioning.sources import Cut
 
@@ -135,10 +135,10 @@ def test_a_silo_takes_the_columns_that_all_silos_share() -> None:
     assert take_columns(shard, ()) is shard
     with pytest.raises(DataError, match="got none for other, more"):
         take_columns(shard, ("habit-01", "other", "more"))
-    said = with_shared_names(GraphOptions(), ("amount", "country=DE", "country=AT"), ("ok", "fraud"))
+    said = add_shared_names(GraphOptions(), ("amount", "country=DE", "country=AT"), ("ok", "fraud"))
     assert said.values == {"country": ("DE", "AT"), "label": ("ok", "fraud")}
     with pytest.raises(SettingsError, match="the federation says"):
-        with_shared_names(GraphOptions(values={"label": ("fraud", "ok")}), (), ("ok", "fraud"))
+        add_shared_names(GraphOptions(values={"label": ("fraud", "ok")}), (), ("ok", "fraud"))
 
 
 def test_names_of_columns_give_the_sizes() -> None:

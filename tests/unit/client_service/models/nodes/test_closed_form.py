@@ -16,9 +16,7 @@ from client_service.models.nodes.closed_form import (
     find_own_projection,
     fit_nodes,
     make_design,
-    pack_gram,
     solve_ridge,
-    unpack_gram,
 )
 from client_service.models.nodes.measures import accuracy, primary_score
 from shared.errors import SettingsError
@@ -67,16 +65,9 @@ def test_the_ridge_of_summed_matrices_is_the_ridge_of_all_rows() -> None:
 def test_a_multiple_of_the_own_matrices_weighs_own_rows() -> None:
     one, other = (drawn_shard(seed=seed) for seed in (4, 5))
     own, others = (count_gram(make_design(s, SPEC), s.labels, 3) for s in (one, other))
-    repeated = own + others + own.times(3.0)
+    repeated = own + others + own.weigh(3.0)
     assert repeated.nodes == 4 * 120 + 120
     assert np.allclose(repeated.square, 4 * own.square + others.square)
-
-
-def test_packed_matrices_come_back_whole_without_the_first_class() -> None:
-    shard = drawn_shard()
-    gram = count_gram(make_design(shard, SPEC), shard.labels, 3)
-    found = unpack_gram(pack_gram(gram), SPEC.width, 3)
-    assert np.allclose(found.square, gram.square) and np.allclose(found.right, gram.right, atol=1e-8)
 
 
 def test_the_design_follows_from_no_statistic_of_the_silo() -> None:
@@ -141,7 +132,7 @@ def test_a_silo_that_others_would_harm_stays_alone() -> None:
     design = make_design(shard, SPEC)
     pooled = count_gram(design[shard.nodes_of(TRAIN)], shard.labels[shard.nodes_of(TRAIN)], 2)
     for one in others:
-        pooled = pooled + count_gram(make_design(one, SPEC), 1 - one.labels, 2).times(100.0)
+        pooled = pooled + count_gram(make_design(one, SPEC), 1 - one.labels, 2).weigh(100.0)
     model = fit_nodes(shard, design, SPEC, pooled)
     assert model.choice.own == ALONE
     rows = shard.nodes_of(TEST)
