@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.nodes.borders import BORDER_METHODS, border_method, complete_exactly, describe_borders, sum_borders
 from benchmarks.nodes.cuts import DividedGraph
-from client_service.models.nodes.closed_form import make_design, spec_of_settings
+from client_service.models.nodes.closed_form import make_design, build_design_spec
 from shared.method.settings import method_settings
 from tests.support.node_silos import cut_graph, draw_graph
 
@@ -25,7 +25,7 @@ def divided(least: int = 5) -> DividedGraph:
 
 def test_with_all_neighbours_known_the_design_is_that_of_the_whole_graph() -> None:
     given = divided()
-    spec = spec_of_settings(given.nodes)
+    spec = build_design_spec(given.nodes)
     whole = make_design(given.whole, spec)
     for silo, rows in zip(complete_exactly(given), given.rows, strict=True):
         np.testing.assert_allclose(make_design(silo, spec), whole[rows], rtol=1e-4, atol=1e-4)
