@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.nodes.borders import BORDER_METHODS, border_method, complete_exactly, describe_borders, sum_borders
 from benchmarks.nodes.cuts import DividedGraph
-from client_service.models.nodes.closed_form import make_design, build_design_spec
+from client_service.models.nodes.closed_form import build_design_spec, make_design
 from shared.method.settings import method_settings
 from tests.support.node_silos import cut_graph, draw_graph
 
