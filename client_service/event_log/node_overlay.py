@@ -51,17 +51,9 @@ class LaterNodes:
             return links[node]
 
         for node in told:
-<<<<<<< HEAD
-            for other in self.facts.get(node, NOTHING).neighbours:
+            for other in self.facts.get(node, NO_FACTS).neighbours:
                 change(other).pop(node, None)
                 change(node).pop(other, None)
-=======
-            before = self.facts.get(node, NO_FACTS).neighbours
-            for other in before:
-                self.links[other] = {name: weight for name, weight in self.links[other].items() if name != node}
-            if before:
-                self.links[node] = {name: weight for name, weight in self.links[node].items() if name not in before}
->>>>>>> 65d633f1 (Nodes: names that say what they are, GraphML and .npz in files of their own, unused code gone)
         for node, facts in told.items():
             self.facts[node] = facts
             for other, weight in facts.neighbours.items():
@@ -70,12 +62,8 @@ class LaterNodes:
                 ends = (self.row(one) for one in (node, *facts.neighbours))
                 self.changed_rows.update(row for row in ends if row is not None)
             if facts.features is not None and (row := self.row(node)) is not None:
-<<<<<<< HEAD
-                self.touch((row,))
-        self.links.update(links)
-=======
                 self.mark_changed((row,))
->>>>>>> 65d633f1 (Nodes: names that say what they are, GraphML and .npz in files of their own, unused code gone)
+        self.links.update(links)
 
     def mark_changed(self, rows: Iterable[int]) -> None:
         """Marks changed or erased rows, and the rows of their neighbours."""

@@ -229,11 +229,7 @@ class NodeLabels(ModelServer):
         other = CLOSED_FORM if served.head.of_known_alone and asked.changed else None
         return self._write(asked, chances, other, self._rank_neighbours(served, asked, joined, int(chances.argmax())))
 
-<<<<<<< HEAD
-    def _join(self, served: CompiledNodeModel, asked: AskedNode, later: dict[str, tuple[Float32, float]]) -> JoinedNode:
-=======
-    def _join(self, served: CompiledNodeModel, asked: AskedNode) -> NodePowers:
->>>>>>> 65d633f1 (Nodes: names that say what they are, GraphML and .npz in files of their own, unused code gone)
+    def _join(self, served: CompiledNodeModel, asked: AskedNode, later: dict[str, tuple[Float32, float]]) -> NodePowers:
         """Computes P^k x of a node, and each neighbour's part.
 
         later: P^k x and degrees of nodes outside the graph, which grows. Neighbours in the graph come first, then those
@@ -241,12 +237,11 @@ class NodeLabels(ModelServer):
         """
         rows, row = asked.neighbours, asked.row
         if row is not None and not asked.changed:
-<<<<<<< HEAD
-            return served.known_node(row, rows, asked.weights)
-        around = self._look_around(served, row, rows, asked.weights)
+            return served.read_node_powers(row, rows, asked.weights)
+        around = self._read_neighbours(served, row, rows, asked.weights)
         if asked.later:
             for node in asked.later.keys() - later.keys():
-                later[node] = self._join_later(served, node)
+                later[node] = self._join_posted_neighbour(served, node)
             joined = [later[node] for node in asked.later]
             around = Neighbourhood(
                 np.concatenate([around.powers, np.stack([powers for powers, _ in joined])]),
@@ -254,13 +249,6 @@ class NodeLabels(ModelServer):
                 np.append(around.weights, list(asked.later.values())),
                 np.append(around.before, np.zeros(len(joined))),
             )
-=======
-            return served.read_node_powers(row, rows, asked.weights)
-        around = self._read_neighbours(served, row, rows, asked.weights)
-        others = [self._join_posted_neighbour(served, node, weight) for node, weight in asked.later.items()]
-        if others:
-            around = Neighbourhood(*(np.concatenate(parts) for parts in zip(around, *others, strict=True)))
->>>>>>> 65d633f1 (Nodes: names that say what they are, GraphML and .npz in files of their own, unused code gone)
         if asked.features is not None:
             own = served.project(*asked.features)
         else:
@@ -288,26 +276,15 @@ class NodeLabels(ModelServer):
                     found.powers[place, 0] = served.project(*self._read_features(told))
         return found
 
-<<<<<<< HEAD
-    def _join_later(self, served: CompiledNodeModel, node: str) -> tuple[Float32, float]:
+    def _join_posted_neighbour(self, served: CompiledNodeModel, node: str) -> tuple[Float32, float]:
         """Computes P^k x and the degree of a node outside the graph, by its neighbours in the graph."""
-        told, links = self.overlay.facts(node).features, self.overlay.links(node)
-        assert told is not None, "only neighbours with features are joined"
-        rows, weights, _ = self._find_edges(None, links)
-        joined = join_node(served.project(*self._read_features(told)), self._look_around(served, None, rows, weights))
-        return joined.powers.astype(np.float32), float(weights.sum())
-=======
-    def _join_posted_neighbour(self, served: CompiledNodeModel, node: str, weight: float) -> Neighbourhood:
-        """Computes P^k x of a neighbour outside the graph, by its neighbours in the graph."""
         told, links = self.overlay.facts(node).features, self.overlay.links(node)
         assert told is not None, "only neighbours with features are joined"
         rows, weights, _ = self._find_edges(None, links)
         joined = join_node(
             served.project(*self._read_features(told)), self._read_neighbours(served, None, rows, weights)
         )
-        degree = np.array([float(weights.sum())])
-        return Neighbourhood(joined.powers[None].astype(np.float32), degree, np.array([weight]), np.zeros(1))
->>>>>>> 65d633f1 (Nodes: names that say what they are, GraphML and .npz in files of their own, unused code gone)
+        return joined.powers.astype(np.float32), float(weights.sum())
 
     def _rank_neighbours(
         self, served: CompiledNodeModel, asked: AskedNode, joined: NodePowers, column: int

@@ -163,7 +163,7 @@ def test_slopes_and_parts_make_the_score() -> None:
         model = compiled(shard, replace(served, form=form))[1]
         powers = np.asarray(model.powers, np.float64)
         for row in (0, 17):
-            slopes, step = model.scorer.slopes(powers[row], 1), 1e-7
+            slopes, step = model.scorer.score_gradient(powers[row], 1), 1e-7
             moved = powers[row] + step * np.random.default_rng(0).normal(size=powers[row].shape)
             change = model.scorer.score(moved[None])[0, 1] - model.scorer.score(powers[[row]])[0, 1]
             assert change == pytest.approx(float((slopes * (moved - powers[row])).sum()), rel=1e-3, abs=1e-12)
