@@ -180,7 +180,7 @@ def test_without_validation_a_silo_keeps_its_own_model_where_a_sum_says_the_oppo
     design, train = make_design(shard, SPEC), shard.nodes_of(TRAIN)
     own = count_gram(design[train], shard.labels[train], classes)
     false = count_gram(design[train], (shard.labels[train] + 1) % classes, classes)
-    poisoned = fit_nodes(shard, design, SPEC, own + false.times(100.0))
+    poisoned = fit_nodes(shard, design, SPEC, own + false.weigh(100.0))
     assert poisoned.choice.own == float("inf")
     test = shard.nodes_of(TEST)
     scores = poisoned.scores(design[test])
