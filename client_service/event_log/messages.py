@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, AwareDatetime, Field
+from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 
 from client_service.data.ids import LONGEST_ID, holds_controls, require_usable_id
 from client_service.data.shard_head import FIRST, LAST
@@ -111,11 +111,21 @@ class ErasedOut(ErasureOut):
 
 LARGEST, HEAVIEST = 1e9, 1e6  # of a node's features, and of the weight of an edge
 MOST_TOLD, MOST_TOLD_EDGES, MOST_TOLD_FEATURES = 1000, 10_000, 1 << 16
+MOST_EDGES = 20_000  # of all nodes of a request together
 FeatureValue = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
 FeatureValues = (
     Annotated[dict[Word, FeatureValue], Field(max_length=MOST_TOLD_FEATURES)]
     | Annotated[tuple[FeatureValue, ...], Field(max_length=MOST_TOLD_FEATURES)]
 )
+
+
+def require_few_edges(given: Any) -> Any:
+    """Returns a request about nodes as it is. ValueError, before anything else is looked at, for too many edges."""
+    nodes = given.get("nodes") if isinstance(given, dict) else None
+    edges = [one.get("neighbours") for one in nodes if isinstance(one, dict)] if isinstance(nodes, list | tuple) else []
+    if (count := sum(len(one) for one in edges if isinstance(one, list | tuple))) > MOST_EDGES:
+        raise ValueError(f"expected at most {MOST_EDGES:,} neighbours of all nodes together, got {count:,}")
+    return given
 
 
 class EdgeIn(Message):
@@ -147,6 +157,11 @@ class NodesIn(Message):
     """A batch; all of it is on the disk before it is answered, or nothing."""
 
     nodes: tuple[NodeEventIn, ...] = Field(min_length=1, max_length=MOST_TOLD, description="later ones count")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _within_limits(cls, given: Any) -> Any:
+        return require_few_edges(given)
 
 
 class NodesOut(Message):

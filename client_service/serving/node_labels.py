@@ -23,11 +23,11 @@ from client_service.compiled.nodes import (
     open_nodes,
 )
 from client_service.compiled.publication import Publication
+from client_service.event_log.messages import MOST_EDGES
 from client_service.event_log.node_overlay import NodeOverlay
 from client_service.serving.model_server import ModelServer
 from client_service.serving.node_messages import (
     LABEL_SCORE,
-    MOST_EDGES,
     MOST_NEIGHBOURS,
     MOST_SHOWN,
     Features,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from client_service.data.ids import normalise_id
+from client_service.event_log.messages import require_few_edges
 from shared.message import Message
 
 MOST_NODES = 1000  # in one request
 MOST_NEIGHBOURS = 10_000  # of one node of a request
-MOST_EDGES = 100_000  # of all nodes of a request together
 MOST_FEATURES = 1 << 20
 MOST_SHOWN = 5  # neighbours of an answer that weigh most
 LARGEST, HEAVIEST = 1e9, 1e6
@@ -60,11 +60,10 @@ class LabelsIn(Message):
         min_length=1, max_length=MOST_NODES, description="ids, or descriptions of new nodes", examples=[["worker-17"]]
     )
 
-    @model_validator(mode="after")
-    def _within_limits(self) -> LabelsIn:
-        if self.edges > MOST_EDGES:
-            raise ValueError(f"expected at most {MOST_EDGES} neighbours of all nodes together, got {self.edges}")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _within_limits(cls, given: Any) -> Any:
+        return require_few_edges(given)
 
     @property
     def edges(self) -> int:

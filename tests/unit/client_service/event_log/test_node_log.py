@@ -237,3 +237,22 @@ def test_a_node_at_one_end_of_most_edges_is_taken_up_and_answered_in_time(tmp_pa
     with pytest.raises(ProtocolError, match="ask for fewer nodes at once"):
         silo.label(*[{"node": "hub"}] * 17)
     assert silo.answers.overlay.links("hub").keys() == set(leaves)
+
+
+def test_edges_to_nodes_of_which_much_is_known_are_taken_in_time_and_many_are_refused(tmp_path: Path) -> None:
+    silo = GivenSilo(tmp_path, small_graph())
+    others = [f"other-{number}" for number in range(9000)]
+    for hub in ("hub-0", "hub-1"):
+        silo.tell({"node": hub, "features": [0, 1, 0, 0], "neighbours": [{"node": one} for one in others]})
+    begun = time.process_time()
+    ends = [{"node": "hub-0", "weight": 2.0}, {"node": "hub-1", "weight": 0.0}]
+    silo.tell(*({"node": one, "neighbours": ends} for one in others[:500]))
+    assert time.process_time() - begun < 5.0
+    links = silo.answers.overlay.links
+    assert links("hub-0")[others[0]] == 2.0 == links(others[0])["hub-0"] and links("hub-0")[others[-1]] == 1.0
+    assert links(others[0])["hub-1"] == 0.0
+    many = [{"node": f"n{place}", "neighbours": [{"node": "x"}] * 7000} for place in range(3)]
+    with pytest.raises(ValueError, match="at most 20,000 neighbours"):
+        NodesIn.model_validate({"nodes": many})
+    with pytest.raises(ValueError, match="at most 20,000 neighbours"):
+        LabelsIn.model_validate({"nodes": many})
