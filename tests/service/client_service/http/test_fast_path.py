@@ -382,7 +382,14 @@ def drawn_requests(count: int) -> Iterator[bytes]:
 
 def requests_of_document(app: FastAPI) -> Iterator[bytes]:
     """Every operation, as its description asks for it; those that delete something come last."""
-    places = {"user": "user-03", "item": "item-02", "receipt": ID, "version": "run-1.0", "name": "page.css"}
+    places = {
+        "user": "user-03",
+        "item": "item-02",
+        "node": "node-02",
+        "receipt": ID,
+        "version": "run-1.0",
+        "name": "page.css",
+    }
     listed = [
         (method.upper(), path.format(**places), operation)
         for path, operations in app.openapi()["paths"].items()
