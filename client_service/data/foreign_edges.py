@@ -122,5 +122,5 @@ def read_foreign_edges(table: pl.DataFrame, ids: pl.Series, path: Path) -> Forei
         column = table[WEIGHT].cast(pl.Float32, strict=False).fill_null(float("nan"))
         weights = column.to_numpy().astype(np.float32)
     if wrong := int((~(np.isfinite(weights) & (weights > 0))).sum()):
-        raise DataError(f"{path}: expected weights above 0, got {wrong} others")
+        raise DataError(f"{path}: expected finite weights above 0, got {wrong} others")
     return build_foreign_edges(rows, foreign.to_list(), weights, len(ids))

@@ -151,7 +151,7 @@ def read_edges(table: pl.DataFrame, ids: pl.Series, path: Path) -> sparse.csr_ar
         column = table["weight"].cast(pl.Float32, strict=False).fill_null(float("nan"))
         weights = column.to_numpy().astype(np.float32)
     if wrong := int((~(np.isfinite(weights) & (weights > 0))).sum()):
-        raise DataError(f"{path}: expected weights above 0, got {wrong} others")
+        raise DataError(f"{path}: expected finite weights above 0, got {wrong} others")
     return build_adjacency(rows[0], rows[1], weights, len(ids))
 
 

@@ -50,7 +50,9 @@ def cut_by_metis(adjacency: sparse.csr_array, parts: int, seed: int) -> Int64:
     SettingsError where pymetis is not installed.
     """
     if importlib.util.find_spec("pymetis") is None:
-        raise SettingsError("--method metis: expected pymetis (pip install pymetis), got none; or use growth")
+        raise SettingsError(
+            "--method metis: expected the package pymetis, got none: install it (pip install pymetis), or use --method growth"
+        )
     import pymetis
 
     if parts == 1:

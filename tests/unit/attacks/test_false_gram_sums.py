@@ -38,7 +38,7 @@ def sum_with_lie(shards: list[NodeShard], times: float, method: MethodSettings) 
     rounds = [SumRound(count_nodes(one, method), method, 1, SILOS, 1, {}) for one in shards]
     liar = replace(shards[-1], labels=np.where(shards[-1].labels < 0, -1, 1 - shards[-1].labels))
     rows = liar.nodes_of(TRAIN)
-    false = count_gram(make_design(liar, build_design_spec(method.nodes))[rows], liar.labels[rows], 2).times(times)
+    false = count_gram(make_design(liar, build_design_spec(method.nodes))[rows], liar.labels[rows], 2).weigh(times)
     parts: list[Sums] = [add_gram(one) for one in rounds[:-1]]
     parts.append(dict(encode_gram(false.square, false.right, method.nodes, SILOS)))
     total: Sums = {name: np.sum([one[name] for one in parts], axis=0, dtype=np.uint32) for name in parts[0]}

@@ -47,8 +47,8 @@ def test_files_keep_foreign_edges_and_the_digest_tells_of_them(tmp_path: Path) -
     [
         ("node", "unknown", r"expected nodes of the shard in column 'node', got 1 others"),
         ("foreign", "b", r"expected nodes of other silos in column 'foreign', got 1 of the shard's own"),
-        ("weight", float("nan"), r"expected weights above 0, got 1 others"),
-        ("weight", -1.0, r"expected weights above 0, got 1 others"),
+        ("weight", float("nan"), r"expected finite weights above 0, got 1 others"),
+        ("weight", -1.0, r"expected finite weights above 0, got 1 others"),
     ],
 )
 def test_tables_that_are_none_are_refused_without_ids(column: str, value: object, message: str) -> None:

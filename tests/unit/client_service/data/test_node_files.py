@@ -68,7 +68,7 @@ def test_digest_follows_content_alone() -> None:
         (NODES, lambda t: pl.concat([t, t]), "expected each node once"),
         (NODES, lambda t: t.drop("label"), "expected a column 'label'"),
         (EDGES, lambda t: t.with_columns(source=pl.lit("zz")), "expected ends of edges"),
-        (EDGES, lambda t: t.with_columns(weight=pl.lit(-1.0)), "expected weights above 0"),
+        (EDGES, lambda t: t.with_columns(weight=pl.lit(-1.0)), "expected finite weights above 0"),
         (EDGES, lambda t: t.head(1), "expected edges"),
     ],
 )
