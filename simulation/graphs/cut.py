@@ -51,7 +51,7 @@ def cut_by_metis(adjacency: sparse.csr_array, parts: int, seed: int) -> Int64:
     """
     if importlib.util.find_spec("pymetis") is None:
         raise SettingsError(
-            "--method metis: expected the package pymetis, got none: install it (pip install pymetis), or use --method growth"
+            "--method metis: expected the package pymetis, got none: install it (pip install pymetis), or use growth"
         )
     import pymetis
 
