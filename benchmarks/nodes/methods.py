@@ -85,7 +85,7 @@ def run_centralised(given: DividedGraph) -> SiloScores:
 
 
 def run_gram(given: DividedGraph) -> SiloScores:
-    """Sums the Gram matrices of all silos, and fits each silo by sum and own part.
+    """Sums Gram matrices of all silos, and fits each by sum and own part.
 
     The sum is in fixed point, as secure aggregation has it.
     """

@@ -81,7 +81,7 @@ def learn_weights(low: Float64, high: Float64, rule: GraphRule) -> Float64:
 
 
 def measure_mixture(shard: Shard, mixed: Float32, own: Float32, owns: Sequence[float]) -> PerUser:
-    """Measures NDCG@20 of each test user by pairs of all silos and a share of its own.
+    """Measures NDCG@20 of each test user by pairs of all silos and own ones.
 
     The ridge and the share are what validation takes.
 

@@ -106,7 +106,7 @@ def open_nodes(folder: Path) -> CompiledNodes:
 
 
 class Neighbourhood(NamedTuple):
-    """Neighbours of a node that is new, or that has changed since the graph was compiled.
+    """Neighbours of a node that is new or has changed since the graph was compiled.
 
     powers: P^k x of each neighbour as compiled, (m, J + 1, d). degrees: theirs as compiled, (m,). weights: of the edges
     now, (m,). before: of the edges in the compiled graph, 0 where there was none, (m,).

@@ -76,9 +76,9 @@ def fit_with_signatures(client: LocalClient, received: FitInput, *, method: Meth
 
 
 def collaborate(before: State, updates: Sequence[Update], rule: GraphRule) -> Collaboration:
-    """Advances R, S and W of each order by one step, from W of the round before.
+    """Advances R, S and W of each order by one step.
 
-    Only clients who have sent are in it, by name.
+    W is that of the round before; only clients who have sent are in it, by name.
     """
     names = tuple(update.client for update in updates)
     low, high = (shorten(np.stack([one.arrays[side] for one in updates]).astype(np.float64)) for side in (LOW, HIGH))

@@ -41,11 +41,11 @@ class Digested(Protocol):
 
     @property
     def name(self) -> str:
-        """The silo's name."""
+        """Returns the silo's name."""
 
     @property
     def digest(self) -> str:
-        """The digest of its content."""
+        """Returns the digest of the silo's content."""
 
 
 ByName = dict[str, Measures | None]
@@ -132,7 +132,7 @@ def _measure_pooled(parts: Sequence[Shard], cutoff: int) -> ByName:
 
 
 def kept_path(folder: Path | None, name: str, parts: Sequence[Digested], kind: int | str) -> Path | None:
-    """The file of the figures of these shards; None without a folder to keep them in."""
+    """Returns the file of these shards' figures; None without a folder to keep them."""
     if folder is None:
         return None
     digest = hashlib.sha256(" ".join(f"{part.name} {part.digest}" for part in parts).encode()).hexdigest()

@@ -63,7 +63,7 @@ class SimulatedTask(ABC):
         return data == self.generated
 
     def fit_method(self, method: MethodSettings, shards: Sequence[Path]) -> MethodSettings:
-        """The settings with the sizes that all shards share; by default there are none."""
+        """Completes the settings by sizes that all shards share; by default none."""
         del shards
         return method
 
