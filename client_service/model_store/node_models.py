@@ -88,7 +88,7 @@ def freeze_nodes(version: str, training: NodeTrainer) -> ServedNodes:
         copy.deepcopy(training.model).requires_grad_(False),
         probabilities=chosen,
         alone=alone,
-        form=form or lay_out_closed_form(shard, training.closed_form),
+        form=form or lay_out_closed_form(training.closed_form),
         joining=joining,
         of_known_alone=by_network and form is None,
     )
@@ -100,9 +100,10 @@ def describe_closed_form(model: NodeModel) -> str:
     return OWN if own == ALONE else POOLED if own == 0.0 else WEIGHED
 
 
-def lay_out_closed_form(shard: NodeShard, closed: ClosedForm) -> NodeForm:
+def lay_out_closed_form(closed: ClosedForm) -> NodeForm:
     """Lays a closed form out as arrays of `NodeScorer`, with the powers that it needs."""
     model, spec = closed.model, closed.spec
+    shard = closed.shard  # without border sums where the silo's validation does not want them
     powers, classes = propagate_all(shard, closed), model.weights.shape[1]
     count, places, whole = powers.shape[1], list(spec.powers), model.weights.astype(np.float64)
     linear = np.zeros((count, spec.block, classes))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from client_service.data.node_graphs import TRAIN, NodeShard
+from client_service.data.node_graphs import TRAIN, VALID, NodeShard
 from client_service.models.nodes.closed_form import (
     DesignSpec,
     NodeModel,
@@ -20,6 +20,7 @@ from client_service.models.nodes.closed_form import (
     fit_nodes,
     propagated_blocks,
 )
+from client_service.models.nodes.measures import primary_score
 from client_service.sums.node_directions import require_columns
 from client_service.sums.node_gram import SummedGram
 from client_service.training.node_networks import NETWORKS, NodeNetwork, NodeNetworkTrainer
@@ -45,13 +46,15 @@ def complete_sizes(shard: NodeShard, nodes: NodeSettings) -> NodeSettings:
 class ClosedForm:
     """Fitted closed form, with the design of all nodes, (n, D).
 
-    projection: of features to the design's directions, (q, r); None where they are taken as they are.
+    projection: of features to the design's directions, (q, r); None where they are taken as they are. shard: with
+    border sums where these count.
     """
 
     model: NodeModel
     spec: DesignSpec
     design: Float32
     projection: Float64 | None
+    shard: NodeShard
 
     def predict(self) -> Float64:
         """Computes probabilities of all nodes, (n, c)."""
@@ -89,9 +92,24 @@ class NodeTrainer(NodeNetworkTrainer):
     @cached_property
     def closed_form(self) -> ClosedForm:
         """Fits the closed form that answers, with all silos' sums once made. Slow."""
+        with_borders = self._fit_with_sums(self.shard)
+        if self.shard.borders is None:
+            return with_borders
+        # false rows of border sums are checked by the silo's own validation alone, as false Gram sums are
+        valid = self.shard.nodes_of(VALID)
+        scores = [self._validate(one) for one in (self.alone, with_borders)]
+        if len(valid) and scores[0] > scores[1] + 1.0 / len(valid):
+            return self._fit_with_sums(replace(self.shard, borders=None))
+        return with_borders
+
+    def _validate(self, closed: ClosedForm) -> float:
+        valid = self.shard.nodes_of(VALID)
+        return primary_score(closed.predict()[valid], self.shard.labels[valid], len(self.shard.classes))
+
+    def _fit_with_sums(self, shard: NodeShard) -> ClosedForm:
         if self.summed is None:
-            return self.alone if self.shard.borders is None else self._fit_alone(self.shard)
-        return self._fit(self.shard, self.summed.find_projection(self.sizes), self.summed)
+            return self.alone if shard.borders is None else self._fit_alone(shard)
+        return self._fit(shard, self.summed.find_projection(self.sizes), self.summed)
 
     @torch.no_grad()
     def class_scores(self) -> Float64:
@@ -124,7 +142,7 @@ class NodeTrainer(NodeNetworkTrainer):
         spec = build_design_spec(self.sizes)
         design = complete_design(propagated_blocks(shard, spec, projection), spec)
         pooled = None if summed is None else summed.pool(shard, design)
-        return ClosedForm(fit_nodes(shard, design, spec, pooled), spec, design, projection)
+        return ClosedForm(fit_nodes(shard, design, spec, pooled), spec, design, projection, shard)
 
     def _closed_loss(self) -> float:
         """Computes the closed form's cross entropy over training nodes; 0 without one."""

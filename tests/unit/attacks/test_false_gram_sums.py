@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from client_service.data.foreign_edges import BorderSums
 from client_service.data.node_graphs import TRAIN, VALID, NodeShard
 from client_service.models.nodes.closed_form import (
     ALONE,
@@ -24,8 +26,10 @@ from client_service.models.nodes.closed_form import (
 from client_service.models.nodes.measures import primary_score
 from client_service.sums.node_gram import SummedGram, add_gram, count_nodes, finish_gram
 from client_service.sums.silo_sum import SumRound, Sums
+from client_service.training.node_trainer import NodeTrainer
 from shared.method.settings import MethodSettings, method_settings
 from shared.sums.node_gram import encode_gram
+from tests.support.node_silos import cut_graph
 from tests.support.nodes import small_graph
 
 SILOS = 4
@@ -59,3 +63,18 @@ def test_a_silo_s_own_validation_does_not_follow_false_sums(times: float) -> Non
         assert scores["with it"] >= scores["alone"] - 1.0 / len(valid)
         if times > 1.0:
             assert model.choice.own == ALONE or model.choice.own > 0.0, "not by the sum alone"
+
+
+def test_false_border_sums_cost_a_silo_nothing_that_its_own_validation_measures() -> None:
+    shard = cut_graph(small_graph(240), [one % 2 for one in range(240)])[0]
+    assert shard.foreign is not None
+    noise = np.random.default_rng(0).standard_normal((2, len(shard.node_ids), 4)).astype(np.float32) * 3e4
+    poisoned = replace(shard, borders=BorderSums(shard.foreign.counts.copy(), noise))
+    settings: dict[str, Any] = {"nodes.random_features": 20}
+    method = method_settings(model="node_ridge", **settings)
+    trainer, valid = NodeTrainer(poisoned, method, torch.device("cpu")), shard.nodes_of(VALID)
+    alone, found = (
+        primary_score(one.predict()[valid], shard.labels[valid], 2) for one in (trainer.alone, trainer.closed_form)
+    )
+    assert found >= alone - 1.0 / len(valid)
+    assert trainer.closed_form.shard.borders is None
