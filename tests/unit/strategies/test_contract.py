@@ -277,10 +277,10 @@ def test_a_step_makes_every_broadcast(strategy: Strategy) -> None:
 
 
 def test_a_client_here_knows_every_measure_that_there_is() -> None:
-    from client_service.models.nodes.unifilter import SIDES  # imports torch, which no other test here does
+    from client_service.models.nodes.unifilter import SIGNATURE_TAUS  # imports torch, which no other test here does
     from client_service.training.client_measures import MEASURES
 
-    assert MEASURED.keys() == MEASURES.keys() | SIDES.keys()
+    assert MEASURED.keys() == MEASURES.keys() | SIGNATURE_TAUS.keys()
 
 
 MLPS, TABLE, KERNEL, FILTER = (
