@@ -75,6 +75,13 @@ class SimulatedTask(ABC):
     def measure_bounds(self, experiment: Experiment, *, shown: bool) -> Bounds:
         """What is around the trained model of an experiment."""
 
+    def choose_primary(self, shards: Sequence[Path]) -> str:
+        """Names the measure by which validation chooses; by default the task's."""
+        from client_service.tasks import task_named
+
+        del shards
+        return task_named(self.name).primary
+
     def list_new_item_requests(self, shard: Path) -> tuple[str, ...]:
         """Lists requests whose answers may have a new item in the last place; by default none."""
         del shard
@@ -240,6 +247,13 @@ class NodeTask(SimulatedTask):
         from simulation.partitioning.sources import holds_shards
 
         return data == self.generated or holds_graph(Path(data)) or holds_shards(Path(data), "nodes.parquet")
+
+    def choose_primary(self, shards: Sequence[Path]) -> str:
+        """Names the area under the ROC curve with two classes, else accuracy."""
+        from client_service.data.node_files import load_node_shard
+        from client_service.evaluation.node_measures import choose_primary
+
+        return choose_primary(len(load_node_shard(shards[0]).classes))
 
     def cut(self, data: str, cut: Cut, folder: Path) -> Shards:
         from simulation.graphs.source import cut_node_shards

@@ -46,7 +46,7 @@ def validate_experiment(experiment: Experiment, observe: ObserveRound) -> float:
 
 
 async def _follow_run(experiment: Experiment, observe: ObserveRound) -> Curves:
-    primary = task_named(experiment.task).primary
+    primary = simulated_task(experiment.task).choose_primary(experiment.shards)
     async with open_federation(experiment) as federation:
         run = asyncio.create_task(conduct_run(federation, experiment.run_request(), fail_when_stuck(ignore_progress)))
         try:
@@ -197,7 +197,7 @@ def summarise_search(plan: Search, study: optuna.Study) -> dict[str, Any]:
         "strategy": plan.strategy,
         "values": best.params,
         "validation": best.value,
-        "measure": task_named(plan.task).labels[task_named(plan.task).primary].title,
+        "measure": task_named(plan.task).labels[simulated_task(plan.task).choose_primary(plan.shards)].title,
         "default": first.value if first.state == TrialState.COMPLETE else None,
         "trials": len(spent),
         "pruned": sum(trial.state == TrialState.PRUNED for trial in spent),
