@@ -174,6 +174,12 @@ class EventDatabase:
         with self._errors(), self._lock, _within(self._rows, "BEGIN IMMEDIATE"):
             yield self._rows
 
+    def count_changes(self) -> tuple[int, int]:
+        """Reads `rewritten` and `changed`: see `LogSnapshot`."""
+        with self.reading() as rows:
+            rewritten, changed = rows.execute("SELECT rewritten, changed FROM place").fetchone()
+            return rewritten, changed
+
     def change_number(self) -> int:
         """Returns a number that differs after every write, of this process or another.
 

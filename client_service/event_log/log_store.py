@@ -132,6 +132,7 @@ class LogStore:
         self._database = EventDatabase(folder, writing=writing)
         self.path, self.erasures = self._database.path, ErasureRegister(self._database, remove)
         self.change_number = self._database.change_number  # a function: its result differs after every write
+        self.count_changes = self._database.count_changes
 
     def close(self) -> None:
         self._database.close()
@@ -143,12 +144,6 @@ class LogStore:
     def forget_absorbed(self, handed: Any, shard: str, kept: Iterable[Any]) -> None:
         """Deletes what the shard of this digest has absorbed, but for what is `kept`."""
         raise NotImplementedError
-
-    def count_changes(self) -> tuple[int, int]:
-        """Reads `rewritten` and `changed`: see `LogSnapshot`."""
-        with self._database.reading() as rows:
-            rewritten, changed = rows.execute("SELECT rewritten, changed FROM place").fetchone()
-            return rewritten, changed
 
     def note_stale(self, *shards: str) -> None:
         """Notes digests of shards whose derived files are to be removed."""

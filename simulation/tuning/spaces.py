@@ -45,7 +45,7 @@ SESSIONS: Space = {
 """Of session models, whatever strategy trains them."""
 
 NODES: Space = {
-    "learning_rate": FloatDistribution(1e-3, 1e-1, log=True),
+    "learning_rate": FloatDistribution(1e-4, 1e-1, log=True),
     "nodes.tau": CategoricalDistribution((1.0, 0.975, 0.9, 0.7, 0.5)),
     "nodes.dropout": FloatDistribution(0.0, 0.6),
 }

@@ -64,5 +64,5 @@ async def test_silos_with_different_lists_of_one_length_are_not_summed(handed_ou
     async with open_federation(handed_out) as federation:
         assert (await start(federation, handed_out, part="basis")).status_code == 201
         reason = (await ending_of(federation, "run-1"))["reason"]
-    assert reason is not None and "the same list of items (catalogue), got 2 different ones" in reason
+    assert reason is not None and "or features and classes of nodes (catalogue), got 2 different ones" in reason
     assert reason.endswith(f"client-1, client-2, client-3; {VICTIM}")

@@ -26,7 +26,16 @@ from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
 from tests.support.small import small_aggregator, small_client
 
-PLACES = {"run": "run-1", "number": "1", "client": "client-1", "user": "u", "item": "i", "receipt": "0", "version": "v"}
+PLACES = {
+    "run": "run-1",
+    "number": "1",
+    "client": "client-1",
+    "user": "u",
+    "item": "i",
+    "node": "n",
+    "receipt": "0",
+    "version": "v",
+}
 REAL = ("HEAD", "OPTIONS", "TRACE", "PATCH", "PROPFIND", "GET", "PUT", "POST", "DELETE")
 MADE_UP = (*REAL, *(f"CANARY{number}" for number in range(200)), "get", "x" * 2000)
 

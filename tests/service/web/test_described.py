@@ -66,6 +66,7 @@ REAL = {  # in a path
     "client": "client-1",
     "user": "user-01",
     "item": "item-01",
+    "node": "node-01",
     "receipt": "0" * 32,
     "version": "run-1.1",
 }

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from shared.web.problems import MEDIA_TYPE
 
 pytestmark = pytest.mark.anyio
-PLACES = {"run": "run-1", "number": "1", "client": "client-1", "user": "user-01", "item": "item-01"}
+PLACES = {"run": "run-1", "number": "1", "client": "client-1", "user": "user-01", "item": "item-01", "node": "node-01"}
 PLACES |= {"receipt": "0" * 32, "version": "run-1.1"}
 OPEN = ("/health/live", "/health/ready", "/metrics", "/openapi.json", "/docs", "/static/icon.svg")
 BODY = b"canary-4711"
