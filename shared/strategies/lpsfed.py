@@ -94,7 +94,8 @@ def declared_scalars(method: MethodSettings) -> dict[str, Scalar]:
 
 def lpsfed(method: MethodSettings) -> Strategy:
     """The method itself; `similarity_floor` = 1 is its "w/o per" ablation. SettingsError for a model without MLPs."""
-    if not any(both_mlps(name) for name in EXCHANGES[method.model].names):
+    exchange = EXCHANGES[method.model]
+    if exchange.task != "items" or not any(both_mlps(name) for name in exchange.names):
         raise SettingsError(f"model: expected an encoder beneath both MLPs with 'lpsfed', got {method.model!r}")
     settings = read_own(LPSFedSettings, method)
     if not settings.send:
