@@ -238,7 +238,7 @@ def test_lines_have_colours_of_their_own_and_are_put_away_by_their_legend(browse
         browser.until(lambda number=number: stage.phase() == ("open", number + 1))
     browser.open(stage.page)
     names = "return [...document.querySelectorAll('#rho .lines button')].map((one) => one.textContent.trim())"
-    assert browser.run(names) == ["east", "north", "south"]  # of west there is nothing to draw
+    browser.until(lambda: browser.run(names) == ["east", "north", "south"])  # of west there is nothing to draw
     assert "west0.1000" in browser.text("#constants tbody")
     assert len(set(browser.run(COLOURS))) == 3
     pressed = "return document.querySelector('#rho .lines button').getAttribute('aria-pressed')"
