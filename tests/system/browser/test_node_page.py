@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 KEY = "operator-key-of-the-tests-01234567"
+APPLICATION_KEY = "0123456789abcdefghijklmnopqrstuvwxyzABCD"
 
 
 def test_a_label_is_tried_and_the_page_fits_narrow_and_wide(browser: Browser, tmp_path: Path) -> None:
     shard = small_graph(nodes=200, classes=3)
-    settings = keep_node_model(node_silo(tmp_path, shard, operator_key=KEY, application_key="0123456789abcdefghijklmnopqrstuvwxyzABCD"))
+    settings = keep_node_model(node_silo(tmp_path, shard, operator_key=KEY, application_key=APPLICATION_KEY))
     with serve(create_app(settings, outside=Unreachable())) as address:
         browser.open(address.replace("://", f"://operator:{KEY}@"))
         browser.until(lambda: "Homophily of edges" in browser.text("#shard"))
