@@ -22,12 +22,11 @@ from client_service.compiled.nodes import (
     open_node_model,
     open_nodes,
 )
-from client_service.compiled.publication import Publication, drop_unpublished, publish, read_publication
+from client_service.compiled.publication import Publication, publish_model, publish_shard
 from client_service.compiled.texts import id_arrays
 from client_service.compiled.weight_rows import weight_arrays
 from client_service.data.node_graphs import TRAIN, NodeShard
 from client_service.model_store.node_models import ServedNodes
-from shared.errors import DataError
 
 Arrays = dict[str, NDArray[Any]]
 TakeUp = Callable[[ServedNodes], CompiledNodeModel]
@@ -42,21 +41,13 @@ def publish_nodes(shard: NodeShard, serving: Path, *, at_once: bool = True) -> t
     """
     nodes = open_nodes(save_folder(serving, KIND, *_compile_nodes(shard)))
     here = Publication(task="nodes", shard=nodes.name, shard_digest=shard.digest, lists_digest=shard.lists_digest)
-    try:
-        before = read_publication(serving)
-    except DataError:  # the file is damaged, or of another version
-        before = None
     if at_once:
-        if before is None or before.shard != here.shard:
-            publish(serving, here)
-        drop_unpublished(serving)
+        publish_shard(serving, here)
 
     def take_up(served: ServedNodes) -> CompiledNodeModel:
         folder = save_folder(serving, MODEL_KIND, *_compile_model(served, nodes))
         model = open_node_model(folder, nodes)
-        named = {"model": folder.name, "version": served.version, "kept_at": served.kept_at}
-        publish(serving, here.model_copy(update=named))
-        drop_unpublished(serving)
+        publish_model(serving, here, folder.name, served.version, served.kept_at)
         return model
 
     return nodes, take_up

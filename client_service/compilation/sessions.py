@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.compiled.arrays import save_folder
-from client_service.compiled.publication import Publication, drop_unpublished, publish, read_publication
+from client_service.compiled.publication import Publication, publish_model, publish_shard
 from client_service.compiled.session_network import parameter_arrays
 from client_service.compiled.sessions import (
     KIND,
@@ -31,7 +31,6 @@ from client_service.evaluation.session_ranking import count_successors
 from client_service.model_store.session_models import ServedSessions
 from client_service.models.sequence.tagnn import TAGNN
 from client_service.training.transition_scores import POPULAR, TransitionScores, VisitScores
-from shared.errors import DataError
 
 Arrays = dict[str, NDArray[Any]]
 TakeUp = Callable[[ServedSessions], CompiledNextModel]
@@ -55,20 +54,12 @@ def publish_sessions(shard: SessionShard, serving: Path) -> tuple[CompiledSessio
     """
     sessions = open_sessions(compile_sessions(shard, serving))
     here = Publication(task="sessions", shard=sessions.name, shard_digest=shard.digest, lists_digest=shard.lists_digest)
-    try:
-        before = read_publication(serving)
-    except DataError:  # the file is damaged, or of another version
-        before = None
-    if before is None or before.shard != here.shard:
-        publish(serving, here)
-    drop_unpublished(serving)
+    publish_shard(serving, here)
 
     def take_up(served: ServedSessions) -> CompiledNextModel:
         folder = compile_next_model(served, sessions, serving)
         model = open_next_model(folder, sessions)
-        named = {"model": folder.name, "version": served.version, "kept_at": served.kept_at}
-        publish(serving, here.model_copy(update=named))
-        drop_unpublished(serving)
+        publish_model(serving, here, folder.name, served.version, served.kept_at)
         return model
 
     return sessions, take_up

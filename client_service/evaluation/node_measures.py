@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_service.evaluation.metrics import MeasureLabel, Measures
+from client_service.models.nodes.measures import accuracy, place_positives
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -30,8 +31,8 @@ def measure_nodes(probabilities: NDArray[np.floating], labels: Int64) -> Measure
     primary = choose_primary(classes)
     if not len(labels) or not np.isfinite(probabilities).all():
         return Measures(dict.fromkeys(NODE_LABELS, 0.0), len(labels), primary)
-    accuracy = float(np.mean(probabilities.argmax(1) == labels))
-    return Measures({AUC: area_under_curve(probabilities, labels), ACCURACY: accuracy}, len(labels), primary)
+    values = {AUC: area_under_curve(probabilities, labels), ACCURACY: accuracy(probabilities, labels)}
+    return Measures(values, len(labels), primary)
 
 
 def area_under_curve(probabilities: NDArray[np.floating], labels: Int64) -> float:
@@ -43,30 +44,9 @@ def area_under_curve(probabilities: NDArray[np.floating], labels: Int64) -> floa
     """
     classes = probabilities.shape[1]
     chosen = (1,) if classes == 2 else range(classes)
-    areas = [_area(probabilities[:, one], labels == one) for one in chosen if 0 < np.sum(labels == one) < len(labels)]
+    told_apart = [one for one in chosen if 0 < np.sum(labels == one) < len(labels)]
+    areas = [float(place_positives(probabilities[:, one], labels == one)[0].mean()) for one in told_apart]
     return float(np.mean(areas)) if areas else BY_CHANCE
-
-
-def _area(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:
-    """Computes the share of pairs in which the positive node has the higher score; equal scores count half."""
-    return float(place_positives(scores, positive)[0].mean())
-
-
-def place_positives(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> tuple[Float64, Float64]:
-    """Computes each positive's share of negatives below, and each negative's of positives above.
-
-    The mean of either is the area under the curve, and their spreads give its variance (DeLong et al. 1988).
-    """
-    ours, others = scores[positive], scores[~positive]
-    return _share_below(ours, others), 1.0 - _share_below(others, ours)
-
-
-def _share_below(scores: NDArray[np.floating], others: NDArray[np.floating]) -> Float64:
-    """Computes for each score the share of others below it; equal ones count half."""
-    ordered = np.sort(others)
-    below = np.searchsorted(ordered, scores, side="left") + np.searchsorted(ordered, scores, side="right")
-    shares: Float64 = below / (2.0 * len(others))
-    return shares
 
 
 @dataclass(frozen=True)

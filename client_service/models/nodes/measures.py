@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
 Scores = NDArray[np.floating]
 
 
@@ -24,11 +24,26 @@ def area_under_roc(scores: Scores, labels: Int64) -> float:
     Ties count half. nan where no node is of one of the classes.
     """
     positive = labels == 1
-    ones, zeros = int(positive.sum()), int((~positive).sum())
-    if not ones or not zeros:
+    if not 0 < positive.sum() < len(labels):
         return float("nan")
-    ranks = rankdata(scores[:, 1] - scores[:, 0])
-    return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+    return float(place_positives(scores[:, 1] - scores[:, 0], positive)[0].mean())
+
+
+def place_positives(scores: Scores, positive: NDArray[np.bool_]) -> tuple[Float64, Float64]:
+    """Computes each positive's share of negatives below, and each negative's of positives above.
+
+    The mean of either is the area under the ROC curve, and their spreads give its variance (DeLong et al. 1988).
+    """
+    ours, others = scores[positive], scores[~positive]
+    return _share_below(ours, others), 1.0 - _share_below(others, ours)
+
+
+def _share_below(scores: Scores, others: Scores) -> Float64:
+    """Computes for each score the share of others below it; equal ones count half."""
+    ordered = np.sort(others)
+    below = np.searchsorted(ordered, scores, side="left") + np.searchsorted(ordered, scores, side="right")
+    shares: Float64 = below / (2.0 * len(others))
+    return shares
 
 
 def primary_score(scores: Scores, labels: Int64, classes: int) -> float:
