@@ -55,12 +55,12 @@ demo: install ## train four clients over loopback and leave them answering; TASK
 stop: install ## end the services that `make demo` left running
 	$(BIN)/lpsfed demo --stop
 
-check: install ## lint, types, architecture
+check: install ## lint, types, architecture, plain English
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
-	$(BIN)/pytest tests/unit/project/test_architecture.py
+	$(BIN)/pytest tests/unit/project/test_architecture.py tests/unit/project/test_plain_english.py
 
 format: install ## rewrite the code in the house's format, and the Python client's awaitable twin
 	$(BIN)/python requirements/make_async_client.py
