@@ -6,7 +6,7 @@ import sys
 
 from simulation import NAME, version_line
 
-OWN = {"aggregator_service", "audit", "client_service", "lpsfed", "shared", "simulation"}
+OWN_PACKAGES = {"aggregator_service", "audit", "client_service", "lpsfed", "shared", "simulation"}
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
 
 def _describe_missing(error: ModuleNotFoundError) -> str:
     """One line for a package that an extra brings. A module of our own that is missing is a fault, and raised."""
-    if (error.name or "").partition(".")[0] in OWN:
+    if (error.name or "").partition(".")[0] in OWN_PACKAGES:
         raise error
     reason = str(error)[:1].lower() + str(error)[1:]
     return f'{NAME}: this command needs the extra "simulation": pip install "lpsfed[simulation]" ({reason})'

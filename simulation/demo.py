@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from simulation.experiments.tasks import Example
     from simulation.reports.joining_value import Ledgers, ShopGain, Way
 
-KEPT, TOKEN = "processes.json", "aggregator.token"
+RECORD, TOKEN = "processes.json", "aggregator.token"
 FIRST_PORT = 8800
-STOP_SECONDS, LOOK_SECONDS = 20.0, 0.1
+STOP_SECONDS, POLL_SECONDS = 20.0, 0.1
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class DemoResult:
     places: Addresses
     answer: dict[str, Any]
     shops: tuple[ShopGain, ...]
-    new: ListedNewItem | None
+    new: NewItemExample | None
 
 
 @dataclass(frozen=True)
-class ListedNewItem:
+class NewItemExample:
     """A new item in the last place of a list.
 
     place: from 1 on. because: titles of the user's own items that speak for it most.
@@ -93,7 +93,7 @@ def run_demonstration(
     from simulation.reports.joining_value import shop_gains
 
     outcomes = list[Outcome]()
-    with _exit_at_sigterm(), start_services(experiment, places) as children, _recorded(root, places, children):
+    with _exit_at_sigterm(), start_services(experiment, places) as children, _record_services(root, places, children):
 
         def over_loopback(experiment: Experiment, observe: Observe) -> Outcome:
             outcomes.extend(anyio.run(_conduct_over_loopback, experiment, places, children, observe))
@@ -114,7 +114,7 @@ def run_demonstration(
     return DemoResult(report, ways, ledgers, url, example, *keys, places, answer, shops, new)
 
 
-def _find_new_item(experiment: Experiment, places: Addresses) -> ListedNewItem | None:
+def _find_new_item(experiment: Experiment, places: Addresses) -> NewItemExample | None:
     """Asks for lists of the first shop until one has a new item in it."""
     from simulation.experiments.tasks import simulated_task
 
@@ -125,7 +125,7 @@ def _find_new_item(experiment: Experiment, places: Addresses) -> ListedNewItem |
         for place, one in enumerate(answer["items"], 1):
             if one.get("reason") == "new":
                 because = tuple(reason.get("title") or reason["item"] for reason in one.get("because", ()))
-                return ListedNewItem(url, answer["user"], place, one["item"], one.get("title") or "", because)
+                return NewItemExample(url, answer["user"], place, one["item"], one.get("title") or "", because)
     return None
 
 
@@ -228,20 +228,20 @@ def _exit_at_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def _recorded(root: Path, places: Addresses, children: Children) -> Iterator[None]:
+def _record_services(root: Path, places: Addresses, children: Children) -> Iterator[None]:
     """While the services run, `demo --stop` finds them: in the folder, and in the user's list of demos."""
     urls = {"aggregator": places.aggregator, **places.clients}
     services = {
-        name: {"pid": pid, "began": process_start(pid), "url": urls[name]} for name, pid in children.pids.items()
+        name: {"pid": pid, "began": read_start_time(pid), "url": urls[name]} for name, pid in children.pids.items()
     }
-    command = {"pid": os.getpid(), "began": process_start(os.getpid())}
+    command = {"pid": os.getpid(), "began": read_start_time(os.getpid())}
     record = json.dumps({"folder": str(root.resolve()), "command": command, "services": services}, indent=1).encode()
-    paths = [root / KEPT]
+    paths = [root / RECORD]
     paths[0].unlink(missing_ok=True)
     write_new(paths[0], record, PRIVATE)
     with suppress(OSError, RuntimeError, SettingsError):  # without a home `--folder` still finds it
-        demo_list().mkdir(parents=True, exist_ok=True, mode=0o700)
-        paths.append(demo_list() / f"{uuid.uuid4().hex}.json")
+        demos_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+        paths.append(demos_folder() / f"{uuid.uuid4().hex}.json")
         write_new(paths[-1], record, PRIVATE)
     try:
         yield
@@ -251,7 +251,7 @@ def _recorded(root: Path, places: Addresses, children: Children) -> Iterator[Non
                 path.unlink(missing_ok=True)
 
 
-def demo_list() -> Path:
+def demos_folder() -> Path:
     """The folder with a file for each demo of this user whose services run."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "lpsfed" / "demos"
@@ -264,8 +264,8 @@ def stop_demos(folder: Path | None = None) -> list[str]:
     """
     records = list[Path]()
     with suppress(OSError, RuntimeError):  # no home: no list
-        records += sorted(demo_list().glob("*.json"))
-    records += [] if folder is None else [folder / KEPT]
+        records += sorted(demos_folder().glob("*.json"))
+    records += [] if folder is None else [folder / RECORD]
     ended = []
     for path in records:
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -278,11 +278,11 @@ def stop_demos(folder: Path | None = None) -> list[str]:
                 ended.append(f"demo in {home}")
             ended += [f"{name} of the demo in {home}" for name, service in services.items() if _end_process(service)]
             path.unlink(missing_ok=True)
-            (home / KEPT).unlink(missing_ok=True)
+            (home / RECORD).unlink(missing_ok=True)
     return ended
 
 
-def process_start(pid: int) -> str | None:
+def read_start_time(pid: int) -> str | None:
     """What tells a process from a later one of the same number; None where it has ended, or where nobody says it."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
@@ -295,25 +295,25 @@ def process_start(pid: int) -> str | None:
 def _end_process(process: Mapping[str, Any]) -> bool:
     """Send SIGTERM and wait for the end. False where it is not there any more."""
     pid, began, url = process["pid"], process.get("began"), process.get("url")
-    if pid == os.getpid() or not _is_there(pid, began, url):
+    if pid == os.getpid() or not _is_running(pid, began, url):
         return False
     os.kill(pid, signal.SIGTERM)
     until = time.monotonic() + STOP_SECONDS
-    while _is_there(pid, began, url):
+    while _is_running(pid, began, url):
         if time.monotonic() > until:
             os.kill(pid, signal.SIGKILL)
             break
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return True
 
 
-def _is_there(pid: int, began: str | None, url: str | None) -> bool:
+def _is_running(pid: int, began: str | None, url: str | None) -> bool:
     import httpx
 
     from shared.timeouts import TIMEOUT_SECONDS
 
     if began is not None:
-        return process_start(pid) == began
+        return read_start_time(pid) == began
     try:
         if url is not None:
             httpx.get(f"{url}/health/live", timeout=TIMEOUT_SECONDS, trust_env=False)

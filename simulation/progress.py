@@ -29,7 +29,7 @@ from audit.terminal import LiteralConsole, as_one_line
 ERR = LiteralConsole(stderr=True)
 FIRST_SECONDS = 2.0  # before the first line of a piece of work: what is over sooner needs none
 LINE_SECONDS = 10.0  # between two lines
-BEAT_SECONDS = 4.0  # before a command that tells nothing is said to go on
+HEARTBEAT_SECONDS = 4.0  # before a command that tells nothing is said to go on
 TICK_SECONDS = 0.5  # between two looks at the clock
 
 Describe = Callable[[], str]
@@ -38,16 +38,19 @@ Clock = Callable[[], float]
 
 @dataclass
 class Visibility:
-    """What may be shown now. in_command: a command runs, whose steps are its user's to see; told_at: the last line;
-    bars: how many say where it stands."""
+    """What a command may show now.
+
+    in_command: a command runs, so that its steps are shown. last_line_at: time of the last line of progress. bars:
+    number of bars that are open.
+    """
 
     in_command: bool = False
     quiet: bool = False
-    told_at: float = field(default_factory=time.monotonic)
+    last_line_at: float = field(default_factory=time.monotonic)
     bars: int = 0
 
     @property
-    def steps_shown(self) -> bool:
+    def show_steps(self) -> bool:
         """Whether work that nobody has asked to show is shown."""
         return self.in_command and not self.quiet
 
@@ -67,13 +70,13 @@ def command_progress() -> Iterator[None]:
 
 
 @contextmanager
-def heartbeats(name: str) -> Iterator[None]:
+def heartbeat(name: str) -> Iterator[None]:
     """Tell from time to time that this command goes on, where nothing else does."""
-    with _ticking(Heartbeat(name).look):
+    with _run_ticker(Heartbeat(name).look):
         yield
 
 
-def bars_shown() -> bool:
+def can_show_bars() -> bool:
     """Whether a bar would be seen."""
     return ERR.is_interactive and not visibility.quiet
 
@@ -83,37 +86,40 @@ def hide_progress() -> None:
     visibility.quiet = True
 
 
-def tell_on_stderr(line: str) -> None:
+def print_on_stderr(line: str) -> None:
     """A line as it is."""
     ERR.print(line, soft_wrap=True)
 
 
-def tell_progress(line: str) -> None:
+def print_progress(line: str) -> None:
     """A line of progress, where steps are shown."""
-    if visibility.steps_shown:
-        visibility.told_at = time.monotonic()
-        tell_on_stderr(line)
+    if visibility.show_steps:
+        visibility.last_line_at = time.monotonic()
+        print_on_stderr(line)
 
 
 class Heartbeat:
-    """Tells that a command goes on: first after BEAT_SECONDS, then where no other line or bar has for LINE_SECONDS."""
+    """Lines that say that a command still runs.
 
-    def __init__(self, name: str, tell: Callable[[str], None] = tell_progress, clock: Clock = time.monotonic) -> None:
+    The first comes after HEARTBEAT_SECONDS, others when no line or bar was shown for LINE_SECONDS.
+    """
+
+    def __init__(self, name: str, tell: Callable[[str], None] = print_progress, clock: Clock = time.monotonic) -> None:
         self._name, self._tell, self._clock = name, tell, clock
         self._began = clock()
-        self._due = self._began + BEAT_SECONDS
+        self._due = self._began + HEARTBEAT_SECONDS
 
     def look(self) -> None:
         """To be called every now and then."""
-        now, told_at = self._clock(), visibility.told_at
-        if told_at > self._began:
-            self._due = max(self._due, told_at + LINE_SECONDS)
+        now, last_line_at = self._clock(), visibility.last_line_at
+        if last_line_at > self._began:
+            self._due = max(self._due, last_line_at + LINE_SECONDS)
         if visibility.bars == 0 and now >= self._due:
             self._due = now + LINE_SECONDS
             self._tell(f"{self._name}: still at work after {now - self._began:.0f} s")
 
 
-class PlainLines:
+class ProgressLines:
     """Tells where a piece of work stands: first after FIRST_SECONDS, then every LINE_SECONDS, and once at its end."""
 
     def __init__(self, describe: Describe, tell: Callable[[str], None], clock: Clock = time.monotonic) -> None:
@@ -125,20 +131,20 @@ class PlainLines:
         """To be called every now and then, from whichever thread."""
         if (now := self._clock()) >= self._due:
             self._due = now + LINE_SECONDS
-            self._say(now)
+            self._print_line(now)
 
     def end(self) -> None:
         """The last line, of work that was worth a line."""
         if (now := self._clock()) - self._began >= FIRST_SECONDS:
-            self._say(now)
+            self._print_line(now)
 
-    def _say(self, now: float) -> None:
-        visibility.told_at = now
+    def _print_line(self, now: float) -> None:
+        visibility.last_line_at = now
         self._tell(f"{as_one_line(self._describe())}, {now - self._began:.0f} s")
 
 
 @contextmanager
-def _ticking(look: Callable[[], None]) -> Iterator[None]:
+def _run_ticker(look: Callable[[], None]) -> Iterator[None]:
     """Call `look` every TICK_SECONDS, in a thread that ends with what is within."""
     over = threading.Event()
 
@@ -156,17 +162,17 @@ def _ticking(look: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def shown_work(bar: Progress, describe: Describe, *, shown: bool) -> Iterator[None]:
+def show_work(bar: Progress, describe: Describe, *, shown: bool) -> Iterator[None]:
     """Show work that may take long: on a terminal by this bar, else by lines of `describe`. Work within other work that
     is shown, or in another thread, is not."""
     if not shown or visibility.quiet or visibility.bars or not _is_main_thread():
         yield
     elif ERR.is_interactive:
-        with heartbeat_silent(), bar:
+        with pause_heartbeat(), bar:
             yield
     else:
-        lines = PlainLines(describe, tell_on_stderr)
-        with heartbeat_silent(), _ticking(lines.look):
+        lines = ProgressLines(describe, print_on_stderr)
+        with pause_heartbeat(), _run_ticker(lines.look):
             yield
         lines.end()
 
@@ -176,7 +182,7 @@ def _is_main_thread() -> bool:
 
 
 @contextmanager
-def heartbeat_silent() -> Iterator[None]:
+def pause_heartbeat() -> Iterator[None]:
     """While something else tells where a command stands."""
     mine = visibility
     mine.bars += 1
@@ -184,16 +190,16 @@ def heartbeat_silent() -> Iterator[None]:
         yield
     finally:
         mine.bars -= 1
-        mine.told_at = time.monotonic()
+        mine.last_line_at = time.monotonic()
 
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
     """Show work whose end nobody knows, where a command does it."""
-    words = WordColumn(lambda task: task.description)
+    words = PlainTextColumn(lambda task: task.description)
     bar = Progress(SpinnerColumn(), words, TimeElapsedColumn(), console=ERR, transient=True)
     bar.add_task(what, total=None)
-    with shown_work(bar, lambda: what, shown=visibility.steps_shown):
+    with show_work(bar, lambda: what, shown=visibility.show_steps):
         yield
 
 
@@ -211,11 +217,11 @@ def count_bar(what: str, total: int, *, shown: bool) -> Iterator[Callable[[str],
         done, words = done + 1, about
         bar.update(task, advance=1, phase=about)
 
-    with shown_work(bar, describe, shown=shown):
+    with show_work(bar, describe, shown=shown):
         yield advance
 
 
-class WordColumn(ProgressColumn):
+class PlainTextColumn(ProgressColumn):
     """A task's words as they are: a problem that is told there may be another's."""
 
     def __init__(self, words: Callable[[Task], str]) -> None:
@@ -229,11 +235,11 @@ class WordColumn(ProgressColumn):
 def make_bar() -> Progress:
     """Bars on stderr, so that stdout stays for results. A task has a field `phase`."""
     columns = (
-        WordColumn(lambda task: task.description),
+        PlainTextColumn(lambda task: task.description),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        WordColumn(lambda task: str(task.fields["phase"])),
+        PlainTextColumn(lambda task: str(task.fields["phase"])),
     )
     return Progress(*columns, console=ERR)

@@ -60,7 +60,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """No line of progress only because the machine is busy: what a command writes on stderr is compared."""
-    for seconds in ("FIRST_SECONDS", "BEAT_SECONDS"):
+    for seconds in ("FIRST_SECONDS", "HEARTBEAT_SECONDS"):
         monkeypatch.setattr(f"simulation.progress.{seconds}", math.inf)
 
 

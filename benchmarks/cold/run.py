@@ -29,7 +29,7 @@ from shared.errors import DataError
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
 from simulation.datasets.load import load_dataset
-from simulation.progress import tell_progress
+from simulation.progress import print_progress
 
 DIVISIONS = (256, 64, 16, 4)  # numbers of silos, where a silo then has SILO_USERS
 SILO_USERS = range(9, 161)
@@ -76,7 +76,7 @@ def measure_methods(catalogue: FeaturedItems, draws: int) -> dict[str, UserGains
         for name, gains in measure_user_gains(task, wanted).items():
             found.setdefault(name, UserGains()).draws.append((task.users, gains))
         told = ", ".join(f"{name} {one.draws[-1][1].mean():.4f}" for name, one in found.items())
-        tell_progress(f"draw {draw + 1} of {draws}, {len(task.cold):,} cold items, {len(task.users):,} users: {told}")
+        print_progress(f"draw {draw + 1} of {draws}, {len(task.cold):,} cold items, {len(task.users):,} users: {told}")
     return found
 
 
@@ -113,7 +113,7 @@ def measure_silos(catalogue: FeaturedItems, draws: int) -> dict[int, tuple[UserG
                 joined = np.concatenate([one[1 + place] for one in gains])
                 found[size][place].draws.append((np.concatenate([one[0] for one in gains]), joined))
             local, together = (one.draws[-1][1].mean() for one in found[size])
-            tell_progress(
+            print_progress(
                 f"draw {draw + 1} of {draws}, silos of {size} users: local {local:.4f}, federated {together:.4f}"
             )
     return found

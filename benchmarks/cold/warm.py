@@ -33,7 +33,7 @@ from client_service.training.fusion_search import fused_top
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
-from simulation.progress import tell_progress
+from simulation.progress import print_progress
 
 NORMAL = 1.96  # half-widths of 95 % intervals in standard errors
 NONE, OWN, FEDERATED, BASIS, BOTH = "no text", "own text", "all silos' text", "common basis", "common basis and text"
@@ -118,7 +118,7 @@ def measure_silos(task: SiloDraw, *, basis: bool, apart: bool) -> dict[str, PerU
         for name, values in ways.items():
             found.setdefault(name, []).append(values)
         told = ", ".join(f"{name} {values.mean():.4f}" for name, values in ways.items())
-        tell_progress(f"silo {place + 1} of {len(task.silos)}: {told}")
+        print_progress(f"silo {place + 1} of {len(task.silos)}: {told}")
     return {name: np.concatenate(values) for name, values in found.items()}
 
 

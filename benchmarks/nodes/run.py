@@ -22,7 +22,7 @@ from client_service.evaluation.node_measures import choose_primary
 from shared.errors import SettingsError
 from shared.words import count_noun
 from simulation.experiments.node_floors import count_majority, propagate_labels
-from simulation.progress import tell_progress
+from simulation.progress import print_progress
 
 METHODS = {**CLOSED_FORMS, **BORDER_METHODS, **NETWORK_METHODS}
 COMPARED = ("fedavg", "fedpub", "gradients")
@@ -108,7 +108,7 @@ def measure_benchmark(given: NodeBenchmark) -> dict[str, Any]:
             rows.setdefault(name, []).append(
                 (line, select_test_nodes(divided, found), found, time.process_time() - begun)
             )
-            tell_progress(f"{divided.name}, seed {seed}, {name}: {line['mean']:.4f}")
+            print_progress(f"{divided.name}, seed {seed}, {name}: {line['mean']:.4f}")
         for one in methods:
             if one.alone is not None and not given.official:
                 alones.setdefault(one.name, []).append(select_test_nodes(divided, one.alone(divided)))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from shared.errors import SettingsError, UnavailableError
 
-LONGEST_SECONDS = 1800.0
+TIMEOUT_SECONDS = 1800.0
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 SHOWN = 500  # characters of what a command that failed has said
 Tell = Callable[[str], None]
@@ -30,13 +30,13 @@ class Engine:
         return _run_command(("docker", *arguments), {}, (0,))[1]
 
     def run_command(
-        self, *command: str, environment: Mapping[str, str] | None = None, may_end_with: Sequence[int] = (0,)
+        self, *command: str, environment: Mapping[str, str] | None = None, exit_codes: Sequence[int] = (0,)
     ) -> tuple[int, str]:
         """Report a command and run it to its end. Its exit code and what it has printed. UnavailableError for another
         exit code."""
         shown = {key: value for key, value in (environment or {}).items() if "\n" not in value}
         self.tell("$ " + shlex.join([*(f"{key}={value}" for key, value in shown.items()), *command]))
-        return _run_command(command, environment or {}, may_end_with)
+        return _run_command(command, environment or {}, exit_codes)
 
 
 def require_engine() -> None:
@@ -64,7 +64,7 @@ def _run_command(command: Sequence[str], environment: Mapping[str, str], codes: 
         text=True,
         errors="replace",
         check=False,
-        timeout=LONGEST_SECONDS,
+        timeout=TIMEOUT_SECONDS,
     )
     if done.returncode not in codes:
         said = COLOURS.sub("", (done.stderr or done.stdout).strip())[-SHOWN:]

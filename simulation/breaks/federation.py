@@ -14,7 +14,7 @@ from simulation.partitioning.sources import number_silos
 
 TOOLS = "lpsfed/tools:0.1.0"
 LABEL = "com.docker.compose"
-NEVER_BROKEN = "gateway"  # no break changes it: it knows by which files the federation was brought up
+REFERENCE_SERVICE = "gateway"  # no break changes it: it knows by which files the federation was brought up
 PARTS = "LPSFED_PROBE_EXPECT"  # the report's variable with the names of all parts that serve
 # What its user chose when bringing it up -> where it stands in a container, and what it is without a choice.
 CHOICES = {
@@ -94,7 +94,7 @@ def find_federation(engine: Engine, project: str | None = None) -> ComposeFedera
 
     UnavailableError where parts of it do not run, or its `up` has not ended yet.
     """
-    gateways = ("ps", "--filter", f"label={LABEL}.service={NEVER_BROKEN}")
+    gateways = ("ps", "--filter", f"label={LABEL}.service={REFERENCE_SERVICE}")
     listing = (*gateways, "--format", f'{{{{.Label "{LABEL}.project"}}}}')
     projects = sorted({name for name in engine.read_output(*listing).split() if project in (None, name)})
     if not projects:
@@ -139,7 +139,7 @@ def container_names(engine: Engine, project: str, service: str) -> list[str]:
 
 def _compose_flags(engine: Engine, project: str) -> Sequence[str]:
     """Compose's flags for project and files, from the labels of its containers."""
-    labels = _inspect_container(engine, project, NEVER_BROKEN)["Config"]["Labels"]
+    labels = _inspect_container(engine, project, REFERENCE_SERVICE)["Config"]["Labels"]
     folder = Path(labels[f"{LABEL}.project.working_dir"])
     files = [folder / name for name in labels[f"{LABEL}.project.config_files"].split(",")]
     if missing := [str(file) for file in files if not file.is_file()]:

@@ -18,7 +18,7 @@ ENGINE_SOCKET = "/var/run/docker.sock"
 
 
 @dataclass(frozen=True)
-class Errand:
+class VolumeScript:
     """A few lines of shell beside some volumes: name -> place."""
 
     volumes: Mapping[str, str]
@@ -34,8 +34,8 @@ class Break:
     description: str
     faults: tuple[str, ...]
     services: Mapping[str, Any] = field(default_factory=dict)
-    before: Errand | None = None
-    after: Errand | None = None
+    before: VolumeScript | None = None
+    after: VolumeScript | None = None
 
 
 def known_breaks(silos: int) -> dict[str, Break]:
@@ -67,7 +67,7 @@ def changed_code(silo: str) -> Break:
         f"{name}'s code is changed: 6,000 characters of its interactions in the header {HEADER} of each request",
         (f"{name}, {HEADER}", f"{name}, its code, by its files, its environment: other than here: PYTHONPATH"),
         services={name: {"environment": {"PYTHONPATH": "/state/changed:/opt/code"}}},
-        before=Errand(
+        before=VolumeScript(
             {f"state-{silo}": "/state"},
             'mkdir -p /state/changed && printf %s "$CODE" > /state/changed/sitecustomize.py',
             {"CODE": SOURCE},
@@ -98,7 +98,7 @@ def copied_shard(silo: str) -> Break:
     return Break(
         f"client-{silo}'s shard lies as train.parquet in the aggregator's own volume",
         ("aggregator, contents, Parquet: 1 at /state",),
-        before=Errand(
+        before=VolumeScript(
             {f"shard-{silo}": "/shard:ro", "state-aggregator": "/state"},
             "cp /shard/interactions.parquet /state/train.parquet",
         ),
@@ -110,5 +110,5 @@ def missing_evidence(silo: str) -> Break:
     return Break(
         f"client-{silo}'s evidence is gone",
         (f"client-{silo}: no evidence",),
-        after=Errand({f"evidence-{silo}": "/evidence"}, f"rm /evidence/client-{silo}.json"),
+        after=VolumeScript({f"evidence-{silo}": "/evidence"}, f"rm /evidence/client-{silo}.json"),
     )

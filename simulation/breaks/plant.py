@@ -13,18 +13,18 @@ from typing import Any
 from audit.report import PrivacyReport
 from shared.errors import SettingsError, UnavailableError
 from simulation.breaks.federation import ComposeFederation
-from simulation.breaks.kinds import Break, Errand, known_breaks
+from simulation.breaks.kinds import Break, VolumeScript, known_breaks
 
-COPY = "break"  # the volume with a copy of all states and evidence; while it exists, a break is planted
+BACKUP_VOLUME = "break"  # the volume with a copy of all states and evidence; while it exists, a break is planted
 READY_SECONDS = 600.0
 PAUSE_SECONDS = 0.5
 READY = ("sh", "/opt/code/shared/web/ready.sh", "/tmp/ready")
-FOR_PEOPLE = ("--demonstrate", "--brief")  # of the report that `up` ends with
+DISPLAY_FLAGS = ("--demonstrate", "--brief")  # of the report that `up` ends with
 
 
 def is_planted(federation: ComposeFederation) -> bool:
     """Whether a break is planted: the volume with the copy of all states exists."""
-    return federation.volume_name(COPY) in federation.engine.read_output("volume", "ls", "--quiet").split()
+    return federation.volume_name(BACKUP_VOLUME) in federation.engine.read_output("volume", "ls", "--quiet").split()
 
 
 def plant_breaks(federation: ComposeFederation, kinds: Sequence[str]) -> None:
@@ -34,7 +34,7 @@ def plant_breaks(federation: ComposeFederation, kinds: Sequence[str]) -> None:
     _copy_volumes(federation)
     breaks = _chosen_breaks(federation, kinds)
     for errand in (planted.before for planted in breaks if planted.before):
-        _run_errand(federation, errand)
+        _run_volume_script(federation, errand)
     changed = _service_changes(breaks)
     if changed:
         with _override_file(changed) as override:
@@ -51,14 +51,14 @@ def repeat_probes(federation: ComposeFederation, kinds: Sequence[str] = ()) -> N
         if code != "0":
             raise UnavailableError(f"{name}: expected a probe that writes down what it saw, got exit code {code}")
     for errand in (planted.after for planted in _chosen_breaks(federation, kinds) if planted.after):
-        _run_errand(federation, errand)
+        _run_volume_script(federation, errand)
 
 
-def ask_report(federation: ComposeFederation) -> PrivacyReport:
+def make_report(federation: ComposeFederation) -> PrivacyReport:
     """Make the report from the evidence that is there."""
-    words = [word for word in federation.container_command("report") if word not in FOR_PEOPLE]
+    words = [word for word in federation.container_command("report") if word not in DISPLAY_FLAGS]
     command = (*federation.compose, "run", "--rm", "-T", "--no-deps", "report", "--json", *words)
-    _, output = federation.engine.run_command(*command, environment=federation.choices, may_end_with=(0, 1))
+    _, output = federation.engine.run_command(*command, environment=federation.choices, exit_codes=(0, 1))
     content, _ = json.JSONDecoder().raw_decode(output[output.find("{") :])
     return PrivacyReport.model_validate(content)
 
@@ -68,12 +68,12 @@ def mend_breaks(federation: ComposeFederation) -> None:
     if not is_planted(federation):
         raise SettingsError(f"{federation.project}: expected a planted break, got none")
     federation.engine.run_command("docker", "stop", *(federation.container_name(name) for name in federation.writers))
-    volumes = {name: f"/to/{name}" for name in federation.volumes} | {COPY: "/audit/evidence:ro"}
+    volumes = {name: f"/to/{name}" for name in federation.volumes} | {BACKUP_VOLUME: "/audit/evidence:ro"}
     script = 'for one in /to/*; do find "$one" -mindepth 1 -delete; cp -a "/audit/evidence/${one##*/}/." "$one/"; done'
     federation.run_script(volumes, script)
     federation.bring_up(federation.parts)
     _wait_until_ready(federation)
-    federation.engine.run_command("docker", "volume", "rm", federation.volume_name(COPY))
+    federation.engine.run_command("docker", "volume", "rm", federation.volume_name(BACKUP_VOLUME))
 
 
 def match_faults(planted: Break, report: PrivacyReport) -> Iterator[tuple[str, str | None]]:
@@ -90,13 +90,13 @@ def _copy_volumes(federation: ComposeFederation) -> None:
     writers = [federation.container_name(name) for name in federation.writers]
     federation.engine.run_command("docker", "pause", *writers)
     try:
-        volumes = {name: f"/from/{name}:ro,nocopy" for name in federation.volumes} | {COPY: "/audit/evidence"}
+        volumes = {name: f"/from/{name}:ro,nocopy" for name in federation.volumes} | {BACKUP_VOLUME: "/audit/evidence"}
         federation.run_script(volumes, "cp -a /from/* /audit/evidence/")
     finally:
         federation.engine.run_command("docker", "unpause", *writers)
 
 
-def _run_errand(federation: ComposeFederation, errand: Errand) -> None:
+def _run_volume_script(federation: ComposeFederation, errand: VolumeScript) -> None:
     federation.run_script(errand.volumes, errand.script, **errand.variables)
 
 

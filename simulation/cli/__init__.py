@@ -13,8 +13,8 @@ from simulation import version_line
 from simulation.cli.lazy import LazyCommands
 from simulation.progress import hide_progress
 
-LEFT_OUT = ("event", "level", "timestamp", "request_id", "reason")
-MOST_TOLD = 1000  # lines that are remembered
+OMITTED_FIELDS = ("event", "level", "timestamp", "request_id", "reason")
+MOST_LINES = 1000  # lines that are remembered
 
 app = typer.Typer(cls=LazyCommands, no_args_is_help=True)
 
@@ -26,7 +26,7 @@ def _print_version(asked: bool) -> None:
 
 
 @app.callback()
-def take_general_options(
+def set_general_options(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version and exit")
     ] = False,
@@ -42,11 +42,11 @@ def take_general_options(
 
 def main() -> None:
     """Entry point."""
-    tell_plainly()
+    configure_plain_log()
     run_command_line(app)
 
 
-class PlainHandler(logging.StreamHandler[Any]):
+class PlainLogHandler(logging.StreamHandler[Any]):
     """Writes each line in words, the first time that it comes."""
 
     def __init__(self, stream: Any = None) -> None:
@@ -56,7 +56,7 @@ class PlainHandler(logging.StreamHandler[Any]):
 
     def emit(self, record: logging.LogRecord) -> None:
         if (line := self.format(record)) not in self._told:
-            if len(self._told) < MOST_TOLD:
+            if len(self._told) < MOST_LINES:
                 self._told.add(line)
             super().emit(record)
 
@@ -66,12 +66,12 @@ class PlainHandler(logging.StreamHandler[Any]):
         return said if event is None else _describe(event)
 
 
-def tell_plainly() -> None:
+def configure_plain_log() -> None:
     """From now on in this process, what a service logs within a command is lines for a person, and nothing twice.
 
     A process that is a service sets up its own log, which takes the place of this.
     """
-    logging.basicConfig(handlers=[PlainHandler()])
+    logging.basicConfig(handlers=[PlainLogHandler()])
 
 
 def _read_event(line: str) -> dict[str, Any] | None:
@@ -87,5 +87,5 @@ def _describe(event: dict[str, Any]) -> str:
     """`event: reason (field value, field value)`."""
     words = str(event["event"]).replace("_", " ")
     words += f": {event['reason']}" if "reason" in event else ""
-    others = ", ".join(f"{name} {value}" for name, value in event.items() if name not in LEFT_OUT)
+    others = ", ".join(f"{name} {value}" for name, value in event.items() if name not in OMITTED_FIELDS)
     return f"{words} ({others})" if others else words

@@ -12,21 +12,21 @@ from rich.text import Text
 from shared.errors import SettingsError
 from shared.words import count_noun
 from simulation.breaks.kinds import known_breaks
-from simulation.reports.terminal import OUT, tell_on_stderr
+from simulation.reports.terminal import OUT, print_on_stderr
 
 if TYPE_CHECKING:
     from audit.report import PrivacyReport
     from simulation.breaks.federation import ComposeFederation
     from simulation.breaks.kinds import Break
 
-LISTED = known_breaks(4)  # as in the checked-in file; which silo a kind changes follows from the number of silos
+KINDS = known_breaks(4)  # as in the checked-in file; which silo a kind changes follows from the number of silos
 
 
 def break_(
-    kinds: Annotated[list[str] | None, typer.Argument(help=f"{', '.join(LISTED)}; several are planted at once")] = None,
-    shown: Annotated[bool, typer.Option("--list", help="what each kind does")] = False,
+    kinds: Annotated[list[str] | None, typer.Argument(help=f"{', '.join(KINDS)}; several are planted at once")] = None,
+    list_kinds: Annotated[bool, typer.Option("--list", help="what each kind does")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="leave it planted, to look around")] = False,
-    mending: Annotated[bool, typer.Option("--mend", help="take away what was left planted")] = False,
+    mend: Annotated[bool, typer.Option("--mend", help="take away what was left planted")] = False,
     project: Annotated[str | None, typer.Option(help="of Compose, where several federations run")] = None,
 ) -> None:
     """Plant a break in the running `docker compose` federation, show the report naming it, and mend it again.
@@ -37,28 +37,28 @@ def break_(
     from simulation.breaks.engine import Engine, require_engine
     from simulation.breaks.federation import find_federation
 
-    if shown:
+    if list_kinds:
         return _print_kinds()
-    _require_kinds(kinds or (), mending=mending)
+    _require_kinds(kinds or (), mend=mend)
     require_engine()
-    federation = find_federation(Engine(tell_on_stderr), project)
-    all_named = mending or _plant_and_report(federation, kinds or (), keep=keep)
+    federation = find_federation(Engine(print_on_stderr), project)
+    all_named = mend or _plant_and_report(federation, kinds or (), keep=keep)
     holds = keep or _mend_and_report(federation)
     if not (all_named and holds):
         raise typer.Exit(1)
 
 
-def _require_kinds(kinds: Sequence[str], *, mending: bool) -> None:
-    if unknown := sorted({*kinds} - {*LISTED}):
-        raise SettingsError(f"expected kinds of break out of {', '.join(LISTED)}, got {', '.join(unknown)}")
-    if bool(kinds) == mending:
+def _require_kinds(kinds: Sequence[str], *, mend: bool) -> None:
+    if unknown := sorted({*kinds} - {*KINDS}):
+        raise SettingsError(f"expected kinds of break out of {', '.join(KINDS)}, got {', '.join(unknown)}")
+    if bool(kinds) == mend:
         raise SettingsError("expected kinds of break, or --mend, or --list")
 
 
 def _print_kinds() -> None:
     headers = ("kind", "what is done, with four silos", "the report must name")
     table = Table(*(Column(header, overflow="fold") for header in headers), show_lines=True)
-    for kind, listed in LISTED.items():
+    for kind, listed in KINDS.items():
         table.add_row(kind, listed.description, "\n".join(listed.faults))
     OUT.print(table)
 
@@ -73,7 +73,7 @@ def _plant_and_report(federation: ComposeFederation, kinds: Sequence[str], *, ke
     try:
         plant.plant_breaks(federation, kinds)
         plant.repeat_probes(federation, kinds)
-        report = plant.ask_report(federation)
+        report = plant.make_report(federation)
     except BaseException:
         if not keep and plant.is_planted(federation):
             plant.mend_breaks(federation)
@@ -106,6 +106,6 @@ def _mend_and_report(federation: ComposeFederation) -> bool:
 
     plant.mend_breaks(federation)
     plant.repeat_probes(federation)
-    report = plant.ask_report(federation)
+    report = plant.make_report(federation)
     _print_verdict(report)
     return report.held

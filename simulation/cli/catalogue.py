@@ -54,7 +54,7 @@ def catalogue(
     out: Annotated[list[Path], typer.Option(help="the list of all their items; repeatable")],
     size_file: Annotated[Path | None, typer.Option(help="its length, for the aggregator")] = None,
     min_rating: options.MinRating = None,
-    rating_kind: options.KindOfRating = None,
+    rating_kind: options.RatingKindChoice = None,
     columns: options.Columns = None,
     delimiter: options.Delimiter = None,
     as_json: AsJson = False,

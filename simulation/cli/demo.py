@@ -14,7 +14,7 @@ import typer
 from simulation.cli import options
 from simulation.cli.experiments import next_folder
 from simulation.demo import FIRST_PORT
-from simulation.reports.terminal import OUT, answer_table, partition_table, tell_on_stderr
+from simulation.reports.terminal import OUT, answer_table, partition_table, print_on_stderr
 
 if TYPE_CHECKING:
     from simulation.demo import DemoResult
@@ -63,7 +63,7 @@ def demo(
 
     root = Path("demo") if folder is None else folder
     for what in [*stop_demos(folder if stop else root), *(stop_demos(root) if stop and folder is None else [])]:
-        tell_on_stderr(f"ended the {what}")
+        print_on_stderr(f"ended the {what}")
     if stop:
         return
     fresh = next_folder(root, "--folder")
@@ -72,7 +72,7 @@ def demo(
         common_basis = options.ItemBasisKind.off
     own_sums = doing.sums != "exact" and common_basis is not options.ItemBasisKind.off
     summed = doing.sums if own_sums else common_basis.value
-    changes = options.method_changes(None, options.BasisFlags(options.BasisKind(summed), rank, basis_rounds))
+    changes = options.parse_method_changes(None, options.BasisFlags(options.BasisKind(summed), rank, basis_rounds))
     taught = doing.taught if data is None else {}
     how = None if data in (None, CHAIN, SHOPS) or task is not options.TaskName.items else options.Method.users
     doing.choose_method(None, doing.strategy, {**taught, **changes})  # refuses flags before data are read
@@ -94,9 +94,9 @@ def demo(
         options.print_notes(shards.notes)
     seen = _run_demo(experiment, shards.edges_kept, root, first_port, keep=keep, shown=not as_json)
     if as_json:
-        return options.print_json(_demo_document(seen))
+        return options.print_json(_demo_json(seen))
     _print_demo(seen)
-    _print_end(seen, task, keep=keep)
+    _print_next_steps(seen, task, keep=keep)
 
 
 def _run_demo(
@@ -106,16 +106,16 @@ def _run_demo(
     from simulation.experiments.processes import choose_addresses
 
     places = choose_addresses(experiment, first_port)
-    if first_port and (moved := _moved_services(places, first_port)):
-        tell_on_stderr("\n".join(moved))
+    if first_port and (moved := _describe_moved_ports(places, first_port)):
+        print_on_stderr("\n".join(moved))
     try:
         return run_demonstration(experiment, places, edges_kept=edges_kept, shown=shown, root=root, keep=keep)
     except KeyboardInterrupt:
-        tell_on_stderr(f"interrupted: the services have ended; their logs are in {experiment.folder / 'logs'}")
-        raise typer.Exit(options.INTERRUPTED) from None
+        print_on_stderr(f"interrupted: the services have ended; their logs are in {experiment.folder / 'logs'}")
+        raise typer.Exit(options.INTERRUPTED_CODE) from None
 
 
-def _moved_services(places: Addresses, first_port: int) -> list[str]:
+def _describe_moved_ports(places: Addresses, first_port: int) -> list[str]:
     """A line for each service whose usual port is taken."""
     wished = enumerate({"aggregator": places.aggregator, **places.clients}.items(), first_port)
     return [
@@ -125,7 +125,7 @@ def _moved_services(places: Addresses, first_port: int) -> list[str]:
     ]
 
 
-def _demo_document(seen: DemoResult) -> dict[str, Any]:
+def _demo_json(seen: DemoResult) -> dict[str, Any]:
     ways = [way.model_dump() for way in seen.ways]
     return {
         "report": seen.report,
@@ -168,7 +168,7 @@ def _print_demo(seen: DemoResult) -> None:
         OUT.print("", shop_table(seen.shops), sep="\n")
 
 
-def _print_end(seen: DemoResult, task: options.TaskName, *, keep: bool) -> None:
+def _print_next_steps(seen: DemoResult, task: options.TaskName, *, keep: bool) -> None:
     """What joining was worth, where everything answers and what opens it, and what to do next: in one block."""
     from simulation.reports.tables import describe_worth
 

@@ -13,9 +13,9 @@ from shared.errors import SettingsError
 from shared.words import count_noun
 from simulation.cli import options
 from simulation.deployment import kubernetes as demo
-from simulation.deployment.compose import IN_POOLS, MAIN, MOST_SILOS
+from simulation.deployment.compose import MAIN, MOST_SILOS, POOL_SILOS
 from simulation.deployment.compose_silo import TEMPLATE
-from simulation.deployment.files import USUAL_SUBNETS
+from simulation.deployment.files import DEFAULT_SUBNETS
 from simulation.reports.terminal import ERR
 
 
@@ -26,7 +26,7 @@ class Role(StrEnum):
     silo = "silo"
 
 
-WhichRole = Annotated[Role, typer.Option(help="demo: a federation on one machine; silo: one of its silos")]
+RoleChoice = Annotated[Role, typer.Option(help="demo: a federation on one machine; silo: one of its silos")]
 InvitationFile = Annotated[Path | None, typer.Option("--invitation", help="NAME.invite, from the operator")]
 
 
@@ -39,10 +39,10 @@ def compose(
     subnets: Annotated[
         str | None,
         typer.Option(
-            help=f"range of addresses for all networks; by default of more than {IN_POOLS} silos {USUAL_SUBNETS}"
+            help=f"range of addresses for all networks; by default of more than {POOL_SILOS} silos {DEFAULT_SUBNETS}"
         ),
     ] = None,
-    role: WhichRole = Role.demo,
+    role: RoleChoice = Role.demo,
     invitation: InvitationFile = None,
     data: Annotated[Path | None, typer.Option(help="the silo's own interactions")] = None,
     folder: Annotated[Path | None, typer.Option(help="the silo's: keys, shard, state; by default its name")] = None,
@@ -84,7 +84,7 @@ def kubernetes(
     silos: Annotated[int, typer.Option(help=f"of the demo: 1 to {demo.MOST_SILOS}")] = 4,
     folder: Annotated[Path, typer.Option(help="the project's k8s/")] = Path("k8s"),
     common_basis: options.CommonBasis = options.ItemBasisKind.exact,
-    role: WhichRole = Role.demo,
+    role: RoleChoice = Role.demo,
     silo: Annotated[Path | None, typer.Option(help="folder of a silo that has joined, by `lpsfed join`")] = None,
     address: Annotated[str | None, typer.Option(help="of the aggregator: all that the silo can reach")] = None,
     image: Annotated[str | None, typer.Option(help="of the client, as the cluster's nodes pull it")] = None,

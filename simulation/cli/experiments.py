@@ -17,8 +17,8 @@ from shared.errors import SettingsError
 from shared.words import count_noun
 from simulation.cli import options
 from simulation.partitioning.sources import CHAIN, SHOPS, SYNTHETIC
-from simulation.progress import tell_progress
-from simulation.reports.terminal import OUT, partition_table, rounds_done, tell_on_stderr
+from simulation.progress import print_progress
+from simulation.reports.terminal import OUT, partition_table, print_on_stderr, rounds_done
 
 if TYPE_CHECKING:
     from shared.method.settings import MethodSettings
@@ -61,7 +61,7 @@ def simulate(
     out: Annotated[
         Path | None, typer.Option(help="new or empty folder, or one to go on in; by default the next in runs/")
     ] = None,
-    clients: options.ClientsOfCut = None,
+    clients: options.ClientsOrNone = None,
     task: options.TaskOrNone = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="by default the preset's")] = None,
     strategy: options.StrategyOrNone = None,
@@ -96,10 +96,10 @@ def simulate(
 
     engine = engine_flags.engine
     conduct = choose_engine(engine.value, RayCluster(engine_flags.ray_address, engine_flags.ray_cpus))
-    changed = options.method_changes(changes, basis)
+    changed = options.parse_method_changes(changes, basis)
     task = options.choose_task(task, data, file)
     doing = simulated_task(task.value)
-    chosen = options.text_or(strategy, doing.strategy)
+    chosen = options.value_or_default(strategy, doing.strategy)
     if how.scenario is not None:  # it shows what sums bring: training is asked for
         changed = {"strategy.train": "false", **changed} if chosen == "lpsfed" else changed
         how = replace(how, number=how.number or seed)
@@ -132,7 +132,7 @@ def simulate(
             agreed, reason = choose_scenario_basis(
                 agreed, [path for path in shards.paths if path not in late], named["matches"]
             )
-            tell_progress(reason)
+            print_progress(reason)
         one, edges = Experiment(shards.paths, folder, agreed, **named), shards.edges_kept
         report = run_study(one, observed, edges_kept=edges, shown=not as_json, floors=not no_floors)
         report |= {} if matched is None else {"matches": matched.to_json()}
@@ -155,7 +155,7 @@ def match_scenario_items(shards: Sequence[Path], folder: Path) -> MatchedShards:
     found = match_shards(shards, folder, RENAMED)
     told = found.to_json()
     words = f"{found.taken:,} of {found.known:,} own ids are matched by their titles"
-    tell_progress(f"{words}: precision {told['precision']:.4f}, recall {told['recall']:.4f}")
+    print_progress(f"{words}: precision {told['precision']:.4f}, recall {told['recall']:.4f}")
     return found
 
 
@@ -196,9 +196,9 @@ def explain_interrupt(folder: Path, rounds: int, conduct: Conduct, *, named: boo
         yield conduct_noted
     except KeyboardInterrupt:
         words = ["lpsfed", *sys.argv[1:], *([] if named else ["--out", str(folder)])]
-        tell_on_stderr(f"interrupted: {done} of {count_noun(rounds, 'round')} are kept in {folder}; to go on:")
-        tell_on_stderr(f"  {shlex.join(words)}")
-        raise typer.Exit(options.INTERRUPTED) from None
+        print_on_stderr(f"interrupted: {done} of {count_noun(rounds, 'round')} are kept in {folder}; to go on:")
+        print_on_stderr(f"  {shlex.join(words)}")
+        raise typer.Exit(options.INTERRUPTED_CODE) from None
 
 
 def report(

@@ -13,7 +13,7 @@ import typer
 from shared.errors import ConflictError, DataError, SettingsError
 from shared.web.address import require_guarded
 from simulation.cli import options
-from simulation.reports.terminal import tell_on_stderr
+from simulation.reports.terminal import print_on_stderr
 
 if TYPE_CHECKING:
     from shared.method.settings import NodeSettings
@@ -60,16 +60,18 @@ def invite(
         finally:  # one that is refused takes none of the others back
             members = tuple(sorted({name for one in told.values() for name in one.members}))
             for name, one in told.items():
-                _hand_out(make_invitation(name, url, one.model_copy(update={"members": members}), authority), out)
+                _output_invitation(
+                    make_invitation(name, url, one.model_copy(update={"members": members}), authority), out
+                )
 
 
-def _hand_out(made: Invitation, out: Path | None) -> None:
+def _output_invitation(made: Invitation, out: Path | None) -> None:
     from simulation.joining.invite import write_invitation
 
     if out is None:
         return typer.echo(made.model_dump_json(indent=1))
     path = write_invitation(made, options.ensure_folder(out))
-    tell_on_stderr(f"{path}: for {made.name} alone; it expires at {made.expires:%Y-%m-%d %H:%M} UTC")
+    print_on_stderr(f"{path}: for {made.name} alone; it expires at {made.expires:%Y-%m-%d %H:%M} UTC")
 
 
 def _invite_silo(operator: Operator, name: str, days: float) -> InvitationOut:
@@ -88,7 +90,7 @@ def join(
     min_rating: Annotated[
         float | None, typer.Option(help="of a liking; by default 4 of 5, 8 of 10, and of other scales any; 0: any")
     ] = None,
-    rating_kind: options.KindOfRating = None,
+    rating_kind: options.RatingKindChoice = None,
     split: options.SplitChoice = None,
     rule: options.Rules = None,
     columns: options.Columns = None,
@@ -107,7 +109,7 @@ def join(
         Path | None, typer.Option(help="which own items are which of that list: `lpsfed catalogue match`")
     ] = None,
     accept: Annotated[
-        options.Accepted | None,
+        options.AcceptChoice | None,
         typer.Option(
             help="sums: statistics of the silo's items may leave, masked, where the federation sums them; parameters:"
             " they never leave; by default as --policy says, else asked at a terminal"
@@ -126,7 +128,7 @@ def join(
     from shared.protocol.signing.invitation import read_invitation
     from shared.sums import WORDS
     from simulation.experiments.processes import HOST
-    from simulation.joining.detached import require_free_port
+    from simulation.joining.background import require_free_port
     from simulation.joining.join import SiloFolder, replace_settings, require_same_silo
     from simulation.joining.silo_toml import SiloChoices, parse_policy, read_toml
 
@@ -143,25 +145,25 @@ def join(
     if accept is not None and words:
         raise SettingsError(f"--accept: expected it or --policy {words[0]}, got both")
     allowed = {**earlier.get("policy", {}), **said}
-    if accept is options.Accepted.parameters:
+    if accept is options.AcceptChoice.parameters:
         allowed |= dict.fromkeys({"common_basis"} | (WORDS & allowed.keys()), "no")
     choices = SiloChoices(allowed, catalogue, matches, port)
     least = options.least_rating(min_rating, rating_kind, "usual")
     files = options.FileFlags(columns=columns, delimiter=delimiter, edges=edges, values=values)
-    given = GivenData(data, least, options.split_kind(split), rule or [], files)
+    given = DataOptions(data, least, options.split_kind(split), rule or [], files)
     if not joined or policy or catalogue or matches or accept:
-        _join_federation(asked, silo, choices, given, options.Accepted.parameters if words else accept)
+        _join_federation(asked, silo, choices, given, options.AcceptChoice.parameters if words else accept)
     elif data is not None:
-        _tell_data_not_read(silo, data)
+        _warn_data_ignored(silo, data)
     if port is not None and joined and port != earlier.get("port"):
         replace_settings(silo, {**read_toml(silo.settings), "port": port})
-        tell_on_stderr(f"{silo.settings}: port {port} from now on")
+        print_on_stderr(f"{silo.settings}: port {port} from now on")
     if start:
-        _serve(silo, detach=detach)
+        _start_client(silo, detach=detach)
 
 
 @dataclass(frozen=True)
-class GivenData:
+class DataOptions:
     """What the silo says of its data: where they are, and how they are read."""
 
     path: Path | None
@@ -182,81 +184,81 @@ class GivenData:
 
 
 def _join_federation(
-    asked: Invitation, silo: SiloFolder, choices: SiloChoices, given: GivenData, accept: options.Accepted | None
+    asked: Invitation, silo: SiloFolder, choices: SiloChoices, given: DataOptions, accept: options.AcceptChoice | None
 ) -> None:
     """Whatever can be refused is refused before the silo's key is registered."""
     from shared.sums import list_sums
-    from simulation.joining.join import choose_catalogue, enrol_silo, require_open, write_settings
-    from simulation.joining.silo_toml import agree, require_listed
+    from simulation.joining.join import choose_catalogue, enrol_silo, require_unexpired, write_settings
+    from simulation.joining.silo_toml import agree, require_catalogue
 
-    require_open(asked, silo)
+    require_unexpired(asked, silo)
     told = asked.federation
     if told is not None:
         agree(told, choices.policy)  # what the silo cannot take part in is refused before its data are read
     noised = told is not None and any(one.epsilon is not None for one in list_sums(told.method).values())
-    _keep_data(silo, asked.name, given, told, noised=noised)
+    _prepare_shard(silo, asked.name, given, told, noised=noised)
     if told is not None:
-        choices = _settle_sums(asked, silo, told, choices, accept)
-        require_listed(agree(told, choices.policy), choices.catalogue)
+        choices = _agree_on_sums(asked, silo, told, choices, accept)
+        require_catalogue(agree(told, choices.policy), choices.catalogue)
         _require_usable(asked, silo, agree(told, choices.policy), choices)
     enrolled = enrol_silo(asked, silo)
     if told is None:
-        choices = _settle_sums(asked, silo, enrolled, choices, accept)
-        require_listed(agree(enrolled, choices.policy), choices.catalogue)
+        choices = _agree_on_sums(asked, silo, enrolled, choices, accept)
+        require_catalogue(agree(enrolled, choices.policy), choices.catalogue)
         _require_usable(asked, silo, agree(enrolled, choices.policy), choices)
     choose_catalogue(asked, silo, enrolled, choices)  # an invitation of before has not named the list
     write_settings(asked, silo, enrolled, agree(enrolled, choices.policy), choices)
-    tell_on_stderr(f"{asked.name}: registered at {asked.url}; settings: {silo.settings}")
+    print_on_stderr(f"{asked.name}: registered at {asked.url}; settings: {silo.settings}")
 
 
-def _settle_sums(
+def _agree_on_sums(
     asked: Invitation,
     silo: SiloFolder,
     federation: FederationOut,
     choices: SiloChoices,
-    accept: options.Accepted | None,
+    accept: options.AcceptChoice | None,
 ) -> SiloChoices:
     """The choices with what the silo's operator says of the federation's sums, and with the list of their items."""
     from shared.sums import list_sums
-    from simulation.joining.consent import describe_gain, describe_lacking_texts, describe_terms
+    from simulation.joining.consent import describe_gain, describe_terms, warn_missing_texts
     from simulation.joining.join import choose_catalogue
-    from simulation.joining.silo_toml import agree, describe_missing, require_maskable
+    from simulation.joining.silo_toml import agree, describe_missing, require_masked_sums
 
     agreed = agree(federation, choices.policy)
     if agreed.missing:
-        if accept is options.Accepted.sums:
-            require_maskable(agreed.missing)
+        if accept is options.AcceptChoice.sums:
+            require_masked_sums(agreed.missing)
         gain = describe_gain(silo.shard, max(len(asked.members), 2), federation.task)
-        lacking = describe_lacking_texts(silo.shard, federation)
+        lacking = warn_missing_texts(silo.shard, federation)
         for line in (*describe_terms(asked.name, federation), *lacking, f"- it gains: {gain}"):
-            tell_on_stderr(line)
-        if accept is options.Accepted.sums or (accept is None and _asks_for_consent(agreed)):
+            print_on_stderr(line)
+        if accept is options.AcceptChoice.sums or (accept is None and _ask_consent(agreed)):
             choices = replace(choices, policy={**choices.policy, **agreed.missing})
         else:
-            tell_on_stderr(describe_missing(asked.name, agreed, gain))
-    elif accept is options.Accepted.sums and not list_sums(federation.method):
-        tell_on_stderr(f"{asked.name}: this federation sums nothing: --accept sums changes nothing")
+            print_on_stderr(describe_missing(asked.name, agreed, gain))
+    elif accept is options.AcceptChoice.sums and not list_sums(federation.method):
+        print_on_stderr(f"{asked.name}: this federation sums nothing: --accept sums changes nothing")
     return replace(choices, catalogue=choose_catalogue(asked, silo, federation, choices))
 
 
-def _asks_for_consent(agreed: AgreedSettings) -> bool:
+def _ask_consent(agreed: AgreedSettings) -> bool:
     """The answer of whoever is at the terminal; no where nobody can be asked, or the sums would not be masked."""
-    from simulation.joining.silo_toml import asks_for_open_sums
+    from simulation.joining.silo_toml import needs_open_sums
 
-    masked = not asks_for_open_sums(agreed.missing)
-    return masked and options.can_ask() and typer.confirm("May these sums leave this silo?", err=True)
+    masked = not needs_open_sums(agreed.missing)
+    return masked and options.is_interactive() and typer.confirm("May these sums leave this silo?", err=True)
 
 
 def _require_usable(asked: Invitation, silo: SiloFolder, agreed: AgreedSettings, choices: SiloChoices) -> None:
-    from simulation.joining.join import keep_catalogue, keep_matches, require_usable
+    from simulation.joining.join import copy_catalogue, require_usable, sign_own_matches
 
-    keep_catalogue(silo, agreed, choices.catalogue)
-    keep_matches(silo, choices.matches)
+    copy_catalogue(silo, agreed, choices.catalogue)
+    sign_own_matches(silo, choices.matches)
     require_usable(silo, asked, agreed, choices)
 
 
-def _keep_data(
-    silo: SiloFolder, name: str, given: GivenData, federation: FederationOut | None, *, noised: bool
+def _prepare_shard(
+    silo: SiloFolder, name: str, given: DataOptions, federation: FederationOut | None, *, noised: bool
 ) -> None:
     from simulation.joining.join import describe_shard
 
@@ -267,25 +269,29 @@ def _keep_data(
             raise SettingsError("--data: expected the silo's own data, got none")
         graph = None if federation is None or task != "nodes" else federation.method.nodes
         convert = (
-            partial(_convert, task=task, noised=noised) if graph is None else partial(_convert_graph, shared=graph)
+            partial(_convert_interactions, task=task, noised=noised)
+            if graph is None
+            else partial(_convert_graph, shared=graph)
         )
         for note in convert(silo, name, given.path, given):
-            tell_on_stderr(f"- {note}")
+            print_on_stderr(f"- {note}")
         described = describe_shard(silo, task)
     elif given.path is not None:
-        _tell_data_not_read(silo, given.path)
-    tell_on_stderr(f"{silo.shard}: {described}")
+        _warn_data_ignored(silo, given.path)
+    print_on_stderr(f"{silo.shard}: {described}")
 
 
-def _tell_data_not_read(silo: SiloFolder, path: Path) -> None:
+def _warn_data_ignored(silo: SiloFolder, path: Path) -> None:
     kept = f"{silo.shard} has been made before, so --data {path} is not read"
-    tell_on_stderr(f"- {kept}: `lpsfed shard append` adds interactions, and another --folder begins anew")
+    print_on_stderr(f"- {kept}: `lpsfed shard append` adds interactions, and another --folder begins anew")
 
 
-def _convert(silo: SiloFolder, name: str, path: Path, given: GivenData, task: str, *, noised: bool) -> Sequence[str]:
+def _convert_interactions(
+    silo: SiloFolder, name: str, path: Path, given: DataOptions, task: str, *, noised: bool
+) -> Sequence[str]:
     """Write the shard; what was left out. noised: the federation hides each user in its sums."""
     from simulation.datasets.load import load_dataset
-    from simulation.joining.join import keep_sessions, keep_shard
+    from simulation.joining.join import save_interactions, save_sessions
     from simulation.sessions.read import read_sessions
     from simulation.sessions.sessions import parse_rules
 
@@ -293,23 +299,25 @@ def _convert(silo: SiloFolder, name: str, path: Path, given: GivenData, task: st
         if given.split is not None or given.least != "usual":
             raise SettingsError("--split, --min-rating: expected none with sessions, which are split by time")
         rules = parse_rules(options.parse_pairs(given.rules, "--rule"))
-        return keep_sessions(silo, name, read_sessions(path, rules, given.file_options))
+        return save_sessions(silo, name, read_sessions(path, rules, given.file_options))
     if given.rules:
         raise SettingsError("--rule: expected none in a federation of users, whose silos hold no sessions")
     dataset = load_dataset(path, SPLIT_SEED, given.least, given.split, file_options=given.file_options)
     if noised:
-        _require_said(dataset, given)
-    return keep_shard(silo, name, dataset).notes
+        _require_explicit_options(dataset, given)
+    return save_interactions(silo, name, dataset).notes
 
 
-def _convert_graph(silo: SiloFolder, name: str, path: Path, given: GivenData, *, shared: NodeSettings) -> Sequence[str]:
+def _convert_graph(
+    silo: SiloFolder, name: str, path: Path, given: DataOptions, *, shared: NodeSettings
+) -> Sequence[str]:
     """Writes the shard of a graph with the shared columns and classes.
 
     Returns what was left out.
     """
     from simulation.graphs.read import add_shared_names, read_graph, take_columns
     from simulation.graphs.source import parse_graph_rules
-    from simulation.joining.join import keep_nodes
+    from simulation.joining.join import save_graph
 
     if given.split is not None or given.least != "usual":
         raise SettingsError("--split, --min-rating: expected none with nodes: a column split, or --rule train=.6")
@@ -323,10 +331,10 @@ def _convert_graph(silo: SiloFolder, name: str, path: Path, given: GivenData, *,
     ):
         if agreed not in (0, own):
             raise DataError(f"{path}: expected {agreed} {what}, as all silos of the federation have, got {own}")
-    return keep_nodes(silo, name, graph, rules)
+    return save_graph(silo, name, graph, rules)
 
 
-def _require_said(dataset: Dataset, given: GivenData) -> None:
+def _require_explicit_options(dataset: Dataset, given: DataOptions) -> None:
     """SettingsError where what counts of one user would follow from the others' interactions."""
     why = "in a federation that hides each user in its sums (basis.epsilon)"
     if given.split == "global-time":
@@ -336,12 +344,12 @@ def _require_said(dataset: Dataset, given: GivenData) -> None:
         raise SettingsError(f"--min-rating: {expected} {why}: what a rating means must not follow from all users'")
 
 
-def _serve(silo: SiloFolder, *, detach: bool) -> None:
+def _start_client(silo: SiloFolder, *, detach: bool) -> None:
     from client_service.__main__ import serve as serve_client
     from client_service.settings import client_settings
     from shared.files import read_lock_owner
     from shared.web.address import write_address
-    from simulation.joining.detached import serve_detached
+    from simulation.joining.background import serve_in_background
     from simulation.joining.join import APPLICATION, OPERATOR
 
     settings = client_settings(silo.settings)
@@ -353,7 +361,7 @@ def _serve(silo: SiloFolder, *, detach: bool) -> None:
             f"{settings.name}: expected no client of this silo, one is running, with the settings that it began with"
         )
         raise ConflictError(f"{words}: `kill {running}` ends it, then the same command starts it with those of now")
-    pid = serve_detached(["client", "--settings", str(silo.settings)], silo.path / "client.log", settings)
-    tell_on_stderr(f"{url} answers until `kill {pid}`; log: {silo.path / 'client.log'}")
-    tell_on_stderr(f"applications show the key in {silo.path / APPLICATION}")
-    tell_on_stderr(f"its page is for the user operator; the password is in {silo.path / OPERATOR}")
+    pid = serve_in_background(["client", "--settings", str(silo.settings)], silo.path / "client.log", settings)
+    print_on_stderr(f"{url} answers until `kill {pid}`; log: {silo.path / 'client.log'}")
+    print_on_stderr(f"applications show the key in {silo.path / APPLICATION}")
+    print_on_stderr(f"its page is for the user operator; the password is in {silo.path / OPERATOR}")

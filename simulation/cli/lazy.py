@@ -12,10 +12,10 @@ from typer.main import get_command as build_command
 
 from shared.files import write_privately
 from simulation.cli.commands import COMMANDS
-from simulation.progress import command_progress, heartbeats, hide_progress
+from simulation.progress import command_progress, heartbeat, hide_progress
 
 
-def join_lines(text: str) -> str:
+def unwrap_paragraphs(text: str) -> str:
     """Paragraphs stay apart, the lines of each are put together."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
 
@@ -23,13 +23,13 @@ def join_lines(text: str) -> str:
 def set_help_texts(app: typer.Typer) -> None:
     """Give every command of an app, and of the apps in it, its docstring as help, without the breaks of the source."""
     for command in app.registered_commands:
-        command.help = join_lines((command.callback and command.callback.__doc__) or "")
+        command.help = unwrap_paragraphs((command.callback and command.callback.__doc__) or "")
     for group in app.registered_groups:
         if group.typer_instance is not None:
             set_help_texts(group.typer_instance)
 
 
-SILENT = ("aggregator", "client", "join", "members")  # they serve, with a log, or ask and wait for an answer
+WITHOUT_HEARTBEAT = ("aggregator", "client", "join", "members")  # they serve, with a log, or ask and wait for an answer
 
 
 def load_command(name: str) -> TyperCommand | TyperGroup:
@@ -54,7 +54,7 @@ def _add_quiet(command: Any) -> None:
     for part in getattr(command, "commands", {}).values():
         _add_quiet(part)
     for as_json in [one for one in command.params if one.name == "as_json"]:
-        as_json.callback = _hide_if_asked
+        as_json.callback = _apply_quiet
         command.params.append(_quiet_option())
 
 
@@ -69,11 +69,11 @@ def _quiet_option() -> Any:
         del quiet
 
     option = next(one for one in build_command(app).params if one.name == "quiet")
-    option.callback = _hide_if_asked
+    option.callback = _apply_quiet
     return option
 
 
-def _hide_if_asked(ctx: Any, param: Any, asked: bool) -> bool:  # noqa: ARG001
+def _apply_quiet(ctx: Any, param: Any, asked: bool) -> bool:  # noqa: ARG001
     if asked:
         hide_progress()
     return asked
@@ -102,6 +102,6 @@ class LazyCommands(TyperGroup):
         """The command that is called, as it is defined."""
         name, _, rest = super().resolve_command(ctx, args)
         command = None if name is None else load_command(name)
-        if name is not None and name not in SILENT:
-            ctx.with_resource(heartbeats(name))
+        if name is not None and name not in WITHOUT_HEARTBEAT:
+            ctx.with_resource(heartbeat(name))
         return name, command, rest

@@ -28,7 +28,7 @@ app = typer.Typer(
 State = Annotated[Path, typer.Option("--state-directory", help="of a client that does not run; or a copy of it")]
 Records = Annotated[Path | None, typer.Option("--records-directory", help="LPSFED_CLIENT_RECORDS_DIRECTORY, if set")]
 Key = Annotated[Path | None, typer.Option("--signing-key-file", help="by default NAME.key in the state directory")]
-UNCHECKED = "; without the client's key, or without heads: who wrote them is not known"
+UNAUTHENTICATED = "; without the client's key, or without heads: who wrote them is not known"
 
 
 @app.command()
@@ -61,7 +61,7 @@ def verify(
     came = [arrival for file in arrivals or () for arrival in read_arrivals(file)]
     places = [str(file) for file in arrivals or ()]
     if operator_token_file is not None:
-        came += _ask_arrivals(aggregator_url, operator_token_file, ca)
+        came += _fetch_arrivals(aggregator_url, operator_token_file, ca)
         places.append(aggregator_url)
     remade = _remake_signatures(came, ", ".join(places), key) if places else None
     verification = verify_records(state_directory, key, records_directory)
@@ -71,14 +71,14 @@ def verify(
         print_json({"whole": not faults, **asdict(verification), "faults": faults, **signatures})
     else:
         lines = ", ".join(f"{name} {count:,}" for name, count in verification.entries.items())
-        whole = f"whole: {lines} entries{'' if verification.authentic else UNCHECKED}"
+        whole = f"whole: {lines} entries{'' if verification.authentic else UNAUTHENTICATED}"
         good = whole if remade is None else f"{whole}\n{remade.describe()}"
         OUT.print("\n".join(faults) or good, soft_wrap=True, markup=False)
     if faults:
         raise typer.Exit(1)
 
 
-def _ask_arrivals(url: str, token_file: Path, authority: Path | None) -> tuple[ArrivalOut, ...]:
+def _fetch_arrivals(url: str, token_file: Path, authority: Path | None) -> tuple[ArrivalOut, ...]:
     """What arrived, by the operator's API. SettingsError for an address or a token that is none."""
     import httpx
 

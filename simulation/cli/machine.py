@@ -26,10 +26,10 @@ def doctor(
     as_json: options.AsJson = False,
 ) -> None:
     """Check Python, packages, device, disk, ports, shard, settings with their certificates, and the aggregator."""
-    from simulation.operating.doctor import check_aggregator, examine_machine
+    from simulation.operating.doctor import check_aggregator, check_machine
 
     wanted = tuple(require_port("--port", port) for port in ports or (8800, 8801))
-    checks = examine_machine(shard=shard, folder=folder, ports=wanted, settings=settings)
+    checks = check_machine(shard=shard, folder=folder, ports=wanted, settings=settings)
     if aggregator_url is not None:
         checks.append(check_aggregator(aggregator_url, call.calling(), settings))
     if as_json:

@@ -10,7 +10,7 @@ import typer
 
 from shared.errors import ConflictError, FederationError, NotFoundError, ProtocolError, SettingsError, UnavailableError
 from simulation.cli.options import AsJson, Authority, print_json
-from simulation.reports.terminal import OUT, tell_on_stderr, word_table
+from simulation.reports.terminal import OUT, print_on_stderr, word_table
 
 if TYPE_CHECKING:
     import httpx
@@ -71,18 +71,18 @@ def accept(
 
     with _open_client(silo, client_url, operator_key_file, ca) as http:
         found = MembersOut.model_validate(_ask(http, "GET"))
-        chosen = _choose_waiting(found, names)
+        chosen = _choose_new_members(found, names)
         if not as_json:
-            _print_waiting(found, chosen)
+            _print_new_members(found, chosen)
         if chosen and (yes or _confirm()):
             keys = AcceptedMembersIn(keys={one.client: one.key for one in chosen})
             found = MembersOut.model_validate(_ask(http, "POST", keys))
-            tell_on_stderr(f"accepted: {', '.join(one.client for one in chosen)}")
+            print_on_stderr(f"accepted: {', '.join(one.client for one in chosen)}")
     if as_json:
         print_json(found.model_dump(mode="json", exclude_none=True))
 
 
-def _choose_waiting(found: MembersOut, names: list[str] | None) -> list[MemberKeyOut]:
+def _choose_new_members(found: MembersOut, names: list[str] | None) -> list[MemberKeyOut]:
     """Those whom the silo has not agreed to. NotFoundError for a name that is none of them."""
     open_ones = {one.client: one for one in (*found.members, *found.waiting) if not one.agreed}
     if unknown := [name for name in names or () if name not in open_ones]:
@@ -91,7 +91,7 @@ def _choose_waiting(found: MembersOut, names: list[str] | None) -> list[MemberKe
     return [one for name, one in sorted(open_ones.items()) if not names or name in names]
 
 
-def _print_waiting(found: MembersOut, chosen: list[MemberKeyOut]) -> None:
+def _print_new_members(found: MembersOut, chosen: list[MemberKeyOut]) -> None:
     if not chosen:
         return OUT.print("nobody waits for this silo's consent", soft_wrap=True)
     table = word_table("new member", "fingerprint of its key", whole=("fingerprint of its key",))

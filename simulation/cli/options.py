@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from simulation.datasets.splits import SplitKind
     from simulation.graphs.read import GraphOptions
 
-INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
+INTERRUPTED_CODE = 130  # as a shell reports a command that Ctrl-C ended
 LIST_FILES = (".parquet", ".csv", ".ndjson")  # the names of simulation.operating.lists_file.SINKS
-USUAL_DRAWS = 4  # client_service.joining_value.forecast.DRAWS
+DEFAULT_DRAWS = 4  # client_service.joining_value.forecast.DRAWS
 
 
 class Method(StrEnum):
@@ -71,7 +71,7 @@ class StrategyName(StrEnum):
     fedgsp = "fedgsp"
 
 
-WHICH_STRATEGY = typer.Option(metavar="<name>", help=", ".join(StrategyName))
+STRATEGY_OPTION = typer.Option(metavar="<name>", help=", ".join(StrategyName))
 
 
 class PresetName(StrEnum):
@@ -130,7 +130,7 @@ class Share(StrEnum):
     both = "both"
 
 
-class Accepted(StrEnum):
+class AcceptChoice(StrEnum):
     """What a silo that joins lets leave, where the federation sums."""
 
     parameters = "parameters"
@@ -197,15 +197,15 @@ Rules = Annotated[
     ),
 ]
 Preset = Annotated[PresetName, typer.Option(metavar="<name>", help=", ".join(PresetName))]
-TASKS = "items: lists for users; sessions: what comes next in a visit; nodes: labels in a graph"
-Task = Annotated[TaskName, typer.Option("--task", help=TASKS)]
+TASK_HELP = "items: lists for users; sessions: what comes next in a visit; nodes: labels in a graph"
+Task = Annotated[TaskName, typer.Option("--task", help=TASK_HELP)]
 TaskOrNone = Annotated[
-    TaskName | None, typer.Option("--task", help=f"{TASKS}; by default what the data are, else items")
+    TaskName | None, typer.Option("--task", help=f"{TASK_HELP}; by default what the data are, else items")
 ]
-Strategy = Annotated[StrategyName, WHICH_STRATEGY]
-StrategyOrNone = Annotated[StrategyName | None, WHICH_STRATEGY]
+Strategy = Annotated[StrategyName, STRATEGY_OPTION]
+StrategyOrNone = Annotated[StrategyName | None, STRATEGY_OPTION]
 Clients = Annotated[int, typer.Option(min=1, help="number of clients")]
-ClientsOfCut = Annotated[
+ClientsOrNone = Annotated[
     int | None,
     typer.Option(
         "--clients",
@@ -214,7 +214,7 @@ ClientsOfCut = Annotated[
         help=f"number of clients, by default {USUAL_CLIENTS}; of a folder of shards as many as it has",
     ),
 ]
-WhichScenario = Annotated[
+Scenario = Annotated[
     ScenarioName | None,
     typer.Option(
         "--scenario",
@@ -229,7 +229,7 @@ Small = Annotated[
 MatchItems = Annotated[
     bool, typer.Option("--match-items", help="of --scenario ids-differ: silos match their own ids by titles before")
 ]
-Number = Annotated[int, typer.Option("--partition", min=0, help="p: 0 is deterministic, others draw anew")]
+PartitionNumber = Annotated[int, typer.Option("--partition", min=0, help="p: 0 is deterministic, others draw anew")]
 How = Annotated[
     Method | None,
     typer.Option(
@@ -253,7 +253,7 @@ MinRating = Annotated[
     float | None,
     typer.Option(help="of a liking; by default of a file 4 of 5 or 8 of 10, of a data set in a folder any; 0: any"),
 ]
-KindOfRating = Annotated[
+RatingKindChoice = Annotated[
     RatingKindName | None,
     typer.Option(
         "--rating-kind", metavar="<kind>", help=f"what ratings are: {', '.join(RatingKindName)}; by default found"
@@ -343,10 +343,10 @@ class DivisionFlags:
     """How a data set is divided among clients, and each user's interactions by split."""
 
     method: How = None
-    number: Number = 0
+    number: PartitionNumber = 0
     split: SplitChoice = None
     split_seed: SplitSeed = 0
-    scenario: WhichScenario = None
+    scenario: Scenario = None
     match_items: MatchItems = False
     small: Small = None
 
@@ -356,7 +356,7 @@ class FileFlags:
     """How a file of interactions, or the files of a graph, are read."""
 
     min_rating: MinRating = None
-    rating_kind: KindOfRating = None
+    rating_kind: RatingKindChoice = None
     columns: Columns = None
     delimiter: Delimiter = None
     edges: Edges = None
@@ -460,23 +460,23 @@ def _parse_reading(
     return pairs, mark
 
 
-def text_or(flag: StrEnum | None, usual: str) -> str:
+def value_or_default(flag: StrEnum | None, usual: str) -> str:
     """What was asked for, else what is usual."""
     return usual if flag is None else flag.value
 
 
-def given_flags(flags: dict[str, Any]) -> dict[str, Any]:
+def drop_unset_flags(flags: dict[str, Any]) -> dict[str, Any]:
     """The flags that were set; an enumeration as its text."""
     plain = {name: flag.value if isinstance(flag, StrEnum) else flag for name, flag in flags.items()}
     return {name: flag for name, flag in plain.items() if flag is not None}
 
 
-def can_ask() -> bool:
+def is_interactive() -> bool:
     """Is somebody at a terminal who can be asked?"""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def method_changes(changes: list[str] | None, basis: BasisFlags) -> dict[str, Any]:
+def parse_method_changes(changes: list[str] | None, basis: BasisFlags) -> dict[str, Any]:
     """The method's settings that --set and the flags of the common basis change. SettingsError for a flag of another
     kind of basis than is asked for."""
     kind, rank, rounds = basis.common_basis, basis.rank, basis.basis_rounds

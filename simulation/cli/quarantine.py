@@ -49,7 +49,7 @@ def show(
 
 @app.command("set")
 @options.spread_records
-def impose(
+def set_quarantine(
     name: Name,
     operator_token_file: options.OperatorToken,
     reason: Annotated[str, typer.Option(help="for operators; the client is not told it")],

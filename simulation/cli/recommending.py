@@ -64,13 +64,13 @@ def recommend(
     place = given.change(client_url, application_key_file, shard)
     asked = _choose_users(users, users_file, place, everyone=everyone)
     with open_silo(place.url, place.read_key(), ca) as client:
-        lists = _count_unknown(client.recommend_users(asked, **wanted), strict=strict)
+        lists = _report_unknown(client.recommend_users(asked, **wanted), strict=strict)
         if out is not None:
-            _save(lists, len(asked), out, as_json=as_json)
+            _save_lists(lists, len(asked), out, as_json=as_json)
         else:
             with step("asking for the lists") if strict else nullcontext():
                 collected = list(lists) if strict else lists
-            _show(collected, as_json=as_json)
+            _print_lists(collected, as_json=as_json)
 
 
 def _choose_users(
@@ -93,7 +93,7 @@ def _read_users(file: Path | None) -> list[str]:
     return read_id_list(file, "user").to_list()
 
 
-def _count_unknown(lists: Iterable[Recommendations], *, strict: bool) -> Iterator[Recommendations]:
+def _report_unknown(lists: Iterable[Recommendations], *, strict: bool) -> Iterator[Recommendations]:
     """The lists as they come, and in the end how many users the silo does not know, who get popular items."""
     count = unknown = 0
     for one in lists:
@@ -106,7 +106,7 @@ def _count_unknown(lists: Iterable[Recommendations], *, strict: bool) -> Iterato
         ERR.print(f"- {said}: they get popular items", soft_wrap=True)
 
 
-def _save(lists: Iterable[Recommendations], total: int, out: Path, *, as_json: bool) -> None:
+def _save_lists(lists: Iterable[Recommendations], total: int, out: Path, *, as_json: bool) -> None:
     from simulation.operating.lists_file import save_lists
 
     with count_bar("users", total, shown=not as_json) as advance:
@@ -122,7 +122,7 @@ def _save(lists: Iterable[Recommendations], total: int, out: Path, *, as_json: b
     ERR.print(f"{out}: lists of {count:,} users", soft_wrap=True)
 
 
-def _show(lists: Iterable[Recommendations], *, as_json: bool) -> None:
+def _print_lists(lists: Iterable[Recommendations], *, as_json: bool) -> None:
     if as_json:
         return options.print_json([asdict(one) for one in lists])
     for one in lists:

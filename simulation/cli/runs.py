@@ -15,8 +15,8 @@ from shared.errors import ConflictError, FederationError, NotFoundError
 from shared.words import count_noun
 from simulation.cli import options
 from simulation.operating.operator_calls import PATIENCE_SECONDS
-from simulation.progress import tell_progress
-from simulation.reports.terminal import OUT, round_lines, tell_on_stderr
+from simulation.progress import print_progress
+from simulation.reports.terminal import OUT, print_on_stderr, round_lines
 
 if TYPE_CHECKING:
     from shared.protocol.schemas import RunHistoryOut
@@ -65,18 +65,18 @@ def run(
     from shared.protocol.schemas import RunIn
     from shared.sums import is_basis, list_sums
     from simulation.operating.operator import (
-        adopt_declared,
-        agree_on_basis,
+        apply_declared_sums,
         describe_sum,
         fetch_federation,
         fetch_run,
         follow_run,
-        hold_sums,
         list_members,
         list_runs,
+        resolve_basis,
+        run_sums,
+        shares_sums_alone,
+        start_or_follow_run,
         start_run,
-        start_run_if_none,
-        trains_nothing,
     )
     from simulation.operating.operator_calls import open_operator
 
@@ -87,47 +87,49 @@ def run(
         "clients": clients,
         "quorum": quorum,
         "deadline_seconds": deadline_seconds,
-        "method": method_settings(preset.value, **options.method_changes(changes, basis)),
+        "method": method_settings(preset.value, **options.parse_method_changes(changes, basis)),
         "changing_members": changing_members,
     }
     request = validate_settings(RunIn, asked)
     accesses = _read_accesses(silo)
     calling = call.calling()
-    words = OperatorWords(operator_token_file, aggregator_url, call)
+    words = OperatorFlags(operator_token_file, aggregator_url, call)
     with (
         open_operator(aggregator_url, operator_token_file, calling, patience=wait_seconds) as operator,
-        _explain_going_on(operator, words) as note,
+        _explain_active_run(operator, words) as note,
     ):
         if request.method.basis.kind != "off":
-            request = request.model_copy(update={"method": agree_on_basis(operator, request.method)})
+            request = request.model_copy(update={"method": resolve_basis(operator, request.method)})
         if as_declared or rounds is None:
             federation = fetch_federation(operator)
-            request = adopt_declared(request, federation, basis=as_declared, rounds=rounds is None)
+            request = apply_declared_sums(request, federation, basis=as_declared, rounds=rounds is None)
         if accesses:
             _require_members(operator, accesses, {one.client for one in list_members(operator)})
         before = {one.run for one in list_runs(operator)} if list_sums(request.method) else set[str]()
         with round_lines(shown=not as_json) as observe:
-            request, held = hold_sums(operator, request, note(observe), renew=renew_basis)
+            request, held = run_sums(operator, request, note(observe), renew=renew_basis)
         summed = [fetch_run(operator, one.run) or one for one in held]
         for one in summed if not as_json else ():
-            tell_progress(describe_sum(one) or one.run)
+            print_progress(describe_sum(one) or one.run)
         made = [one for one in summed if is_basis(one.request.method.basis) or one.request.makes_models]
-        if made and trains_nothing(operator):
+        if made and shares_sums_alone(operator):
             history = made[-1]
             if history.run in before:
-                tell_progress(f"{history.run} had finished before, and nothing was summed now: --renew-basis sums anew")
+                print_progress(
+                    f"{history.run} had finished before, and nothing was summed now: --renew-basis sums anew"
+                )
         else:
-            started = start_run_if_none(operator, request) if if_none else start_run(operator, request)
+            started = start_or_follow_run(operator, request) if if_none else start_run(operator, request)
             with round_lines(shown=not as_json) as observe:
                 note(ignore_history)(started)
                 history = follow_run(operator, started.run, note(observe))
     if as_json:
         return options.print_json(history.model_dump(mode="json"))
-    lines = _await_lines(accesses, history.run)
+    lines = _await_results(accesses, history.run)
     rounds_held = count_noun(len(history.rounds), "round")
-    tell_progress(f"{history.run} is over after {rounds_held}; each silo answers by the best model it has had")
+    print_progress(f"{history.run} is over after {rounds_held}; each silo answers by the best model it has had")
     if not lines:
-        tell_progress(
+        print_progress(
             "what it brought a silo: on the silo's own machine, lpsfed worth --silo NAME/silo.toml, or its page"
         )
     for line in lines:
@@ -150,17 +152,17 @@ def _require_members(operator: Operator, accesses: list[SiloAccess], names: Coll
     require_members(accesses, fetch_federation(operator).aggregator, names)
 
 
-def _await_lines(accesses: list[SiloAccess], run: str) -> list[str]:
+def _await_results(accesses: list[SiloAccess], run: str) -> list[str]:
     """What the run has brought each silo, once it has judged it."""
     if not accesses:
         return []
-    from simulation.operating.silo_worth import await_worth
+    from simulation.operating.silo_worth import wait_for_worth
 
-    return [await_worth(access, run).line for access in accesses]
+    return [wait_for_worth(access, run).line for access in accesses]
 
 
 @dataclass(frozen=True)
-class OperatorWords:
+class OperatorFlags:
     """How a command that asks the same aggregator as the same operator is written."""
 
     token_file: Path
@@ -191,7 +193,7 @@ def ignore_history(history: RunHistoryOut) -> None:
 
 
 @contextmanager
-def _explain_going_on(operator: Operator, words: OperatorWords) -> Iterator[Callable[[Observe], Observe]]:
+def _explain_active_run(operator: Operator, words: OperatorFlags) -> Iterator[Callable[[Observe], Observe]]:
     """Where Ctrl-C ends the command, or another run is active, say how to follow that run and how to end it."""
     from shared.protocol.schemas import ENDED
     from simulation.operating.operator import latest_run
@@ -217,11 +219,11 @@ def _explain_going_on(operator: Operator, words: OperatorWords) -> Iterator[Call
         raise ConflictError(f"{error}\n{words.hint(active.run)}") from None
     except KeyboardInterrupt:
         if seen:
-            tell_on_stderr(f"interrupted: {seen[0].run} goes on without this command")
-            tell_on_stderr(words.hint(seen[0].run))
+            print_on_stderr(f"interrupted: {seen[0].run} goes on without this command")
+            print_on_stderr(words.hint(seen[0].run))
         else:
-            tell_on_stderr(f"interrupted: whether a run has begun says {words.command('status')}")
-        raise typer.Exit(options.INTERRUPTED) from None
+            print_on_stderr(f"interrupted: whether a run has begun says {words.command('status')}")
+        raise typer.Exit(options.INTERRUPTED_CODE) from None
 
 
 @options.spread_records
@@ -249,10 +251,10 @@ def status(
 
     accesses = _read_accesses(silo)
     calling = call.calling()
-    words = OperatorWords(operator_token_file, aggregator_url, call)
+    words = OperatorFlags(operator_token_file, aggregator_url, call)
     with (
         open_operator(aggregator_url, operator_token_file, calling) as operator,
-        _explain_going_on(operator, words) as note,
+        _explain_active_run(operator, words) as note,
     ):
         history = fetch_run(operator, run)
         if accesses:  # also silos that have joined since the run

@@ -15,17 +15,17 @@ from shared.errors import SettingsError
 from shared.files import PUBLIC, create_secret, replace_file
 from shared.web.address import require_guarded
 from simulation.cli import options
-from simulation.reports.terminal import tell_on_stderr
+from simulation.reports.terminal import print_on_stderr
 
 if TYPE_CHECKING:
     from aggregator_service.settings import AggregatorSettings
 
-OF_INVITING = ("invite", "url", "ca", "allow_http", "detach")
+INVITATION_OPTIONS = ("invite", "url", "ca", "allow_http", "detach")
 """Options of `lpsfed aggregator` that are no settings of the service."""
-NETWORK = "unifilter"
+DEFAULT_GRAPH_MODEL = "unifilter"
 """What silos of graphs train where the strategy trains and nobody says a model."""
 MODEL = "LPSFED_AGGREGATOR_METHOD__MODEL"
-OF_SHARING = ("LPSFED_AGGREGATOR_SHARE", "LPSFED_AGGREGATOR_METHOD")
+SHARING_VARIABLES = ("LPSFED_AGGREGATOR_SHARE", "LPSFED_AGGREGATOR_METHOD")
 """How variables begin by which an operator has said what is shared."""
 PortCertificate = Annotated[Path | None, typer.Option(help="PEM; with it the port speaks TLS")]
 PortKey = Annotated[Path | None, typer.Option(help="PEM, the certificate's")]
@@ -75,36 +75,36 @@ def aggregator(
 
     With a state directory and no operator token, the token is made there: operator.token.
     """
-    flags = options.given_flags(locals())  # before anything else has a name here
+    flags = options.drop_unset_flags(locals())  # before anything else has a name here
     from aggregator_service.__main__ import serve as serve_aggregator
     from aggregator_service.settings import aggregator_settings
     from shared.web.address import write_address
-    from simulation.joining.detached import require_free_port, serve_detached
+    from simulation.joining.background import require_free_port, serve_in_background
     from simulation.operating.text_files import read_small_file
 
-    flags = {name: value for name, value in flags.items() if name not in OF_INVITING}
-    flags = _earlier_choice(flags) | flags
+    flags = {name: value for name, value in flags.items() if name not in INVITATION_OPTIONS}
+    flags = _load_saved_choice(flags) | flags
     words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     if _lacks_content(flags):
         flags["method"] = WITHOUT_CONTENT
-    if (listed := flags.pop("nodes", None) or _find_earlier_names(flags)) is not None:
+    if (listed := flags.pop("nodes", None) or _find_saved_names(flags)) is not None:
         flags |= read_node_names(listed, flags.get("strategy"))
-        if flags["strategy"] == "local" and not _said_by_environment():
+        if flags["strategy"] == "local" and not _is_set_by_environment():
             flags.setdefault("share", options.Share.sums.value)  # by itself the strategy shares nothing
     if (answer := _ask_share(flags)) is not None:
         flags["share"] = answer
-    if (token := _token_file(flags)) is not None:
+    if (token := _choose_token_file(flags)) is not None:
         aggregator_settings(**flags, operator_token=secrets.token_hex())  # nothing is made for what cannot start
         if create_secret(token):
-            tell_on_stderr(f"{token}: made; who has it operates this aggregator")
+            print_on_stderr(f"{token}: made; who has it operates this aggregator")
         flags["operator_token_file"] = token
     settings = aggregator_settings(**flags)
-    if listed is not None and listed.resolve() != (settings.state_directory / NAMES).resolve():
+    if listed is not None and listed.resolve() != (settings.state_directory / NODES_FILE).resolve():
         settings.state_directory.mkdir(parents=True, exist_ok=True)
-        replace_file(settings.state_directory / NAMES, listed.read_bytes(), PUBLIC)  # for the next start
+        replace_file(settings.state_directory / NODES_FILE, listed.read_bytes(), PUBLIC)  # for the next start
     if settings.share is not None:
-        _keep_choice(settings)
-        tell_on_stderr(_describe_share(settings))
+        _save_choice(settings)
+        print_on_stderr(_describe_share(settings))
     address = write_address(settings.host, settings.port, tls=settings.tls_certificate is not None)
     authority = None if ca is None else read_small_file(ca, "a certificate")
     if invite:
@@ -115,14 +115,14 @@ def aggregator(
         return serve_aggregator(settings)
     log = settings.state_directory / "aggregator.log"
     settings.state_directory.mkdir(parents=True, exist_ok=True)
-    pid = serve_detached(["aggregator", *words], log, settings)
+    pid = serve_in_background(["aggregator", *words], log, settings)
     _write_invitations(settings, invite, url, authority)
-    tell_on_stderr(f"{address} answers until `kill {pid}`; log: {log}")
+    print_on_stderr(f"{address} answers until `kill {pid}`; log: {log}")
     if settings.operator_token_file is not None:
-        tell_on_stderr(f"its page is for the user operator; the password is in {settings.operator_token_file}")
+        print_on_stderr(f"its page is for the user operator; the password is in {settings.operator_token_file}")
 
 
-QUESTION = """What do the silos share?
+SHARE_QUESTION = """What do the silos share?
   parameters  two small networks, trained in rounds and averaged: the least that can leave a silo; it seldom helps
   sums        masked statistics of the items and of their titles and attributes: everybody learns how often each
               item, and which items, words and categories together are bought over all silos, nobody one silo's;
@@ -132,17 +132,17 @@ QUESTION = """What do the silos share?
 
 
 WITHOUT_CONTENT = {"sums": {"content": {"kind": "off"}}}
-CHOICE, LISTED, NAMES = "share.json", "items.txt", "nodes.json"
-OF_BEFORE = (
+SHARE_FILE, ITEMS_FILE, NODES_FILE = "share.json", "items.txt", "nodes.json"
+EARLIER_VERSION = (
     "expected a federation whose silos send sums alone, got one of an earlier version, whose silos send untrained"
     " networks too: start it with --share both and LPSFED_AGGREGATOR_METHOD__STRATEGY__TRAIN=false, or make a new one"
 )
 
 
-def _find_earlier_names(flags: Mapping[str, Any]) -> Path | None:
+def _find_saved_names(flags: Mapping[str, Any]) -> Path | None:
     """Finds the file of names with which an earlier start has begun this federation."""
     folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
-    path = None if folder is None else Path(folder) / NAMES
+    path = None if folder is None else Path(folder) / NODES_FILE
     return path if path is not None and path.is_file() else None
 
 
@@ -163,22 +163,22 @@ def read_node_names(path: Path, strategy: str | None) -> dict[str, Any]:
     found = validate_settings(NodeSettings, names)
     if found.features == 0 or found.classes < 2:
         raise SettingsError(f"--nodes: expected one feature and two classes or more in {path}, got fewer")
-    usual = method_settings("nodes").model if strategy in (None, "local") else NETWORK
+    usual = method_settings("nodes").model if strategy in (None, "local") else DEFAULT_GRAPH_MODEL
     model = {} if MODEL in os.environ else {"model": usual}
     return {"strategy": strategy or "local", "method": {**model, "nodes": found.model_dump(exclude_unset=True)}}
 
 
-def _earlier_choice(flags: Mapping[str, Any]) -> dict[str, Any]:
+def _load_saved_choice(flags: Mapping[str, Any]) -> dict[str, Any]:
     """What an earlier start with this state directory has said of what is shared; nothing where it is said now."""
     folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
     if folder is None or "share" in flags or "LPSFED_AGGREGATOR_SHARE" in os.environ:
         return {}
-    path = Path(folder) / CHOICE
+    path = Path(folder) / SHARE_FILE
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
-        listed = {"catalogue": Path(folder) / LISTED} if kept["listed"] else {}
+        listed = {"catalogue": Path(folder) / ITEMS_FILE} if kept["listed"] else {}
         if kept["share"] == "sums" and not kept.get("alone", False):
-            raise SettingsError(f"{path}: {OF_BEFORE}")
+            raise SettingsError(f"{path}: {EARLIER_VERSION}")
         return {"share": str(kept["share"]), **listed}
     except FileNotFoundError:
         return {}
@@ -190,36 +190,36 @@ def _lacks_content(flags: Mapping[str, Any]) -> bool:
     """Checks if an earlier version began this federation, without the content sums that --share sums declares now."""
     folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
     try:
-        kept = json.loads((Path(folder) / CHOICE).read_text(encoding="utf-8")) if folder is not None else {}
+        kept = json.loads((Path(folder) / SHARE_FILE).read_text(encoding="utf-8")) if folder is not None else {}
     except (OSError, ValueError):
         return False
     return isinstance(kept, dict) and kept.get("share") in ("sums", "both") and not kept.get("content", False)
 
 
-def _keep_choice(settings: AggregatorSettings) -> None:
+def _save_choice(settings: AggregatorSettings) -> None:
     """For the next start, which would otherwise be of another federation than its silos have joined."""
     folder, given = settings.state_directory, settings.catalogue
     folder.mkdir(parents=True, exist_ok=True)
-    if given is not None and given.resolve() != (folder / LISTED).resolve():
-        replace_file(folder / LISTED, given.read_bytes(), PUBLIC)
+    if given is not None and given.resolve() != (folder / ITEMS_FILE).resolve():
+        replace_file(folder / ITEMS_FILE, given.read_bytes(), PUBLIC)
     kept = {"share": settings.share, "listed": given is not None, "alone": settings.share == "sums", "content": True}
     if _lacks_content({"state_directory": folder}):
         kept["content"] = False
-    replace_file(folder / CHOICE, json.dumps(kept).encode(), PUBLIC)
+    replace_file(folder / SHARE_FILE, json.dumps(kept).encode(), PUBLIC)
 
 
-def _said_by_environment() -> bool:
-    return any(name.upper().startswith(OF_SHARING) for name in os.environ)
+def _is_set_by_environment() -> bool:
+    return any(name.upper().startswith(SHARING_VARIABLES) for name in os.environ)
 
 
 def _ask_share(flags: Mapping[str, Any]) -> str | None:
     """The answer of whoever is at the terminal; None where it is said already, or nobody can be asked."""
-    if "share" in flags or _said_by_environment() or not options.can_ask():
+    if "share" in flags or _is_set_by_environment() or not options.is_interactive():
         return None
-    tell_on_stderr(QUESTION.rstrip())
+    print_on_stderr(SHARE_QUESTION.rstrip())
     known = [one.value for one in options.Share]
     while (answer := str(typer.prompt("share", default=options.Share.parameters.value, err=True)).strip()) not in known:
-        tell_on_stderr(f"expected one of {', '.join(known)}")
+        print_on_stderr(f"expected one of {', '.join(known)}")
     return answer
 
 
@@ -248,10 +248,10 @@ def _write_invitations(
     from simulation.joining.invite import write_invitations
 
     for path in write_invitations(settings, names or (), url, Path(), authority):
-        tell_on_stderr(f"{path}: an invitation, for that silo alone")
+        print_on_stderr(f"{path}: an invitation, for that silo alone")
 
 
-def _token_file(flags: Mapping[str, Any]) -> Path | None:
+def _choose_token_file(flags: Mapping[str, Any]) -> Path | None:
     """Where the token lies, or is to be made; None where the operator says which it is."""
     folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
     said = {name for name in ("OPERATOR_TOKEN", "OPERATOR_TOKEN_FILE") if f"LPSFED_AGGREGATOR_{name}" in os.environ}
@@ -280,7 +280,7 @@ def client(
     tls_client_authority: PortAuthority = None,
 ) -> None:
     """Serve one silo's client. Settings also come from LPSFED_CLIENT_* and a TOML file; flags win."""
-    flags = options.given_flags(locals())  # before anything else has a name here
+    flags = options.drop_unset_flags(locals())  # before anything else has a name here
     from client_service.__main__ import serve as serve_client
     from client_service.settings import client_settings
 

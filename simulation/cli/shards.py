@@ -38,7 +38,7 @@ def append(
     min_rating: Annotated[
         float | None, typer.Option(help="of a liking in this file; by default as the shard was made with")
     ] = None,
-    rating_kind: options.KindOfRating = None,
+    rating_kind: options.RatingKindChoice = None,
     columns: options.Columns = None,
     delimiter: options.Delimiter = None,
     as_json: AsJson = False,
@@ -107,17 +107,19 @@ def erase(
     def erase_chosen(shard: Shard) -> Shard:
         counts.append(count_unknown(shard, keys))
         if strict and counts[0][0]:
-            raise DataError(f"shard erase: expected all in the shard, {_say_unknown(counts[0], keys)}: nothing changed")
+            raise DataError(
+                f"shard erase: expected all in the shard, {_describe_unknown(counts[0], keys)}: nothing changed"
+            )
         return erase_users(shard, ids) if events is None else erase_events(shard, keys, events)
 
     with step("changing the shard"):
         before, after = change_shard(folder, erase_chosen)
     if counts[0][0] and not as_json:
-        print_notes([_say_unknown(counts[0], keys)])
+        print_notes([_describe_unknown(counts[0], keys)])
     _print_change(before, after, as_json=as_json, unknown=counts[0][0])
 
 
-def _say_unknown(counts: tuple[int, int], keys: pl.DataFrame) -> str:
+def _describe_unknown(counts: tuple[int, int], keys: pl.DataFrame) -> str:
     missing, asked = counts
     return f"{missing:,} of {count_noun(asked, 'user' if keys.width == 1 else 'interaction')} are not in the shard"
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Url = Annotated[str, typer.Option("--client-url", help="of the client")]
 OperatorKey = Annotated[Path, typer.Option(help="whose content is the silo's operator key")]
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def _wait_for_refresh(silo: Client, number: int | None) -> ShardRefresh:
         standing = silo.read_refresh()
         if standing.phase == "idle" if number is None else (standing.last_ended or 0) >= number:
             return standing
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _describe_refresh(standing: ShardRefresh) -> str:

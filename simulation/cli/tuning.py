@@ -12,13 +12,13 @@ from rich import box
 from rich.table import Table
 
 from simulation.cli import options
-from simulation.reports.terminal import ERR, OUT, count_bar, tell_on_stderr
+from simulation.reports.terminal import ERR, OUT, count_bar, print_on_stderr
 
 if TYPE_CHECKING:
     from shared.method.settings import MethodSettings
     from simulation.tuning.search import Search
 
-USUAL = ("--task items", "--preset default")  # need not be said
+DEFAULT_FLAGS = ("--task items", "--preset default")  # need not be said
 
 
 @options.spread_records
@@ -29,7 +29,7 @@ def tune(
     task: options.TaskOrNone = None,
     trials: Annotated[int, typer.Option(min=1, help="in all, those of an earlier call included")] = 20,
     rounds: Annotated[int, typer.Option(min=1, help="of each trial")] = 5,
-    clients: options.ClientsOfCut = None,
+    clients: options.ClientsOrNone = None,
     preset: Annotated[options.PresetName | None, typer.Option(help="by default the task's")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     changes: options.Changes = None,
@@ -51,7 +51,7 @@ def tune(
     options.ensure_folder(out)
     task = options.choose_task(task, data, file)
     fixed, doing = options.parse_pairs(changes or []), simulated_task(task.value)
-    chosen, named = options.text_or(strategy, doing.strategy), options.text_or(preset, doing.preset)
+    chosen, named = options.value_or_default(strategy, doing.strategy), options.value_or_default(preset, doing.preset)
     base, _ = doing.choose_method(named, chosen, fixed)
     space = search_space(chosen, base, fixed)
     cut = options.choose_cut(data, task, clients, how, file, rules)
@@ -73,8 +73,8 @@ def tune(
         command = _simulate_command(shards.paths[0].parent, best, doing.name, named, fixed)
         OUT.print(command, soft_wrap=True, highlight=False)
     if stopped:
-        tell_on_stderr(f"interrupted: the trials are kept in {out}; the same command goes on")
-        raise typer.Exit(options.INTERRUPTED)
+        print_on_stderr(f"interrupted: the trials are kept in {out}; the same command goes on")
+        raise typer.Exit(options.INTERRUPTED_CODE)
 
 
 def _run_with_bar(plan: Search, out: Path, trials: int, *, shown: bool) -> bool:
@@ -115,6 +115,6 @@ def _values_table(best: Mapping[str, Any], base: MethodSettings) -> Table:
 def _simulate_command(shards: Path, best: Mapping[str, Any], task: str, preset: str, fixed: Mapping[str, str]) -> str:
     """The simulation with the best settings, on one line to be copied."""
     chosen = " ".join(f"--set {name}={value}" for name, value in {**fixed, **best["values"]}.items())
-    words = [flag for flag in (f"--task {task}", f"--preset {preset}") if flag not in USUAL]
+    words = [flag for flag in (f"--task {task}", f"--preset {preset}") if flag not in DEFAULT_FLAGS]
     length = f"--rounds {best['rounds']} --seed {best['seed']}"
     return " ".join(["lpsfed simulate", str(shards), f"--strategy {best['strategy']}", *words, length, chosen])

@@ -27,9 +27,9 @@ def worth(
     silo: Annotated[
         Path | None, typer.Option(help="after a run: the silo's settings; tells what the run brought it, by its client")
     ] = None,
-    draws: Annotated[int, typer.Option(min=2, max=32, help="how often the users are cut anew")] = options.USUAL_DRAWS,
+    draws: Annotated[int, typer.Option(min=2, max=32, help="how often the users are cut anew")] = options.DEFAULT_DRAWS,
     min_rating: options.MinRating = None,
-    rating_kind: options.KindOfRating = None,
+    rating_kind: options.RatingKindChoice = None,
     columns: options.Columns = None,
     delimiter: options.Delimiter = None,
     ca: options.Authority = None,
@@ -45,7 +45,7 @@ def worth(
     if (shard is None) == (silo is None):
         raise SettingsError("SHARD: expected a shard before joining, or --silo after a run, got neither or both")
     if silo is not None:
-        return _tell_worth(silo, ca, as_json=as_json)
+        return _print_worth(silo, ca, as_json=as_json)
     assert shard is not None
     from client_service.joining_value.forecast import estimate_worth
     from client_service.joining_value.trials import trainings
@@ -54,7 +54,7 @@ def worth(
 
     least = options.least_rating(min_rating, rating_kind, "usual")
     file_options = options.parse_file_options(columns, delimiter)
-    found = _whole_silo(shard, least, file_options, as_json=as_json) if shard.is_file() else _read_silo(shard)
+    found = _read_file_as_silo(shard, least, file_options, as_json=as_json) if shard.is_file() else _read_silo(shard)
     total = draws * trainings(len(found.user_ids))
     with count_bar("trainings", total, shown=not as_json) as observe:
         estimate = estimate_worth(found, method_settings().cutoff, draws, observe)
@@ -66,7 +66,7 @@ def worth(
         OUT.print(f"- {sentence}", soft_wrap=True)
 
 
-def _tell_worth(silo: Path, ca: Path | None, *, as_json: bool) -> None:
+def _print_worth(silo: Path, ca: Path | None, *, as_json: bool) -> None:
     from simulation.operating.silo_worth import fetch_worth, read_access
 
     found = fetch_worth(read_access(silo), ca)
@@ -82,7 +82,7 @@ def _read_silo(folder: Path) -> Shard:
     return load_shard(folder)
 
 
-def _whole_silo(path: Path, least: LeastRating, file_options: FileOptions, *, as_json: bool) -> Shard:
+def _read_file_as_silo(path: Path, least: LeastRating, file_options: FileOptions, *, as_json: bool) -> Shard:
     """All interactions of a file as one silo's shard, in memory."""
     from simulation.datasets.load import load_dataset
     from simulation.partitioning.partition import build_part, partition_dataset

@@ -20,7 +20,7 @@ from shared.files import PRIVATE, PUBLIC, write_new
 AUTHORITY = "authority"
 LOCAL = ("localhost", "127.0.0.1", "::1")
 DAYS = 365
-BACKDATED = timedelta(minutes=5)  # for machines whose clocks are behind
+CLOCK_SKEW = timedelta(minutes=5)  # for machines whose clocks are behind
 ORGANISATION = "LPSFed development (not for production)"
 
 
@@ -81,7 +81,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _validity_period(days: int, begins: datetime | None = None) -> tuple[datetime, datetime]:
-    first = begins or datetime.now(UTC) - BACKDATED
+    first = begins or datetime.now(UTC) - CLOCK_SKEW
     return first, first + timedelta(days=days)
 
 

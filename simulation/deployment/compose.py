@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 MAIN = "docker-compose.yml"
 ADDED = (".gpu.yml", ".start-interval.yml")  # ends of the names of the files that may be added to it
 MOST_SILOS = 32  # clients on one machine
-IN_POOLS = (
+POOL_SILOS = (
     8  # silos for whose networks an engine's own address pools have room: three for each and four for all, of thirty
 )
-CLOSED, WITH_A_PORT = ("link", "door"), ("loopback",)  # networks of each silo
+CLOSED_NETWORKS, PORT_NETWORKS = ("link", "door"), ("loopback",)  # networks of each silo
 USER = "user-00006"  # a customer of the first shop of the generated chain, whatever the number of shops
 
 
@@ -40,11 +40,11 @@ def compose_files(
     engine chooses.
     """
     from shared.protocol.secure.messages import FEWEST_CLIENTS
-    from simulation.deployment.files import USUAL_SUBNETS, render_template, require_silos
+    from simulation.deployment.files import DEFAULT_SUBNETS, render_template, require_silos
     from simulation.partitioning.sources import number_silos
 
     numbers = number_silos(require_silos(silos, MOST_SILOS, "on one machine"))
-    within = subnets or (USUAL_SUBNETS if silos > IN_POOLS else None)
+    within = subnets or (DEFAULT_SUBNETS if silos > POOL_SILOS else None)
 
     def join_numbered(prefix: str, separator: str) -> str:
         return separator.join(f"{prefix}{number}" for number in numbers)
@@ -62,8 +62,8 @@ def compose_networks(numbers: Sequence[str], within: str | None) -> tuple[Compos
     from simulation.deployment.files import assign_subnets
 
     kinds = {"door": "closed", "watch": "closed", "loopback": "loopback", "loopback-grafana": "loopback"}
-    kinds |= {f"{name}-{number}": "closed" for number in numbers for name in CLOSED}
-    kinds |= {f"{name}-{number}": "loopback" for number in numbers for name in WITH_A_PORT}
+    kinds |= {f"{name}-{number}": "closed" for number in numbers for name in CLOSED_NETWORKS}
+    kinds |= {f"{name}-{number}": "loopback" for number in numbers for name in PORT_NETWORKS}
     stated = {} if within is None else assign_subnets(kinds, within)
     return tuple(ComposeNetwork(name, kind, stated.get(name)) for name, kind in kinds.items())
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 TEMPLATE = "docker-compose.silo.yml"
 SUBNET = "10.202.0.0/28"  # of the client, the exit and, once, `join`
 MOUNTED_CATALOGUE = "/list/catalogue.txt"  # in the container that joins; it keeps a copy in the silo's folder
-USUAL_PORTS = {"http": 80, "https": 443}
-UNPLAIN = set(":$\\\"'#{}[],&*\n")  # what YAML or Compose read as something else in a path
+DEFAULT_PORTS = {"http": 80, "https": 443}
+FORBIDDEN_CHARACTERS = set(":$\\\"'#{}[],&*\n")  # what YAML or Compose read as something else in a path
 IMAGE_USER = (10001, 10001)
 
 
@@ -80,18 +80,18 @@ def write_compose_silo(silo: SiloCompose, invitation: Invitation, out: Path) -> 
 def _template_values(silo: SiloCompose, invitation: Invitation, out: Path) -> dict[str, Any]:
     from simulation.deployment.files import SUBNET_PREFIX, assign_subnets
 
-    address, data = urlsplit(invitation.url), _require_plain(silo.data)
+    address, data = urlsplit(invitation.url), _require_mountable(silo.data)
     (subnet,) = assign_subnets(["link"], silo.subnet).values()
     return {
         "file": out.name,
         "host": address.hostname,
-        "port": address.port or USUAL_PORTS[address.scheme],
+        "port": address.port or DEFAULT_PORTS[address.scheme],
         "bound": f"127.0.0.1:{silo.port}",
-        "folder": _require_plain(silo.folder),
+        "folder": _require_mountable(silo.folder),
         "user": ":".join(map(str, silo.owner)),
         "data": data,
         "data_name": data.name,
-        "catalogue": None if silo.catalogue is None else _require_plain(silo.catalogue),
+        "catalogue": None if silo.catalogue is None else _require_mountable(silo.catalogue),
         "flags": "".join(f", {json.dumps(word)}" for word in _join_flags(silo)),
         "subnet": subnet,
         "exit": subnet[(1 << (32 - SUBNET_PREFIX)) - 2],
@@ -106,9 +106,9 @@ def _join_flags(silo: SiloCompose) -> list[str]:
     return [*rating, *listed, *policy, *(["--allow-http"] if silo.allow_http else [])]
 
 
-def _require_plain(path: Path) -> Path:
+def _require_mountable(path: Path) -> Path:
     found = path.resolve()
-    if wrong := sorted(set(str(found)) & UNPLAIN):
+    if wrong := sorted(set(str(found)) & FORBIDDEN_CHARACTERS):
         raise SettingsError(f"{found}: expected a path that a mount can name, got one with {' '.join(wrong)}")
     return found
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
-USUAL_SUBNETS = "10.201.0.0/16"
+DEFAULT_SUBNETS = "10.201.0.0/16"
 SUBNET_PREFIX = 28  # 13 addresses for containers: the largest network has aggregator, gateway, operator and Prometheus
 BasisKind = Literal["off", "exact", "iterated"]
 
@@ -73,7 +73,7 @@ def _parse_range(within: str) -> IPv4Network:
     try:
         found = ip_network(within)
     except ValueError as error:
-        raise SettingsError(f"--subnets: expected a range such as {USUAL_SUBNETS}, got {within} ({error})") from None
+        raise SettingsError(f"--subnets: expected a range such as {DEFAULT_SUBNETS}, got {within} ({error})") from None
     if not isinstance(found, IPv4Network) or not found.is_private:
         raise SettingsError(f"--subnets: expected private addresses of IPv4, got {within}")
     return found

@@ -21,7 +21,7 @@ KUSTOMIZATION, SCRIPT = "kustomization.yaml", "apply.sh"
 TEMPLATES = {KUSTOMIZATION: "kubernetes-silo.yml", SCRIPT: "kubernetes-silo.sh"}
 START_SECONDS = 300
 MOUNTED_CATALOGUE = "/shards/catalogue.txt"  # beside the shard, where the script puts it
-UNPLAIN = set("\"'`$\\\n")  # in a path that stands in the script
+FORBIDDEN_CHARACTERS = set("\"'`$\\\n")  # in a path that stands in the script
 
 
 @dataclass(frozen=True)
@@ -131,5 +131,5 @@ def _require_usable(settings: ClientSettings, cluster: SiloCluster) -> None:
     if not (cluster.manifests / "base/silo" / KUSTOMIZATION).is_file():
         raise SettingsError(f"--folder: expected the project's k8s/, got {cluster.manifests}")
     for path in (settings.shard, settings.catalogue):
-        if path is not None and (wrong := sorted(set(str(path.resolve())) & UNPLAIN)):
+        if path is not None and (wrong := sorted(set(str(path.resolve())) & FORBIDDEN_CHARACTERS)):
             raise SettingsError(f"{path}: expected a path without {' '.join(wrong)}")

@@ -18,7 +18,7 @@ from shared.sums.content import CONTENT
 from shared.web.pages import size
 from shared.words import count_noun
 
-QUICK = 80_000  # users x items, whose forecast takes a few seconds
+QUICK_PAIRS = 80_000  # users x items, whose forecast takes a few seconds
 
 
 def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
@@ -70,7 +70,7 @@ def _describe_training(strategy: Strategy, declared: Declaration, *, secure: boo
     trained = "as the aggregator sent them, because nothing is trained" if strategy.enough_rounds else "trained"
     once = f"a round: {', '.join((_describe_networks(declared.of_part(TRAINING)), *declared.scalars))}"
     seen = [name for name, scalar in strategy.scalars.items() if scalar.visible or not secure]
-    return f"- leaves too, {once}; {trained}{_describe_seen(seen)}"
+    return f"- leaves too, {once}; {trained}{_describe_visible_scalars(seen)}"
 
 
 def _describe_networks(declared: Declaration) -> str:
@@ -79,11 +79,11 @@ def _describe_networks(declared: Declaration) -> str:
     return f"the networks {' and '.join(groups)} ({size(sent)})"
 
 
-def _describe_seen(scalars: Sequence[str]) -> str:
+def _describe_visible_scalars(scalars: Sequence[str]) -> str:
     return f"; the aggregator reads {' and '.join(scalars)} of this silo by itself" if scalars else ""
 
 
-def describe_lacking_texts(shard: Path, federation: FederationOut) -> Sequence[str]:
+def warn_missing_texts(shard: Path, federation: FederationOut) -> Sequence[str]:
     """Warns a silo that would add zeros to the content sums, in one line; no line for another silo."""
     if CONTENT not in list_sums(federation.method) or federation.task != "items":
         return ()
@@ -114,7 +114,7 @@ def describe_gain(shard: Path, silos: int, task: str) -> str:
     command = f"what `lpsfed worth {shard}` forecasts from its own data alone"
     whole = load_shard(shard)
     users, items = whole.train.shape
-    if users * items > QUICK or len(whole.valid.indices) == 0:
+    if users * items > QUICK_PAIRS or len(whole.valid.indices) == 0:
         return command
     estimate = estimate_worth(whole, method_settings().cutoff, draws=2)
     if estimate.curve is None or estimate.few:

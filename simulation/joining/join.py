@@ -73,9 +73,9 @@ from simulation.sessions.sessions import Sessions
 
 CALL_SECONDS = 30.0
 FIRST_PORT = 8801
-OF_FEDERATION = ("task", "strategy", "secure", "catalogue", "method")
+FEDERATION_SETTINGS = ("task", "strategy", "secure", "catalogue", "method")
 """Settings that follow from what the federation is."""
-OF_PEERS = ("members", "trust_on_first_use", "aggregator_key", "known_members")
+TRUST_SETTINGS = ("members", "trust_on_first_use", "aggregator_key", "known_members")
 """Settings that say whom the silo believes."""
 SETTINGS, MEMBERS, AUTHORITY = "silo.toml", "members.toml", "aggregator-authority.crt"
 APPLICATION, OPERATOR, CATALOGUE, EARLIER = "application.key", "operator.key", "catalogue.txt", "silo.toml.earlier"
@@ -100,7 +100,7 @@ class SiloFolder:
         return self.path / "shard"
 
 
-def require_open(invitation: Invitation, folder: SiloFolder) -> None:
+def require_unexpired(invitation: Invitation, folder: SiloFolder) -> None:
     """SettingsError for one that has expired. A silo that has made its key may have registered it before: it asks."""
     if KeyFiles.of(invitation.name, folder.state).private.exists():
         return
@@ -119,7 +119,7 @@ def require_same_silo(invitation: Invitation, folder: SiloFolder) -> dict[str, A
 
 
 @step("writing the shard")
-def keep_shard(folder: SiloFolder, name: str, dataset: Dataset) -> ShardHead:
+def save_interactions(folder: SiloFolder, name: str, dataset: Dataset) -> ShardHead:
     """The data set as the silo's shard, whole: also a pair whose item occurs in no training pair, for who else has an
     item must not decide what counts of a user. Described items that nobody has met are kept beside the others."""
     items = pl.DataFrame({"item": dataset.events["item"].unique().sort()})
@@ -130,14 +130,14 @@ def keep_shard(folder: SiloFolder, name: str, dataset: Dataset) -> ShardHead:
 
 
 @step("writing the shard")
-def keep_sessions(folder: SiloFolder, name: str, sessions: Sessions) -> tuple[str, ...]:
+def save_sessions(folder: SiloFolder, name: str, sessions: Sessions) -> tuple[str, ...]:
     """All sessions as the silo's shard; what was left out."""
     save_session_shard(folder.shard, replace(build_session_part(name, sessions), name=name))
     return tuple(sessions.notes)
 
 
 @step("writing the shard")
-def keep_nodes(folder: SiloFolder, name: str, graph: NodeShard, rules: GraphRules) -> tuple[str, ...]:
+def save_graph(folder: SiloFolder, name: str, graph: NodeShard, rules: GraphRules) -> tuple[str, ...]:
     """Writes the graph as the silo's shard, and returns what was left out.
 
     A split that the data bring is kept, else one is drawn.
@@ -179,9 +179,9 @@ def enrol_silo(invitation: Invitation, folder: SiloFolder) -> EnrolmentOut:
     for an answer that it has not signed, ProtocolError for another federation than the invitation says.
     """
     pair = kept_pair(invitation.name, folder.state)
-    _keep_authority(invitation, folder)
+    _save_authority(invitation, folder)
     message = prove_enrolment(invitation, read_private(pair.private))
-    with _calling(invitation, folder) as http:
+    with _open_http(invitation, folder) as http:
         try:
             answer = http.post("/v1/enrolments", json=message.model_dump())
         except httpx.TransportError as error:
@@ -199,7 +199,7 @@ def enrol_silo(invitation: Invitation, folder: SiloFolder) -> EnrolmentOut:
     return enrolled
 
 
-def _calling(invitation: Invitation, folder: SiloFolder) -> httpx.Client:
+def _open_http(invitation: Invitation, folder: SiloFolder) -> httpx.Client:
     authority = folder.path / AUTHORITY if invitation.authority else None
     verify, proxy = (
         Calling(authority).context,
@@ -229,7 +229,7 @@ def _read_enrolment(answer: httpx.Response, invitation: Invitation) -> Enrolment
     raise kind(f"{invitation.url}: {detail}")
 
 
-def _keep_authority(invitation: Invitation, folder: SiloFolder) -> None:
+def _save_authority(invitation: Invitation, folder: SiloFolder) -> None:
     if invitation.authority is not None:
         replace_file(folder.path / AUTHORITY, invitation.authority.encode(), PUBLIC)
 
@@ -253,7 +253,7 @@ def choose_catalogue(
     return path
 
 
-def keep_catalogue(folder: SiloFolder, agreed: AgreedSettings, given: Path | None) -> Path | None:
+def copy_catalogue(folder: SiloFolder, agreed: AgreedSettings, given: Path | None) -> Path | None:
     """The silo's copy of the list of items that all silos share; None where it takes part in nothing that needs it."""
     own = folder.path / CATALOGUE
     if not agreed.needs_catalogue or given is None:
@@ -263,7 +263,7 @@ def keep_catalogue(folder: SiloFolder, agreed: AgreedSettings, given: Path | Non
     return own
 
 
-def keep_matches(folder: SiloFolder, given: Path | None) -> None:
+def sign_own_matches(folder: SiloFolder, given: Path | None) -> None:
     """The silo's signed copy of which of its own items are which of the federation's. DataError where two are one."""
     own = folder.path / MATCHES
     if given is not None and not (own.exists() and given.samefile(own)):
@@ -290,7 +290,7 @@ def write_settings(
     members = tuple(sorted({*invitation.members, *enrolled.members}))
     values = silo_values(folder, invitation, agreed, choices, members=members)
     if folder.settings.exists():
-        return replace_settings(folder, _merge(read_toml(folder.settings), values))
+        return replace_settings(folder, _merge_settings(read_toml(folder.settings), values))
     replace_file(folder.path / MEMBERS, registry.to_toml().encode(), PUBLIC)
     replace_settings(folder, values)
 
@@ -303,13 +303,15 @@ def replace_settings(folder: SiloFolder, values: dict[str, Any]) -> None:
     replace_file(folder.settings, write_toml(values).encode(), PUBLIC)
 
 
-def _merge(earlier: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+def _merge_settings(earlier: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """What the federation says is new; all else stays as the silo has it, whom it believes too."""
     same_way = bool(earlier.get("secure")) == bool(values.get("secure"))
-    renewed = OF_FEDERATION if same_way else (*OF_FEDERATION, *OF_PEERS)
+    renewed = FEDERATION_SETTINGS if same_way else (*FEDERATION_SETTINGS, *TRUST_SETTINGS)
     kept = {name: value for name, value in earlier.items() if name not in renewed}
     added = {
-        name: value for name, value in values.items() if name not in kept and (name not in OF_PEERS or not same_way)
+        name: value
+        for name, value in values.items()
+        if name not in kept and (name not in TRUST_SETTINGS or not same_way)
     }
     return {**kept, **added, **({"policy": values["policy"]} if "policy" in values else {})}
 
@@ -337,7 +339,7 @@ def silo_values(
         **({"task": federation.task} if federation.task != "items" else {}),
         "strategy": federation.strategy,
         **({"fit_everything": True} if federation.task == "items" else {}),
-        **_peers(path, invitation, federation, members),
+        **_trust_settings(path, invitation, federation, members),
         **({"catalogue": str(path / CATALOGUE)} if catalogue else {}),
         **({"matches": str(path / MATCHES)} if choices.matches is not None else {}),
         **({"least_rating": rating.least} if rating is not None else {}),
@@ -347,7 +349,9 @@ def silo_values(
     }
 
 
-def _peers(path: Path, invitation: Invitation, federation: FederationOut, members: tuple[str, ...]) -> dict[str, Any]:
+def _trust_settings(
+    path: Path, invitation: Invitation, federation: FederationOut, members: tuple[str, ...]
+) -> dict[str, Any]:
     """Whom the silo believes: the aggregator by the invitation's key, silos by their keys in the first secure run."""
     if not federation.secure:
         return {"members": str(path / MEMBERS)}

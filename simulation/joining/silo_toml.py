@@ -82,13 +82,13 @@ def _parse_value(name: str, text: str) -> Any:
 def agree(federation: FederationOut, policy: Mapping[str, Any]) -> AgreedSettings:
     """The federation as a silo of this policy takes part in it: without sums where the policy has not allowed all of
     them. PrivacyError where the policy does not allow the rest of it either."""
-    strict = federation.model_copy(update={"method": _without_sums(federation.method)})
-    if needed := _needed_policy(strict, policy):
+    strict = federation.model_copy(update={"method": _remove_sums(federation.method)})
+    if needed := _find_missing_policy(strict, policy):
         raise PrivacyError(
             f"policy: expected {_describe_policy(needed)}, because this federation's {federation.strategy!r} needs it;"
             f" the silo agrees with {_policy_flags(needed)}"
         )
-    missing = _needed_policy(federation, policy)
+    missing = _find_missing_policy(federation, policy)
     agreed = AgreedSettings(strict if missing else federation, policy, missing)
     method, secure = agreed.federation.method, federation.secure
     allowed_declaration(
@@ -97,14 +97,14 @@ def agree(federation: FederationOut, policy: Mapping[str, Any]) -> AgreedSetting
     return agreed
 
 
-def _without_sums(method: MethodSettings) -> MethodSettings:
+def _remove_sums(method: MethodSettings) -> MethodSettings:
     if not list_sums(method):
         return method
     start = "exact" if method.start == "common" else method.start
     return method.model_copy(update={"basis": BasisSettings(), "sums": {}, "start": start})
 
 
-def _needed_policy(federation: FederationOut, given: Mapping[str, Any]) -> dict[str, Any]:
+def _find_missing_policy(federation: FederationOut, given: Mapping[str, Any]) -> dict[str, Any]:
     """The values by which a policy would have to differ from this one for the silo to take part."""
     policy, method = Policy.model_validate(dict(given)), federation.method
     strategy = build_strategy(federation.strategy, method)
@@ -116,14 +116,14 @@ def _needed_policy(federation: FederationOut, given: Mapping[str, Any]) -> dict[
     if not set(strategy.scalars) <= set(policy.scalars):
         needed["scalars"] = sorted(strategy.scalars)
     for part in list_sums(method):
-        needed |= _needed_for_sum(policy, method_of_part(method, part), secure=federation.secure)
+        needed |= _find_missing_for_sum(policy, method_of_part(method, part), secure=federation.secure)
     parts = declare_federation(strategy, method, secure=federation.secure).parts
     if (least := max(map(least_update, parts))) > policy.max_upload_bytes:
         needed["max_upload_bytes"] = least
     return needed
 
 
-def _needed_for_sum(policy: Policy, method: MethodSettings, *, secure: bool) -> dict[str, Any]:
+def _find_missing_for_sum(policy: Policy, method: MethodSettings, *, secure: bool) -> dict[str, Any]:
     basis, word = method.basis, find_sum(method).word
     noised = secure and basis.epsilon is not None
     enough = ("open", "secure", "noised") if noised else ("open", "secure") if secure else ("open",)
@@ -136,7 +136,7 @@ def _needed_for_sum(policy: Policy, method: MethodSettings, *, secure: bool) -> 
 def describe_missing(name: str, agreed: AgreedSettings, forgone: str) -> str:
     """One line for a silo that stays out of the common basis. forgone: what that costs it."""
     flags = _policy_flags(agreed.missing)
-    open_sums = asks_for_open_sums(agreed.missing)
+    open_sums = needs_open_sums(agreed.missing)
     how = f"{flags} --catalogue FILE" if open_sums else "--accept sums"
     return (
         f"{name}: this silo's policy does not allow the federation's sums: it stays in the strict boundary, the"
@@ -145,14 +145,14 @@ def describe_missing(name: str, agreed: AgreedSettings, forgone: str) -> str:
     )
 
 
-def asks_for_open_sums(missing: Mapping[str, Any]) -> bool:
+def needs_open_sums(missing: Mapping[str, Any]) -> bool:
     """Would a silo with these further values let sums leave in the open?"""
     return any(missing.get(word) == "open" for word in WORDS)
 
 
-def require_maskable(missing: Mapping[str, Any]) -> None:
+def require_masked_sums(missing: Mapping[str, Any]) -> None:
     """SettingsError where the sums would leave in the open, to which nobody agrees by one word."""
-    if asks_for_open_sums(missing):
+    if needs_open_sums(missing):
         words = "expected a secure federation, this one sums in the open: the aggregator reads each silo's statistics"
         raise SettingsError(f"--accept sums: {words}; a silo that wants that says {_policy_flags(missing)}")
 
@@ -171,7 +171,7 @@ def _flag_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def require_listed(agreed: AgreedSettings, catalogue: Path | None) -> None:
+def require_catalogue(agreed: AgreedSettings, catalogue: Path | None) -> None:
     """SettingsError where the silo has to know the federation's list of items, and the file is none or another one."""
     size = agreed.federation.method.catalogue
     if not agreed.needs_catalogue:
@@ -189,17 +189,17 @@ def require_listed(agreed: AgreedSettings, catalogue: Path | None) -> None:
 
 def method_table(method: MethodSettings) -> dict[str, Any]:
     """The settings that are not the defaults, nested ones as tables."""
-    return _changed(method.model_dump(mode="json"), MethodSettings().model_dump(mode="json"), method)
+    return _diff_settings(method.model_dump(mode="json"), MethodSettings().model_dump(mode="json"), method)
 
 
-def _changed(values: Mapping[str, Any], usual: Mapping[str, Any], model: Any) -> dict[str, Any]:
+def _diff_settings(values: Mapping[str, Any], usual: Mapping[str, Any], model: Any) -> dict[str, Any]:
     changed: dict[str, Any] = {}
     for name, value in values.items():
         if value is None or value == usual.get(name):
             continue
         group = getattr(model, name)
         if isinstance(value, dict) and not isinstance(group, dict):
-            changed[name] = _changed(value, type(group)().model_dump(mode="json"), group)
+            changed[name] = _diff_settings(value, type(group)().model_dump(mode="json"), group)
         else:
             changed[name] = value
     return changed

@@ -22,10 +22,10 @@ from shared.web.address import require_url
 from shared.web.calling import Calling, reason
 from shared.words import count_noun
 
-LEAST_PYTHON = (3, 11)
-LEAST_FREE_BYTES = 1 << 30
+MIN_PYTHON = (3, 11)
+MIN_FREE_BYTES = 1 << 30
 CALL_SECONDS = 10.0
-NEEDED = ("fastapi", "httpx", "numpy", "polars", "pydantic", "safetensors", "scipy", "torch", "uvicorn")
+REQUIRED_PACKAGES = ("fastapi", "httpx", "numpy", "polars", "pydantic", "safetensors", "scipy", "torch", "uvicorn")
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Check:
     found: str
 
 
-def examine_machine(*, shard: Path | None, folder: Path, ports: tuple[int, ...], settings: Path | None) -> list[Check]:
+def check_machine(*, shard: Path | None, folder: Path, ports: tuple[int, ...], settings: Path | None) -> list[Check]:
     """All checks that apply to the given arguments. A failed check is a result, not an error."""
     checks = [
         _run_check("python", _python_version),
-        *(_run_check(name, partial(_package_version, name)) for name in NEEDED),
+        *(_run_check(name, partial(_package_version, name)) for name in REQUIRED_PACKAGES),
     ]
     checks.append(_run_check("device", lambda: " because ".join(map(str, choose_device("auto")))))
     checks.append(_run_check("disk", partial(_free_disk, folder)))
@@ -67,8 +67,8 @@ def _run_check(name: str, probe: Callable[[], str]) -> Check:
 
 
 def _python_version() -> str:
-    if sys.version_info < LEAST_PYTHON:
-        raise DataError(f"expected Python {LEAST_PYTHON[0]}.{LEAST_PYTHON[1]} or newer, got {sys.version.split()[0]}")
+    if sys.version_info < MIN_PYTHON:
+        raise DataError(f"expected Python {MIN_PYTHON[0]}.{MIN_PYTHON[1]} or newer, got {sys.version.split()[0]}")
     return sys.version.split()[0]
 
 
@@ -80,7 +80,7 @@ def _package_version(name: str) -> str:
 def _free_disk(folder: Path) -> str:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    if free < LEAST_FREE_BYTES:
+    if free < MIN_FREE_BYTES:
         raise DataError(f"expected at least 1 GiB free at {existing}, got {free / (1 << 30):.2f} GiB")
     return f"{free / (1 << 30):.0f} GiB free at {existing}"
 

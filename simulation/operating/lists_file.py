@@ -26,7 +26,7 @@ ROWS: Final = {
 }
 FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"  # so begins a cell that a spreadsheet computes, or may
 PLAIN_ID = r"^[+\-@][\w.\-]*$"  # a number or a handle, which computes nothing
-LISTS_A_PART = 5000  # in memory at a time
+LISTS_PER_PART = 5000  # in memory at a time
 SINKS: Final[dict[str, Callable[[pl.LazyFrame, Path], Any]]] = {
     ".parquet": pl.LazyFrame.sink_parquet,
     ".csv": lambda lists, path: quote_formulas(lists).sink_csv(path),
@@ -69,7 +69,7 @@ def save_lists(lists: Iterable[Recommendations], path: Path) -> int:
 
 
 def _split_lists(lists: Iterable[Recommendations]) -> Iterable[Sequence[Recommendations]]:
-    return split_chunks(lists, LISTS_A_PART)
+    return split_chunks(lists, LISTS_PER_PART)
 
 
 def _write_part(lists: Sequence[Recommendations], file: Path) -> tuple[Path, int]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     pass
 
 
-BROKEN = ("failed", "cancelled")
+ENDED_EARLY = ("failed", "cancelled")
 NOTHING_OPENED = "expected items that two silos or more have, by their ids, or silos that describe theirs, got neither"
 
 Observe = Callable[[RunHistoryOut], None]
@@ -48,29 +48,29 @@ def start_run(operator: Operator, request: RunIn) -> RunHistoryOut:
     return _parse_history(call_as_operator(operator, "POST", "/v1/runs", request.model_dump_json(exclude_unset=True)))
 
 
-def start_run_if_none(operator: Operator, request: RunIn) -> RunHistoryOut:
+def start_or_follow_run(operator: Operator, request: RunIn) -> RunHistoryOut:
     """The newest run of this part and with this common basis, or a new one where there is none, or where it is broken
     off.
 
     A run whose start the aggregator accepted without an answer reaching us is the newest one.
     """
-    if (run := _latest_like(operator, request)) is not None and run.phase not in BROKEN:
+    if (run := _find_similar_run(operator, request)) is not None and run.phase not in ENDED_EARLY:
         return run
     try:
         return start_run(operator, request)
     except ConflictError:
-        if (run := _latest_like(operator, request)) is None:
+        if (run := _find_similar_run(operator, request)) is None:
             raise
         return run
 
 
-def _latest_like(operator: Operator, request: RunIn) -> RunHistoryOut | None:
+def _find_similar_run(operator: Operator, request: RunIn) -> RunHistoryOut | None:
     asked = (request.part, request.method.basis)
     alike = [run for run in list_runs(operator) if (run.request.part, run.request.method.basis) == asked]
     return alike[-1] if alike else None
 
 
-def hold_sum_run(operator: Operator, request: RunIn, part: Part, observe: Observe, *, renew: bool) -> RunHistoryOut:
+def run_one_sum(operator: Operator, request: RunIn, part: Part, observe: Observe, *, renew: bool) -> RunHistoryOut:
     """Hold the run of a part that sums, by the settings of a training run's request, and wait until that is done; the
     one that has finished where there is one like that, unless it is to be renewed.
 
@@ -78,8 +78,8 @@ def hold_sum_run(operator: Operator, request: RunIn, part: Part, observe: Observ
     """
     method = method_of_part(request.method, part)
     asked = request.model_copy(update={"part": part, "start": None, "method": method})
-    found = _latest_like(operator, asked)
-    if found is None or found.phase in BROKEN or (renew and found.phase == "finished"):
+    found = _find_similar_run(operator, asked)
+    if found is None or found.phase in ENDED_EARLY or (renew and found.phase == "finished"):
         found = start_run(operator, asked)
     if found.phase != "finished":
         found = watch_run(operator, found.run, observe)
@@ -89,20 +89,18 @@ def hold_sum_run(operator: Operator, request: RunIn, part: Part, observe: Observ
     return found
 
 
-def hold_sums(
-    operator: Operator, request: RunIn, observe: Observe, *, renew: bool
-) -> tuple[RunIn, list[RunHistoryOut]]:
+def run_sums(operator: Operator, request: RunIn, observe: Observe, *, renew: bool) -> tuple[RunIn, list[RunHistoryOut]]:
     """Hold a run for each sum of a training run's request, one after the other; the request with the sum that the
     training run uses, and these runs. Over a list that the silos sum, the list chooses which sum is made; over an empty
     one none is, and silos make their models of the sum that replaces a basis.
 
-    FederationError as `hold_sum_run` raises, and where none of the sums is opened of which silos could make a model.
+    FederationError as `run_one_sum` raises, and where none of the sums is opened of which silos could make a model.
     """
     sums, held = list_sums(request.method), list[RunHistoryOut]()
     bases = [one for one in sums.values() if is_basis(one)]
     for part, one in sums.items():
         if ITEMS not in sums or not is_basis(one):
-            held.append(hold_sum_run(operator, request, part, observe, renew=renew))
+            held.append(run_one_sum(operator, request, part, observe, renew=renew))
     if ITEMS not in sums:
         return request.model_copy(update={"method": method_of_part(request.method, TRAINING)}), held
     last = next((one for one in held if one.request.makes_models), None)
@@ -111,12 +109,12 @@ def hold_sums(
             raise FederationError(f"{NOTHING_OPENED}; {describe_run(last)}; {MATCH_HINT}")
         nothing = {"basis": BasisSettings(), "sums": {}, "catalogue": 0}
         return request.model_copy(update={"method": request.method.model_copy(update=nothing)}), held
-    made = _hold_listed_sum(operator, request, bases[0] if len(bases) == 1 else None, observe, renew=renew)
+    made = _run_listed_sum(operator, request, bases[0] if len(bases) == 1 else None, observe, renew=renew)
     used = {"basis": made.request.method.basis, "sums": {}, "catalogue": made.request.method.catalogue}
     return request.model_copy(update={"method": request.method.model_copy(update=used)}), [*held, made]
 
 
-def _hold_listed_sum(
+def _run_listed_sum(
     operator: Operator, request: RunIn, basis: BasisSettings | None, observe: Observe, *, renew: bool
 ) -> RunHistoryOut:
     """The basis run over the newest list of common items. basis: what is asked for; None: what the list chooses."""
@@ -125,7 +123,7 @@ def _hold_listed_sum(
     made = [run for run in runs if is_basis(run.request.method.basis) and run.request.part != TRAINING]
     alike = [run for run in made if run.request.items == listed and basis in (None, run.request.method.basis)]
     found = alike[-1] if alike else None
-    if found is None or found.phase in BROKEN or (renew and found.phase == "finished"):
+    if found is None or found.phase in ENDED_EARLY or (renew and found.phase == "finished"):
         own = request.method.model_dump(exclude_unset=True, exclude={"basis", "sums", "catalogue"})
         kind = {} if basis is None else {"basis": {"kind": basis.kind}}
         method = validate_settings(MethodSettings, {**own, **kind})
@@ -133,7 +131,7 @@ def _hold_listed_sum(
     return found if found.phase == "finished" else follow_run(operator, found.run, observe)
 
 
-def agree_on_basis(operator: Operator, method: MethodSettings) -> MethodSettings:
+def resolve_basis(operator: Operator, method: MethodSettings) -> MethodSettings:
     """A run's settings with what this federation has declared: the catalogue and the rank of its common basis, and the
     sums beside it.
 
@@ -141,7 +139,7 @@ def agree_on_basis(operator: Operator, method: MethodSettings) -> MethodSettings
     """
     sums = fetch_declaration(operator).sums
     if ITEMS in sums:
-        return _agree_on_listed(fetch_federation(operator), method)
+        return _resolve_listed_basis(fetch_federation(operator), method)
     declared = sums.get(BASIS)
     if declared is None:
         words = (
@@ -161,7 +159,7 @@ def agree_on_basis(operator: Operator, method: MethodSettings) -> MethodSettings
     return method.model_copy(update={**others, "basis": method.basis.model_copy(update=own)})
 
 
-def _agree_on_listed(federation: FederationOut, method: MethodSettings) -> MethodSettings:
+def _resolve_listed_basis(federation: FederationOut, method: MethodSettings) -> MethodSettings:
     """The same where the silos sum the list of their items, of a kind that is declared over it."""
     sums = list_sums(federation.method)
     known = {one.kind: one for one in sums.values() if is_basis(one)}
@@ -181,13 +179,13 @@ def fetch_federation(operator: Operator) -> DeclaredOut:
         raise ProtocolError("expected what the federation is from the aggregator, got another answer") from None
 
 
-def trains_nothing(operator: Operator) -> bool:
+def shares_sums_alone(operator: Operator) -> bool:
     """Does this federation share sums alone, of which each silo makes its model?"""
     federation = fetch_federation(operator)
     return build_strategy(federation.strategy, federation.method).sums_alone
 
 
-def adopt_declared(request: RunIn, federation: FederationOut, *, basis: bool, rounds: bool) -> RunIn:
+def apply_declared_sums(request: RunIn, federation: FederationOut, *, basis: bool, rounds: bool) -> RunIn:
     """The request with what the federation declares. basis: its sums, unless the request changes a part of the common
     basis; rounds: as many as change anything, where nothing is trained."""
     method, declared = request.method, list_sums(federation.method)
@@ -255,7 +253,7 @@ def describe_run(run: RunHistoryOut) -> str:
         return f"{run.run} has failed: {run.reason}"
     if run.phase == "cancelled":
         held = (
-            f"after {count_closed(run)} of {count_noun(asked.rounds, 'round')}"
+            f"after {count_closed_rounds(run)} of {count_noun(asked.rounds, 'round')}"
             if run.rounds
             else "before its first round"
         )
@@ -263,7 +261,7 @@ def describe_run(run: RunHistoryOut) -> str:
     if run.phase == "waiting":
         there = f"{len(run.enrolled)} of {asked.clients} clients have joined"
         missing = f"; missing: {_join_names(run.missing)}" if run.missing else ""
-        return f"{run.run} waits for clients: {there}{missing}{_too_few_words(run)}; until {run.deadline_at}"
+        return f"{run.run} waits for clients: {there}{missing}{_describe_missing_clients(run)}; until {run.deadline_at}"
     now = run.rounds[-1]
     what = "" if asked.part == TRAINING else f", {describe_part(asked.part, asked.method.basis.kind)}"
     where = f"{run.run}{what}, round {now.number} of {asked.rounds}"
@@ -279,7 +277,7 @@ def describe_sum(run: RunHistoryOut) -> str | None:
     if (found := run.sum) is None:
         return None
     where = f"{run.run}, {describe_part(run.request.part, run.request.method.basis.kind)}"
-    if run.phase in BROKEN:
+    if run.phase in ENDED_EARLY:
         return f"{where}: not opened: {run.reason}"
     cost = [] if found.bytes is None else [f"{size(found.bytes)} of all silos"]
     cost += [] if found.seconds is None else [f"{found.seconds:.1f} s"]
@@ -301,7 +299,7 @@ def list_newest_sums(operator: Operator, run: RunHistoryOut) -> list[RunHistoryO
     return [one for one in found if one is not None]
 
 
-def _too_few_words(run: RunHistoryOut) -> str:
+def _describe_missing_clients(run: RunHistoryOut) -> str:
     """Of a run that waits for more clients than this federation has."""
     registered = len({*run.enrolled, *run.missing})
     if registered >= run.request.clients:
@@ -336,7 +334,7 @@ def watch_run(operator: Operator, run: str, observe: Observe) -> RunHistoryOut:
         time.sleep(operator_calls.POLL_SECONDS)
 
 
-def count_closed(run: RunHistoryOut) -> int:
+def count_closed_rounds(run: RunHistoryOut) -> int:
     """Rounds that are aggregated."""
     return sum(one.phase in ("aggregated", "finished") for one in run.rounds)
 

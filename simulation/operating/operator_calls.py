@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError, UnavailableError
 from shared.web.address import require_url
-from simulation.progress import tell_progress
+from simulation.progress import print_progress
 
 if TYPE_CHECKING:
     import httpx
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 1.0
 CALL_SECONDS = 60.0  # a busy machine answers late
 PATIENCE_SECONDS = 60.0  # for an aggregator that is not there: starting, or starting again
-TELL_SECONDS = 15.0  # between two words about an aggregator that is still not there
+NOTICE_SECONDS = 15.0  # between two words about an aggregator that is still not there
 
 Tell = Callable[[str], None]
 
@@ -34,7 +34,7 @@ class Operator:
 
     http: httpx.Client
     patience: float = PATIENCE_SECONDS
-    tell: Tell = tell_progress
+    tell: Tell = print_progress
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def open_operator(
     calling: Calling | None = None,
     *,
     patience: float = PATIENCE_SECONDS,
-    tell: Tell = tell_progress,
+    tell: Tell = print_progress,
 ) -> Iterator[Operator]:
     """A connection with the operator's token. Without `calling` the authorities of httpx are trusted. SettingsError for
     a token file that is empty or not readable."""
@@ -66,18 +66,18 @@ def call_as_operator(operator: Operator, method: str, path: str, body: str | Non
     began, last_told = time.monotonic(), -math.inf
     while True:
         try:
-            return _ask_once(operator, method, path, body)
+            return _send_request(operator, method, path, body)
         except UnavailableError as error:
             if (waited := time.monotonic() - began) > operator.patience:
                 raise
-            if waited - last_told >= TELL_SECONDS:
+            if waited - last_told >= NOTICE_SECONDS:
                 bound = f"{waited:.0f} of at most {operator.patience:g} s"
                 operator.tell(f"waiting for the aggregator, {bound}: {error}")
                 last_told = waited
             time.sleep(POLL_SECONDS)
 
 
-def _ask_once(operator: Operator, method: str, path: str, body: str | None) -> object:
+def _send_request(operator: Operator, method: str, path: str, body: str | None) -> object:
     import httpx
 
     from shared.web.calling import failure, reason
@@ -91,17 +91,17 @@ def _ask_once(operator: Operator, method: str, path: str, body: str | None) -> o
             raise SettingsError(f"{expected}, but {refused}") from None
         raise UnavailableError(f"{expected}, got {reason(error)}") from None
     if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR or answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
-        raise UnavailableError(f"{method} {path}: {answer.status_code} {_refusal(answer)}")
+        raise UnavailableError(f"{method} {path}: {answer.status_code} {_describe_refusal(answer)}")
     if not answer.is_success:
         kind = ConflictError if answer.status_code == httpx.codes.CONFLICT else FederationError
-        raise kind(f"{method} {path}: {answer.status_code} {_refusal(answer)}")
+        raise kind(f"{method} {path}: {answer.status_code} {_describe_refusal(answer)}")
     try:
         return answer.json()
     except ValueError:
         raise ProtocolError(f"{expected}, got another answer to {path}") from None
 
 
-def _refusal(answer: httpx.Response) -> str:
+def _describe_refusal(answer: httpx.Response) -> str:
     """What a problem document says in words; of another answer its beginning, as it is."""
     from pydantic import ValidationError
 

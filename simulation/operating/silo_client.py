@@ -14,14 +14,14 @@ from lpsfed import Client, RefusedError, SiloError, UnreachableError
 from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError, UnavailableError
 from simulation.operating.text_files import read_small_file
 
-USUAL_PORT = 8801
+DEFAULT_PORT = 8801
 
 
 @dataclass(frozen=True)
 class SiloAddress:
     """Where a client answers; key_file: holds the application's key, None where the client asks for none."""
 
-    url: str = f"http://127.0.0.1:{USUAL_PORT}"
+    url: str = f"http://127.0.0.1:{DEFAULT_PORT}"
     key_file: Path | None = None
     shard: Path | None = None
 
@@ -46,11 +46,13 @@ def read_silo_address(file: Path | None) -> SiloAddress:
         return SiloAddress()
     values = read_file_beneath_environment(file)
     scheme = "https" if values.get("tls_certificate") else "http"
-    port = values.get("port", USUAL_PORT)
-    return SiloAddress(f"{scheme}://127.0.0.1:{port}", _path(values, "application_key_file"), _path(values, "shard"))
+    port = values.get("port", DEFAULT_PORT)
+    return SiloAddress(
+        f"{scheme}://127.0.0.1:{port}", _read_path(values, "application_key_file"), _read_path(values, "shard")
+    )
 
 
-def _path(values: dict[str, Any], name: str) -> Path | None:
+def _read_path(values: dict[str, Any], name: str) -> Path | None:
     return Path(str(values[name])) if values.get(name) else None
 
 

@@ -15,7 +15,7 @@ from shared.message import Message
 from shared.protocol.signing.keys import raw_hex
 from shared.protocol.signing.members import read_registry
 from shared.words import count_noun
-from simulation.operating.silo_client import USUAL_PORT
+from simulation.operating.silo_client import DEFAULT_PORT
 from simulation.operating.text_files import read_small_file
 from simulation.progress import step
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer", bound=Message)
 CALL_SECONDS = 30.0
 PATIENCE_SECONDS = 900.0  # a large silo judges for minutes
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def read_access(file: Path) -> SiloAccess:
     return SiloAccess(
         file,
         name,
-        f"{scheme}://127.0.0.1:{values.get('port', USUAL_PORT)}",
+        f"{scheme}://127.0.0.1:{values.get('port', DEFAULT_PORT)}",
         None if key is None else read_small_file(Path(str(key)), "the silo's operator key"),
         _pinned_key(values),
     )
@@ -114,17 +114,17 @@ def fetch_worth(access: SiloAccess, ca: Path | None = None) -> SiloWorth:
     until = time.monotonic() + PATIENCE_SECONDS
     with step(f"waiting for {access.name} to judge its last run"):
         while not (quality := _fetch_quality(access, ca)).finished:
-            if not _is_judging(access, ca, quality) or time.monotonic() > until:
+            if not _is_evaluating(access, ca, quality) or time.monotonic() > until:
                 break
-            time.sleep(LOOK_SECONDS)
-    if (found := _worth_of(access.name, quality)) is None:
+            time.sleep(POLL_SECONDS)
+    if (found := _build_worth(access.name, quality)) is None:
         raise ConflictError(
             f"{access.name}: expected a run that has ended and test items to judge it by, got none so far"
         )
     return found
 
 
-def _is_judging(access: SiloAccess, ca: Path | None, quality: QualityOut) -> bool:
+def _is_evaluating(access: SiloAccess, ca: Path | None, quality: QualityOut) -> bool:
     """Is the silo in the last round of the run that this is of?"""
     from client_service.federation.messages import StatusOut
 
@@ -132,7 +132,7 @@ def _is_judging(access: SiloAccess, ca: Path | None, quality: QualityOut) -> boo
     return quality.run is not None and status.run == quality.run and 0 < status.rounds <= status.round
 
 
-def await_worth(access: SiloAccess, run: str, ca: Path | None = None) -> SiloWorth:
+def wait_for_worth(access: SiloAccess, run: str, ca: Path | None = None) -> SiloWorth:
     """Of this very run, once the silo has judged it. FederationError where it does not in PATIENCE_SECONDS."""
     until = time.monotonic() + PATIENCE_SECONDS
     with step(f"waiting for {access.name} to judge the run"):
@@ -145,7 +145,7 @@ def await_worth(access: SiloAccess, run: str, ca: Path | None = None) -> SiloWor
                 raise FederationError(
                     f"{access.name}: {expected}, got {quality.run or 'no run'}: see its page, {access.url}"
                 )
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
 
 def _fetch_quality(access: SiloAccess, ca: Path | None) -> QualityOut:
@@ -178,7 +178,7 @@ def _fetch(access: SiloAccess, ca: Path | None, path: str, message: type[Answer]
         raise ProtocolError(f"{access.url}: expected the client of {access.name}, got another answer") from None
 
 
-def _worth_of(name: str, quality: QualityOut) -> SiloWorth | None:
+def _build_worth(name: str, quality: QualityOut) -> SiloWorth | None:
     compared = quality.comparison
     if not quality.finished or quality.run is None or compared is None or not compared.groups:
         return None

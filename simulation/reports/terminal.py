@@ -15,13 +15,13 @@ from audit.terminal import LiteralConsole, as_one_line
 from shared.words import count_noun
 from simulation.progress import (
     ERR,
-    bars_shown,
+    can_show_bars,
     count_bar,
-    heartbeat_silent,
     make_bar,
-    shown_work,
-    tell_on_stderr,
-    tell_progress,
+    pause_heartbeat,
+    print_on_stderr,
+    print_progress,
+    show_work,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from simulation.experiments.federation import Observe
     from simulation.experiments.federation import Progress as RunProgress
 
-__all__ = ["ERR", "OUT", "count_bar", "tell_on_stderr"]  # what commands print with, from one place
+__all__ = ["ERR", "OUT", "count_bar", "print_on_stderr"]  # what commands print with, from one place
 
 OUT = LiteralConsole()
 CHANGE_SECONDS = 30.0  # between two lines about a run in which something changes
@@ -56,7 +56,7 @@ def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Ob
             bars.update(tasks[name], completed=done[name], total=seen.rounds, phase=phases[name])
         where = f"{what}{min(done.values(), default=0)} of {seen.rounds} rounds"
 
-    with shown_work(bars, lambda: f"{where} ({_count_phases(phases.values())})", shown=shown):
+    with show_work(bars, lambda: f"{where} ({_count_phases(phases.values())})", shown=shown):
         yield update_bars
 
 
@@ -96,13 +96,13 @@ def round_lines(*, shown: bool) -> Iterator[Callable[[RunHistoryOut], None]]:
         bar.update(task, description=history.run, completed=printed, total=history.request.rounds)
         bar.update(task, phase=_describe_missing(history))
 
-    with heartbeat_silent(), bar if shown and bars_shown() else nullcontext():
+    with pause_heartbeat(), bar if shown and can_show_bars() else nullcontext():
         yield print_rounds
 
 
 def _tell_where(shown: bool, line: str) -> None:
     if shown:
-        tell_progress(line)
+        print_progress(line)
 
 
 def _describe_missing(history: RunHistoryOut) -> str:

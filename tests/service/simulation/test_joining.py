@@ -79,7 +79,7 @@ def test_every_liking_is_in_the_shard_also_of_items_that_one_user_alone_has(
 def test_who_serves_in_the_background_is_told_what_to_do_next(
     aggregator: str, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simulation.joining.detached.serve_detached", lambda *_: 4711)
+    monkeypatch.setattr("simulation.joining.background.serve_in_background", lambda *_: 4711)
     invite(aggregator, tmp_path, "north")
     own = ("--data", data, "--folder", tmp_path / "north", "--detach", "--port", "8999")
     done = call("join", tmp_path / "north.invite", *own)
@@ -177,7 +177,7 @@ def test_whoever_starts_an_aggregator_at_a_terminal_is_asked_what_the_silos_shar
     Path("items.txt").write_text("a\nb\nc\n")
     words = ["aggregator", "--state-directory", "operator", "--catalogue", "items.txt"]
     assert call(*words).exit_code == 0 and served[-1].share is None
-    monkeypatch.setattr("simulation.cli.options.can_ask", lambda: True)
+    monkeypatch.setattr("simulation.cli.options.is_interactive", lambda: True)
     done = CliRunner().invoke(app, words, input="all\nsums\n")
     assert done.exit_code == 0 and served[-1].share == "sums", (done.output, done.exception)
     assert "What do the silos share?" in done.output and "expected one of parameters, sums, both" in done.output

@@ -89,7 +89,7 @@ def test_one_word_agrees_to_the_sums_by_the_list_of_the_invitation(tmp_path: Pat
 def test_whoever_is_at_a_terminal_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, allowed: str
 ) -> None:
-    monkeypatch.setattr("simulation.cli.options.can_ask", lambda: True)
+    monkeypatch.setattr("simulation.cli.options.is_interactive", lambda: True)
     with invited(tmp_path, **sums(tmp_path)):
         words = ["join", "north.invite", "--data", "data.csv", "--no-start"]
         done = CliRunner().invoke(app, words, input=f"{answer}\n")
@@ -183,8 +183,8 @@ class CutOffError(Exception):
     """The process is killed here."""
 
 
-STEPS = ("keep_shard", "keep_catalogue", "require_usable", "enrol_silo", "write_settings")
-WITHIN = ("save_shard", "kept_pair", "_keep_authority", "_require_signed", "_read_enrolment", "replace_settings")
+STEPS = ("save_interactions", "copy_catalogue", "require_usable", "enrol_silo", "write_settings")
+WITHIN = ("save_shard", "kept_pair", "_save_authority", "_require_signed", "_read_enrolment", "replace_settings")
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

@@ -30,7 +30,7 @@ class Time:
         return self.now
 
 
-USUAL = {name: getattr(progress, name) for name in ("FIRST_SECONDS", "BEAT_SECONDS")}
+USUAL = {name: getattr(progress, name) for name in ("FIRST_SECONDS", "HEARTBEAT_SECONDS")}
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def told_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_first_line_comes_after_two_seconds_and_the_others_every_ten() -> None:
     clock, told = Time(), list[str]()
-    lines = progress.PlainLines(lambda: "trainings: 1 of 9", told.append, clock)
+    lines = progress.ProgressLines(lambda: "trainings: 1 of 9", told.append, clock)
     spoken = []
     for now in range(31):
         clock.now = float(now)
@@ -64,7 +64,7 @@ def test_the_first_line_comes_after_two_seconds_and_the_others_every_ten() -> No
 
 def test_work_that_is_over_at_once_is_told_by_no_line() -> None:
     clock, told = Time(), list[str]()
-    lines = progress.PlainLines(lambda: "reading", told.append, clock)
+    lines = progress.ProgressLines(lambda: "reading", told.append, clock)
     clock.now = 1.9
     lines.look()
     lines.end()
@@ -73,7 +73,7 @@ def test_work_that_is_over_at_once_is_told_by_no_line() -> None:
 
 def test_a_command_that_tells_nothing_else_is_said_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, told = Time(), list[str]()
-    monkeypatch.setattr(progress, "visibility", progress.Visibility(in_command=True, told_at=0.0))
+    monkeypatch.setattr(progress, "visibility", progress.Visibility(in_command=True, last_line_at=0.0))
     beat = progress.Heartbeat("doctor", told.append, clock)
     for now in range(25):
         clock.now = float(now)
@@ -83,7 +83,7 @@ def test_a_command_that_tells_nothing_else_is_said_to_go_on(monkeypatch: pytest.
     clock.now = 60.0
     beat.look()
     assert len(told) == 3, "a bar says it"
-    progress.visibility.bars, progress.visibility.told_at = 0, 60.0
+    progress.visibility.bars, progress.visibility.last_line_at = 0, 60.0
     for now in (61, 69, 70):
         clock.now = float(now)
         beat.look()

@@ -21,7 +21,7 @@ from shared.method.settings import method_settings
 from simulation.cli import app
 from simulation.datasets import chain
 from simulation.datasets.synthetic import generate_dataset
-from simulation.demo import demo_list, process_start, stop_demos
+from simulation.demo import demos_folder, read_start_time, stop_demos
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.processes import choose_addresses, free_ports, is_free
 from simulation.reports.joining_value import ALONE, COMMON, CONTENT, STRICT
@@ -158,17 +158,17 @@ def test_a_demo_that_is_ended_while_it_trains_leaves_no_service_behind(
     command = [sys.executable, "-m", "simulation.cli", *words]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     with Path("log").open("w") as log, subprocess.Popen(command, env=environment, stdout=log, stderr=log) as demo:
-        wait_for(lambda: list(demo_list().glob("*.json")) or demo.poll() is not None)
-        [record] = [json.loads(path.read_text()) for path in demo_list().glob("*.json")]
+        wait_for(lambda: list(demos_folder().glob("*.json")) or demo.poll() is not None)
+        [record] = [json.loads(path.read_text()) for path in demos_folder().glob("*.json")]
         services = record["services"].values()
-        assert len(services) == 3 and all(process_start(one["pid"]) == one["began"] for one in services)
+        assert len(services) == 3 and all(read_start_time(one["pid"]) == one["began"] for one in services)
         if how == "--stop":
             assert f"demo in {tmp_path / 'demo'}" in stop_demos()
         else:
             demo.send_signal(signal.Signals[how])
         demo.wait(LONGEST_SECONDS)
-        wait_for(lambda: not any(process_start(one["pid"]) == one["began"] for one in services))
-    assert stop_demos() == [] and list(demo_list().glob("*.json")) == []
+        wait_for(lambda: not any(read_start_time(one["pid"]) == one["began"] for one in services))
+    assert stop_demos() == [] and list(demos_folder().glob("*.json")) == []
 
 
 def wait_for(what: Callable[[], object]) -> None:

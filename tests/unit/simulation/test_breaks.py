@@ -145,7 +145,7 @@ def test_every_command_that_changes_something_is_told_before_it_runs(docker: Mad
     engine = Engine(told.append)
     engine.run_command("docker", "pause", "a b", environment={"X": "1", "CODE": "a\nb"})
     assert told == ["$ X=1 docker pause 'a b'"] and calls.read_text().splitlines() == ['["docker", "pause", "a b"]']
-    assert engine.run_command("docker", "fail", may_end_with=(0, 3)) == (3, "why\n")
+    assert engine.run_command("docker", "fail", exit_codes=(0, 3)) == (3, "why\n")
     with pytest.raises(UnavailableError, match=r"docker fail \.\.\.: expected success, got 3: why"):
         engine.run_command("docker", "fail")
 

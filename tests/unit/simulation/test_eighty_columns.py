@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from shared.strategies import STRATEGIES
 from simulation.cli import app, keys, machine
 from simulation.cli.commands import COMMANDS
-from simulation.cli.lazy import join_lines, load_command
+from simulation.cli.lazy import load_command, unwrap_paragraphs
 from simulation.operating.doctor import Check
 from simulation.partitioning.methods import METHODS
 from simulation.reports import tables, terminal
@@ -67,7 +67,7 @@ def test_every_method_is_named_in_one_piece(command: str) -> None:
 
 
 def test_a_help_text_is_broken_by_the_terminal_alone() -> None:
-    assert join_lines("One\n    two.\n\n    Three\n    four.\n    ") == "One two.\n\nThree four."
+    assert unwrap_paragraphs("One\n    two.\n\n    Three\n    four.\n    ") == "One two.\n\nThree four."
     lines = [line.strip() for line in show_help("worth").splitlines()]
     first = next(number for number, line in enumerate(lines) if line.startswith("Nothing is sent"))
     assert all(len(line) > 65 for line in lines[first : first + 2])
@@ -117,7 +117,7 @@ def test_keys_are_listed_with_whole_fingerprints(tmp_path: Path, monkeypatch: py
 
 def test_the_doctor_shows_a_path_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     found = f"/somewhere/{LONG_NAME}/{LONG_NAME}/interactions.parquet: expected a readable file"
-    monkeypatch.setattr("simulation.operating.doctor.examine_machine", lambda **_: [Check("shard", False, found)])
+    monkeypatch.setattr("simulation.operating.doctor.check_machine", lambda **_: [Check("shard", False, found)])
     monkeypatch.setattr(machine, "OUT", Console(width=80))
     shown = CliRunner().invoke(app, ["doctor"]).stdout
     assert CUT not in shown and unfold(found) in unfold(shown)

@@ -97,7 +97,7 @@ def test_cutting_a_file_passes_few_modules_and_none_that_trains_or_serves(tmp_pa
 def test_what_the_options_name_is_what_their_registries_have() -> None:
     assert list(options.StrategyName) == list(STRATEGIES)
     assert list(options.RatingKindName) == list(MEANINGS)
-    assert list(options.LIST_FILES) == list(SINKS) and options.USUAL_DRAWS == DRAWS
+    assert list(options.LIST_FILES) == list(SINKS) and options.DEFAULT_DRAWS == DRAWS
 
 
 def test_an_unknown_command_is_named() -> None:

@@ -131,7 +131,7 @@ def test_whoever_waits_for_the_aggregator_is_told_so_at_once_and_from_time_to_ti
     there.absent = 3
     first = operate(there, "run").stderr.splitlines()[0]
     assert first.startswith("waiting for the aggregator, 0 of at most 60 s: http://127.0.0.1:8800: expected")
-    monkeypatch.setattr(subject, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(subject, "NOTICE_SECONDS", 0.0)
     there.absent = 3
     told = operate(there, "run").stderr.splitlines()
     assert [line.startswith("waiting for the aggregator") for line in told] == [True] * 3 + [False] * 5

@@ -10,7 +10,7 @@ from io import StringIO
 
 import pytest
 
-from simulation.cli import PlainHandler
+from simulation.cli import PlainLogHandler
 from tests.support.questions import LONGEST_SECONDS
 
 EVENT = {"level": "warning", "timestamp": "2026-11-25T00:42:44Z", "request_id": "0" * 32}
@@ -18,7 +18,7 @@ EVENT = {"level": "warning", "timestamp": "2026-11-25T00:42:44Z", "request_id": 
 
 def told(*messages: str) -> list[str]:
     stream = StringIO()
-    handler = PlainHandler(stream)
+    handler = PlainLogHandler(stream)
     for message in messages:
         handler.handle(logging.LogRecord("client_service", logging.WARNING, "", 0, message, None, None))
     return stream.getvalue().splitlines()
@@ -49,7 +49,7 @@ def test_another_line_is_told_as_it_is(line: str) -> None:
 
 def test_a_command_tells_so_and_a_service_does_not() -> None:
     warn = "from client_service.runtime.logs import LOGGER; LOGGER.warning('warning', reason='with two clients')"
-    install = "from simulation.cli import tell_plainly; tell_plainly(); "
+    install = "from simulation.cli import configure_plain_log; configure_plain_log(); "
     serve = "from shared.web.logs import configure; configure('client_service', 'info'); "
     said = [
         subprocess.run(

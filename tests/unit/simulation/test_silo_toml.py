@@ -26,8 +26,8 @@ from simulation.joining.silo_toml import (
     describe_missing,
     method_table,
     parse_policy,
-    require_listed,
-    require_maskable,
+    require_catalogue,
+    require_masked_sums,
     write_toml,
 )
 
@@ -159,7 +159,7 @@ def test_a_silo_that_agrees_starts_with_the_very_settings_of_the_aggregator(stra
         needs = needed(federation)
         agreed = agree(federation, parse_policy(needs))
         assert not agreed.missing, words
-        require_listed(agreed, listed)
+        require_catalogue(agreed, listed)
         choices = SiloChoices(agreed.policy, listed, 8899)
         folder = SiloFolder(tmp_path / "north")
         values = silo_values(folder, invitation(federation), agreed, choices, members=("north", "south"))
@@ -197,17 +197,17 @@ def test_without_the_silo_s_word_nothing_of_its_policy_is_switched_on(tmp_path: 
     assert agreed.policy == {} and agreed.missing == {"common_basis": "secure"} and not agreed.needs_catalogue
     told = describe_missing("north", agreed, "x 1.2 by its own forecast")
     assert "--accept sums" in told and "forgoes x 1.2" in told and "refuses it" in told
-    require_maskable(agreed.missing)
+    require_masked_sums(agreed.missing)
     in_the_open = agree(federation.model_copy(update={"secure": False}), {})
     assert "--policy common_basis=open" in describe_missing("north", in_the_open, "it")
     with pytest.raises(SettingsError, match=r"--accept sums: expected a secure federation.*--policy common_basis=open"):
-        require_maskable(in_the_open.missing)
+        require_masked_sums(in_the_open.missing)
     with pytest.raises(SettingsError, match="expected the list of the federation's 7 items, one id a line, got none"):
-        require_listed(agree(federation, {"common_basis": "secure"}), None)
+        require_catalogue(agree(federation, {"common_basis": "secure"}), None)
     short = tmp_path / "short.txt"
     short.write_text("a\nb\nb\n")
     with pytest.raises(SettingsError, match="got 3, 2 of them different"):
-        require_listed(agree(federation, {"common_basis": "secure"}), short)
+        require_catalogue(agree(federation, {"common_basis": "secure"}), short)
     with pytest.raises(PrivacyError, match=r"the silo agrees with --policy strategies=fedmf"):
         agree(FederationOut(strategy="fedmf", secure=False, method=MethodSettings(catalogue=7)), {})
 

@@ -49,7 +49,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             return HTTP(transport=httpx.MockTransport(answer), headers=options["headers"])
 
         monkeypatch.setattr(httpx, "Client", client)
-        monkeypatch.setattr(subject, "LOOK_SECONDS", 0.0)
+        monkeypatch.setattr(subject, "POLL_SECONDS", 0.0)
 
     return plays
 
@@ -71,7 +71,7 @@ def test_a_run_that_is_over_and_not_judged_yet_is_waited_for(told: Callable[...,
     with pytest.raises(ConflictError, match="got none so far"):
         subject.fetch_worth(NORTH)
     told(JUDGED.model_copy(update={"run": "run-1"}), OPEN, JUDGED, JUDGED)
-    assert subject.await_worth(NORTH, "run-2").run == "run-2"
+    assert subject.wait_for_worth(NORTH, "run-2").run == "run-2"
 
 
 def test_what_no_interval_can_be_of_has_none(told: Callable[..., None]) -> None:
@@ -94,7 +94,7 @@ def test_another_silo_s_client_and_a_refused_key_are_named(
     told(JUDGED.model_copy(update={"run": "run-1"}))
     monkeypatch.setattr(subject, "PATIENCE_SECONDS", -1.0)
     with pytest.raises(FederationError, match="expected a silo that has judged run-2"):
-        subject.await_worth(NORTH, "run-2")
+        subject.wait_for_worth(NORTH, "run-2")
 
 
 def test_a_stranger_s_settings_are_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from shared.web.listening import Listening
 from simulation.progress import step
 
 START_SECONDS = 120.0
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 LOG_BYTES = 4096  # of the log's end, for the line that says why a service has ended
 
 
@@ -41,7 +41,7 @@ def require_free_port(host: str, port: int) -> None:
 
 
 @step("waiting for the service to be ready")
-def serve_detached(words: Sequence[str], log: Path, settings: Listening) -> int:
+def serve_in_background(words: Sequence[str], log: Path, settings: Listening) -> int:
     """Start `lpsfed` with these words and wait until the service of that very process is ready; its process id.
 
     The process says so itself, by a pipe that it alone has: whatever else answers at its address counts for nothing.
@@ -84,7 +84,7 @@ def serve_detached(words: Sequence[str], log: Path, settings: Listening) -> int:
 def _wait_until_ready(process: subprocess.Popen[bytes], pipe: int, url: str, log: Path, start: int) -> None:
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
-        if select.select([pipe], [], [], LOOK_SECONDS)[0]:
+        if select.select([pipe], [], [], POLL_SECONDS)[0]:
             if os.read(pipe, len(READY_WORD)) == READY_WORD and process.poll() is None:
                 return
             process.wait()  # it has closed the pipe without a word: it ends

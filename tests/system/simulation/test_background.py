@@ -19,8 +19,8 @@ from shared.errors import SettingsError, UnavailableError
 from shared.protocol.signing.invitation import read_invitation
 from simulation.cli import app
 from simulation.experiments.processes import free_ports
-from simulation.joining import detached
-from simulation.joining.detached import serve_detached
+from simulation.joining import background
+from simulation.joining.background import serve_in_background
 from tests.support.small import small_aggregator
 
 
@@ -79,18 +79,18 @@ def test_who_answers_at_the_address_is_not_taken_for_the_process_that_was_starte
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has taken the port after it was looked at: the process ends, and the error says why."""
-    monkeypatch.setattr(detached, "require_free_port", lambda *_: None)
+    monkeypatch.setattr(background, "require_free_port", lambda *_: None)
     with taken() as port:
         settings = small_aggregator(tmp_path / "operator", port=port)
         settings.state_directory.mkdir()
         words = ["aggregator", "--state-directory", "operator", "--port", str(port)]
         with pytest.raises(UnavailableError, match=r"it has ended with 2: .*expected a free one, got 127"):
-            serve_detached(words, tmp_path / "log", settings)
+            serve_in_background(words, tmp_path / "log", settings)
 
 
 def test_a_port_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="--detach: expected a port that others know, got 0"):
-        serve_detached(["aggregator"], tmp_path / "log", AggregatorSettings.model_construct(port=0))
+        serve_in_background(["aggregator"], tmp_path / "log", AggregatorSettings.model_construct(port=0))
 
 
 def test_a_service_by_tls_with_certificates_of_callers_on_ipv6_is_waited_for(tmp_path: Path) -> None:
