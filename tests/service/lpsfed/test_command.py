@@ -109,7 +109,7 @@ def test_a_list_that_fails_on_the_way_leaves_what_was_there(tmp_path: Path) -> N
 
 
 def test_lists_are_written_in_parts_and_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists_file, "LISTS_A_PART", 3)
+    monkeypatch.setattr(lists_file, "LISTS_PER_PART", 3)
     lists = [Recommendations((RecommendedItem("a", 0.5), RecommendedItem("b", 0.25)), f"u{n}") for n in range(10)]
     assert save_lists(lists, tmp_path / "lists.parquet") == 10
     rows = pl.read_parquet(tmp_path / "lists.parquet")

@@ -14,7 +14,7 @@ from audit.terminal import SHOWN, as_one_line, run_command_line, show_controls
 from lpsfed import Recommendations, RecommendedItem
 from shared.errors import DataError
 from simulation import progress
-from simulation.cli.recommending import _show
+from simulation.cli.recommending import _print_lists
 from simulation.operating.lists_file import save_lists
 from simulation.reports.terminal import OUT, count_bar
 
@@ -62,7 +62,7 @@ def test_an_id_that_computes_nothing_is_the_same_in_every_format(tmp_path: Path,
 @pytest.mark.parametrize("title", OBEYED)
 def test_a_title_is_shown_as_it_is(title: str, capsys: pytest.CaptureFixture[str]) -> None:
     told = lists_of(title, "a\nb: because of c", user=title)
-    _show(told, as_json=False)
+    _print_lists(told, as_json=False)
     OUT.print(title)
     shown = capsys.readouterr().out
     assert shown.count(as_one_line(title)) == 3 and "\\n" in shown and "\nb: because" not in shown

@@ -27,7 +27,7 @@ from shared.protocol.signing.members import read_registry
 from simulation.cli import app
 from simulation.datasets.chain import generate_chain
 from simulation.deployment.certificates import write_files
-from simulation.deployment.compose import IN_POOLS, MAIN, MOST_SILOS, USER, compose_files, write_compose
+from simulation.deployment.compose import MAIN, MOST_SILOS, POOL_SILOS, USER, compose_files, write_compose
 from simulation.deployment.compose_secrets import make_certificate, make_secrets
 from simulation.partitioning.partition import partition_shops
 from simulation.partitioning.sources import number_silos
@@ -80,7 +80,7 @@ class Composed:
         return bool((self.file["networks"][network] or {}).get("internal"))
 
 
-@pytest.fixture(scope="module", params=[1, 4, IN_POOLS, 12, MOST_SILOS], ids="{} silos".format)
+@pytest.fixture(scope="module", params=[1, 4, POOL_SILOS, 12, MOST_SILOS], ids="{} silos".format)
 def silos(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
@@ -117,12 +117,12 @@ def test_the_command_writes_into_the_folder_in_which_it_is_called(
 
 def test_an_engine_s_own_address_pools_hold_all_networks() -> None:
     """15 of 172.17.0.0/12 and 16 of 192.168.0.0/16, less the engine's own."""
-    networks = [yaml.safe_load(compose_files(silos)[Path(MAIN)])["networks"] for silos in (1, IN_POOLS)]
+    networks = [yaml.safe_load(compose_files(silos)[Path(MAIN)])["networks"] for silos in (1, POOL_SILOS)]
     assert [len(one) for one in networks] == [7, 28] and len(networks[-1]) <= 30
     assert [name for one in networks for name in one if "ipam" in one[name]] == []
 
 
-@pytest.mark.parametrize(("silos", "subnets"), [(IN_POOLS + 1, None), (MOST_SILOS, None), (4, "192.168.64.0/20")])
+@pytest.mark.parametrize(("silos", "subnets"), [(POOL_SILOS + 1, None), (MOST_SILOS, None), (4, "192.168.64.0/20")])
 def test_networks_beyond_the_pools_have_subnets_of_their_own(silos: int, subnets: str | None) -> None:
     networks = yaml.safe_load(compose_files(silos, subnets=subnets)[Path(MAIN)])["networks"]
     stated = [ip_network(one["ipam"]["config"][0]["subnet"]) for one in networks.values()]

@@ -26,7 +26,7 @@ from shared.errors import DataError, SettingsError
 from shared.protocol.item_list import read_item_list
 from simulation.cli import app
 from simulation.cli.options import parse_file_options
-from simulation.cli.recommending import UNKNOWN, _count_unknown
+from simulation.cli.recommending import UNKNOWN, _report_unknown
 from simulation.datasets.columns import FileOptions
 from simulation.datasets.load import load_dataset, read_events
 from simulation.partitioning.catalogue import DataReading, merge_items
@@ -324,10 +324,10 @@ def test_users_whom_a_silo_does_not_know_are_counted_or_refused(capsys: pytest.C
     lists = [
         Recommendations(items=(), user=user, fallback=fallback) for user, fallback in (("a", None), ("b", UNKNOWN))
     ]
-    assert len(list(_count_unknown(lists, strict=False))) == 2
+    assert len(list(_report_unknown(lists, strict=False))) == 2
     assert "1 of 2 users are not in the shard" in capsys.readouterr().err
     with pytest.raises(DataError, match="expected users whom the silo knows, 1 of 2 users are not in the shard"):
-        list(_count_unknown(lists, strict=True))
+        list(_report_unknown(lists, strict=True))
 
 
 def test_a_catalogue_is_merged_from_lists_however_they_were_saved(tmp_path: Path) -> None:
