@@ -29,7 +29,7 @@ from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY
 from client_service.evaluation.ranking import TopItems, find_hits
 from client_service.federation.best_model import load_model
 from client_service.joining_value.comparison import mean_interval
-from client_service.model_store.model_files import Served
+from client_service.model_store.model_files import ServedItems
 from client_service.tasks.items import ITEMS, load_listed_shard
 from shared.method.graph import Float64, interaction_matrix
 from shared.method.settings import MethodSettings
@@ -93,7 +93,7 @@ def measure_lists(experiment: Experiment, hidden: pl.DataFrame) -> dict[str, dic
 
 def _lists(settings: Any, shard: Any, *, everything: bool) -> TopItems:
     served = load_model(ITEMS, shard, settings.models_directory, torch.device("cpu"), fit_everything=everything)
-    assert isinstance(served, Served), "expected the kept model of a finished run"
+    assert isinstance(served, ServedItems), "expected the kept model of a finished run"
     return served.ranker.top
 
 

@@ -43,7 +43,7 @@ from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import TopItems, find_hits
 from client_service.federation.training_run import TrainingRun
-from client_service.model_store.model_files import Served
+from client_service.model_store.model_files import ServedItems
 from client_service.models.ranker import Rows
 from client_service.runtime.device import pin_threads
 from client_service.serving.model_server import ModelServer
@@ -99,14 +99,14 @@ class JudgedForm:
     lists: dict[int, float]
 
 
-def serve_first_model(shard: Shard, folder: Path) -> Served:
+def serve_first_model(shard: Shard, folder: Path) -> ServedItems:
     """Makes the closed-form model of round 0, judged as in a client."""
     method, answers = method_settings(), ModelServer()
     place = RunContext(shard.name, "run-1", 0, method, folder)
     run = TrainingRun(place, items.ITEMS, shard, answers, torch.device("cpu"))
     tensors = sorted(EXCHANGES[method.model].tensors(method))
     run.begin(Parameters(initial_parameters(tensors, 0, exact=True)), 0)
-    assert isinstance(answers.served, Served)
+    assert isinstance(answers.served, ServedItems)
     return answers.served
 
 
@@ -117,7 +117,7 @@ def keep_users(shard: Shard, rows: Rows) -> Shard:
 
 
 def measure_gain(
-    kind: str, served: Served, ranker: BasketRanker, baskets: sparse.csr_array, seen: sparse.csr_array, target: Any
+    kind: str, served: ServedItems, ranker: BasketRanker, baskets: sparse.csr_array, seen: sparse.csr_array, target: Any
 ) -> FormGain:
     """Measures the gain of the compiled form by the users that judge.
 

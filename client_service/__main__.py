@@ -26,11 +26,11 @@ from client_service.runtime.trainer_process import (
     WAITING,
     client_command,
     end_at_once_with_parent,
-    give_way,
     keep_settings,
+    lower_priority,
     read_kept_settings,
     refusal_code,
-    tell_refusal,
+    send_refusal,
     unblock_stop_signals,
 )
 from shared.errors import FederationError, SettingsError
@@ -85,7 +85,7 @@ def main() -> int:
     if handover_file is not None:
         unblock_stop_signals()
     elif TRAINER in words:
-        give_way()
+        lower_priority()
     try:
         if kept is not None and TRAINER not in words:
             from client_service.http.server_app import serve_kept_settings
@@ -104,7 +104,7 @@ def main() -> int:
             return _train(client_settings(files[0] if files else None, **given), words)
         serve(client_settings(files[0] if files else None), trains=SERVER not in words, words=tuple(tether))
     except FederationError as error:
-        if not tell_refusal(find_descriptor(words, REFUSAL), error):
+        if not send_refusal(find_descriptor(words, REFUSAL), error):
             sys.stderr.write(f"client: {error}\n")
         if TRAINER in words and kept is not None:
             return refusal_code(error)

@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute, iter_route_contexts
 
 from client_service.federation.run_poll import make_transport
 from client_service.http import event_routes, operator_routes, recommendation_routes
-from client_service.http.authentication import CHALLENGE, OTHER_TASK, CallerKeys, Guarded, PageForOperator
+from client_service.http.authentication import CHALLENGE, OTHER_TASK, CallerKeys, KeyedRoute, OperatorPageRoute
 from client_service.http.server_app import SWITCH_SECONDS, finish_app, inside, lifespan
 from client_service.http.service import ClientService
 from client_service.http.waiting_trainer import Handover, KeylessAnswers
@@ -169,7 +169,7 @@ def _describe_keyless(app: FastAPI) -> KeylessAnswers | None:
     keys: CallerKeys = app.state.keys
     if not keys.asks("operator"):
         return None
-    kinds: dict[type[APIRoute], list[str]] = {PageForOperator: [], Guarded: [], APIRoute: []}
+    kinds: dict[type[APIRoute], list[str]] = {OperatorPageRoute: [], KeyedRoute: [], APIRoute: []}
     for context in iter_route_contexts(app.routes):
         route = context.original_route
         if isinstance(route, APIRoute):
@@ -177,7 +177,7 @@ def _describe_keyless(app: FastAPI) -> KeylessAnswers | None:
     refusal = problems.answer(AuthenticationError("expected the operator's key")).body
     return KeylessAnswers(
         open=tuple(kinds[APIRoute]),
-        pages=tuple(kinds[PageForOperator]),
+        pages=tuple(kinds[OperatorPageRoute]),
         challenge=CHALLENGE["WWW-Authenticate"],
         refusal=bytes(refusal).decode(),
     )

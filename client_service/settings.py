@@ -14,7 +14,7 @@ from pydantic_settings import SettingsConfigDict
 
 from client_service.boundary.policy import Policy, allowed_declaration
 from client_service.privacy.settings import PrivacySettings, require_accountable
-from client_service.runtime.device import DeviceWish
+from client_service.runtime.device import DeviceChoice
 from shared.errors import SettingsError
 from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings, with_catalogue_size
@@ -32,19 +32,19 @@ from shared.web.listening import Listening
 PREFIX = "LPSFED_CLIENT_"
 
 
-def read_file_beneath_environment(file: Path | None) -> dict[str, Any]:
+def read_settings_file(file: Path | None) -> dict[str, Any]:
     """The file's values but for those that LPSFED_CLIENT_* gives. SettingsError for a file of no use."""
-    return _beneath_environment(_read_file(file))
+    return _drop_environment_values(_read_file(file))
 
 
-def _beneath_environment(values: dict[str, Any], prefix: str = PREFIX) -> dict[str, Any]:
+def _drop_environment_values(values: dict[str, Any], prefix: str = PREFIX) -> dict[str, Any]:
     """The file's values without those that the environment also gives, because the constructor would win over it."""
     given = {name.upper() for name, value in os.environ.items() if not is_service_link(name, value, PREFIX)}
     found = {}
     for name, value in values.items():
         variable = f"{prefix}{name.upper()}"
         if variable not in given:
-            found[name] = _beneath_environment(value, f"{variable}__") if isinstance(value, dict) else value
+            found[name] = _drop_environment_values(value, f"{variable}__") if isinstance(value, dict) else value
     return found
 
 
@@ -151,7 +151,7 @@ class ClientSettings(Listening, EnvironmentSettings):
         ""
         "of updates, the silo's choice alone: [its fields](#differential-privacy-of-updates)",
     )
-    device: DeviceWish = Field("auto", description="`auto`, `cpu` or `cuda`")
+    device: DeviceChoice = Field("auto", description="`auto`, `cpu` or `cuda`")
     threads: int = Field(1, ge=1, le=256, description="CPU threads of training; part of what makes runs repeatable")
     wait_seconds: float = Field(
         WAIT_SECONDS, gt=0, description="longest wait of one poll: [all limits of time](reliability.md#limits-of-time)"
@@ -413,13 +413,13 @@ class ClientSettings(Listening, EnvironmentSettings):
 
 def client_settings(file: Path | None = None, **overrides: Any) -> ClientSettings:
     """`overrides` over the environment over a TOML file, or a SettingsError naming each bad field."""
-    return read_settings(ClientSettings, {**read_file_beneath_environment(file), **overrides})
+    return read_settings(ClientSettings, {**read_settings_file(file), **overrides})
 
 
 def read_outbound_proxy(file: Path | None) -> httpx.Proxy | None:
     """As `ClientSettings.proxy`, of a silo whose other settings may not be written yet. SettingsError for another
     form."""
-    values = read_file_beneath_environment(file)
+    values = read_settings_file(file)
     found = _Outbound(**{name: values[name] for name in _Outbound.model_fields if name in values})
     try:
         return _choose_proxy(found.outbound_proxy, found.outbound_proxy_file)

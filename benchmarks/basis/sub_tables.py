@@ -24,8 +24,8 @@ from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, K
 from client_service.evaluation.ranking import TopItems, find_hits
 from client_service.federation.best_model import load_model
-from client_service.joining_value.comparison import local_lists
-from client_service.model_store.model_files import Served, load_head
+from client_service.joining_value.comparison import rank_local_lists
+from client_service.model_store.model_files import ServedItems, load_head
 from client_service.tasks.items import ITEMS
 from shared.errors import DataError
 from shared.method.graph import degrees
@@ -204,8 +204,8 @@ def _lists_of(folder: Path, path: Path) -> tuple[Shard, tuple[TopItems, TopItems
     served = load_model(ITEMS, shard, models, torch.device("cpu"))
     if served is None:
         raise DataError(f"{models}: expected a model of {path}, got another shard's")
-    assert isinstance(served, Served)
-    return shard, (local_lists(shard, head.method.cutoff, models), served.ranker.top)
+    assert isinstance(served, ServedItems)
+    return shard, (rank_local_lists(shard, head.method.cutoff, models), served.ranker.top)
 
 
 def _groups(records: NDArray[np.floating[Any]], bounds: Bounds) -> list[tuple[str, NDArray[np.bool_]]]:

@@ -24,8 +24,8 @@ from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, Measures
 from client_service.evaluation.ranking import TopItems, on_test, on_validation, validation_users
 from client_service.federation.best_model import load_model
-from client_service.model_store.model_files import Served, freeze
-from client_service.runtime.device import DeviceWish, choose_device, pin_threads
+from client_service.model_store.model_files import ServedItems, freeze
+from client_service.runtime.device import DeviceChoice, choose_device, pin_threads
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from client_service.training.item_trainer import ItemTrainer
@@ -151,7 +151,7 @@ class Work:
     seed: int
     groups: bool
     extra: bool
-    device: DeviceWish = "auto"
+    device: DeviceChoice = "auto"
     parameters: Figures | None = None
     own_cache: bool = False
     privacy: Figures = field(default_factory=dict)
@@ -248,7 +248,7 @@ def _best_lists(experiment: Experiment, shard: Shard, device: torch.device) -> T
     served = load_model(ITEMS, shard, experiment.models_of(path), device)
     if served is None:
         raise DataError(f"{path.name}: expected the kept model of a finished run, got none")
-    assert isinstance(served, Served)
+    assert isinstance(served, ServedItems)
     return served.ranker.top
 
 

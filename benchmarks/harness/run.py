@@ -22,7 +22,7 @@ from benchmarks.harness.cells import Cell, settings_hash
 from benchmarks.harness.data import Cache, shard_digests
 from benchmarks.harness.plan import REVISION, ROOT
 from benchmarks.harness.store import FILE, OWN, SHARED, KnownLines, Line, append_line
-from client_service.runtime.device import DeviceWish
+from client_service.runtime.device import DeviceChoice
 from shared.errors import FederationError, UnavailableError
 from simulation.engines.ray_engine import RayCluster
 from simulation.engines.run_folders import Files, FolderChanges, read_files, write_changes
@@ -115,7 +115,7 @@ class Bench:
     cache: Cache
     results: Path
     root: Path = ROOT
-    device: DeviceWish = "auto"
+    device: DeviceChoice = "auto"
     jobs: int = 1
     limit_seconds: float = 6 * 3600.0
     launch: Launch | None = None

@@ -31,7 +31,7 @@ from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.evaluation.ranking import TopItems, evaluate, on_test, ranked_by
 from client_service.federation.best_model import load_model
-from client_service.model_store.model_files import Served
+from client_service.model_store.model_files import ServedItems
 from client_service.models.closed_form.ease import ease_scores
 from client_service.runtime.device import pin_threads
 from client_service.tasks.items import ITEMS
@@ -63,7 +63,7 @@ def closed_forms(shard: Shard, shard_folder: Path, folder: Path, most: int) -> l
     keep_first_model(shard_folder, folder / "state")
     fitted = time.process_time() - before
     served = load_model(ITEMS, shard, folder / "state" / "model", CPU)
-    assert isinstance(served, Served)
+    assert isinstance(served, ServedItems)
     rows.append(_own_row("first model, all its choices by validation", fitted, served.ranker.top, shard))
     if "ease" in theirs:
         before = time.process_time()

@@ -76,8 +76,8 @@ def list_both(shard: Shard, basis: CommonBasis, spectrum: Spectrum, chosen: Filt
     """By the same weights of the silo's own parts: the sums come beside them. chosen: the filter to begin at."""
     entry = SILO_SUMS[basis.kind]
     common = entry.scorers(basis, shard)
-    told_share, directions = entry.told_share(basis, shard), basis.directions
-    recipe = best_recipe(shard, spectrum, chosen, common=common, directions=directions, told_share=told_share)
+    covered_share, directions = entry.covered_share(basis, shard), basis.directions
+    recipe = best_recipe(shard, spectrum, chosen, common=common, directions=directions, covered_share=covered_share)
     alone = replace(recipe, common_loudness=0.0)
     return BothLists(_hits(shard, spectrum, chosen, alone, ()), _hits(shard, spectrum, chosen, recipe, common))
 

@@ -93,16 +93,16 @@ def measure_silo(shard: Shard, bases: dict[str, CommonBasis]) -> Ways:
     spectrum = low_spectrum(shard.train, MethodSettings().cutoff)
     chosen, seen = best_filter(shard, spectrum).choice, sparse.csr_array(shard.train + shard.valid)
 
-    def quality(basis: CommonBasis | None, told_share: float = 1.0) -> PerUser:
+    def quality(basis: CommonBasis | None, covered_share: float = 1.0) -> PerUser:
         common = () if basis is None else SILO_SUMS[basis.kind].scorers(basis, shard)
         directions = None if basis is None else basis.directions
-        top = fused_top(shard, spectrum, chosen, common, directions, told_share)
+        top = fused_top(shard, spectrum, chosen, common, directions, covered_share)
         return METRICS[PRIMARY].per_user(*find_hits(top, shard.test, seen))
 
     found = {"alone": quality(None)}
     for kind, basis in bases.items():
         found[f"{kind}, listed"] = quality(basis)
-        found[f"{kind}, told"] = quality(basis, SILO_SUMS[kind].told_share(basis, shard))
+        found[f"{kind}, told"] = quality(basis, SILO_SUMS[kind].covered_share(basis, shard))
     return found
 
 

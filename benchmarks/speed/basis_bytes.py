@@ -30,7 +30,7 @@ from client_service.sums.basis import CommonBasis
 from client_service.sums.scorers import common_scorers
 from client_service.sums.statistics import begin_sums, encode_sums, normalised_products, pack_sums, raw_products
 from client_service.sums.subspace_iteration import (
-    Explored,
+    ExploredSubspace,
     explore,
     finish_basis,
     first_directions,
@@ -132,7 +132,7 @@ class Iterations:
             known = self._learn_rounded(known)
         return known.finish(self.rank)
 
-    def _learn_rounded(self, known: Explored) -> Explored:
+    def _learn_rounded(self, known: ExploredSubspace) -> ExploredSubspace:
         directions = known.next_directions
         parts = (normalised_products(silo, directions, EXPONENT, self.degrees) for silo in self.silos)
         products = sum(np.rint(part / known.steps) for part in parts) * known.steps

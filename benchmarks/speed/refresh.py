@@ -32,7 +32,7 @@ from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import merge_log_into_shard
 from client_service.event_log.store import EventStore
 from client_service.federation.training_run import TrainingRun
-from client_service.model_store.model_files import Served
+from client_service.model_store.model_files import ServedItems
 from client_service.models.ranker import Rows
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import NEVER
@@ -63,7 +63,7 @@ def open_silo(shard: Path, folder: Path) -> ClientSettings:
     return client_settings(name="client-1", shard=folder / "shard", state_directory=folder / "state", method=method)
 
 
-def first_model(settings: ClientSettings, shard: Shard) -> Served:
+def first_model(settings: ClientSettings, shard: Shard) -> ServedItems:
     """The model of a run that begins, kept and judged."""
     recommender = ModelServer()
     place = RunContext(settings.name, "run-1", SEED, settings.method, settings.models_directory)
@@ -86,7 +86,7 @@ def log_events(settings: ClientSettings, shard: Shard, count: int) -> EventStore
 
 def refresh(
     settings: ClientSettings, store: EventStore, seconds: Seconds, *, choose: bool
-) -> tuple[Shard, Served, bool]:
+) -> tuple[Shard, ServedItems, bool]:
     """The next shard, its model, and whether that is what was trained before. choose: as after an erasure."""
     with hold_shard(settings.shard) as before:
         with timed(seconds, "absorb"):
@@ -98,7 +98,7 @@ def refresh(
         with timed(seconds, "write"):
             save_shard(settings.shard, absorbed.after)
             served = renewal.keep(renewed)
-        assert isinstance(served, Served)
+        assert isinstance(served, ServedItems)
         with timed(seconds, "publish"):
             publisher = ItemPublisher(absorbed.after, settings.state_directory / SERVING)
             publisher.take_up(served)
@@ -106,7 +106,7 @@ def refresh(
     return absorbed.after, served, renewed.head.carried
 
 
-def compare(one: Served, other: Served, rows: Rows) -> tuple[float, float]:
+def compare(one: ServedItems, other: ServedItems, rows: Rows) -> tuple[float, float]:
     """The largest difference of two scores as a share of the largest, and the share of equal places in the lists."""
     lists = [
         served.ranker.top_scored(served.ranker.users[rows], none_of(served, rows), LISTED) for served in (one, other)
@@ -117,7 +117,7 @@ def compare(one: Served, other: Served, rows: Rows) -> tuple[float, float]:
     return float(apart.max(initial=0.0) / np.abs(first_scores).max()), float(same.any(axis=2).mean())
 
 
-def none_of(served: Served, rows: Rows) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+def none_of(served: ServedItems, rows: Rows) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
     """No item is left out."""
     return np.zeros((len(rows), len(served.ranker.items.embedding)), dtype=bool)
 

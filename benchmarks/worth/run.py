@@ -17,8 +17,8 @@ from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.ranking import CHUNK, evaluate
 from client_service.evaluation.ranking import TopItems as Top
-from client_service.joining_value.comparison import choose_local, lists_of_choice
-from client_service.joining_value.forecast import DRAWS, estimate_worth
+from client_service.joining_value.comparison import choose_local, rank_by_choice
+from client_service.joining_value.forecast import DRAWS, estimate_joining_value
 from client_service.models.ranker import Rows
 from shared.method.settings import method_settings
 from shared.method.spectrum import low_spectrum
@@ -47,7 +47,7 @@ def _spread(pairs: sparse.csr_array, shard: Shard, place: dict[str, int]) -> spa
 def lists_of(shard: Shard) -> Top:
     """Of the shard's own closed-form start."""
     spectrum = low_spectrum(shard.train, method_settings().cutoff)
-    return lists_of_choice(shard, spectrum, choose_local(shard, spectrum))
+    return rank_by_choice(shard, spectrum, choose_local(shard, spectrum))
 
 
 def quality(first: Shard, pooled: Shard, top: Top) -> float:
@@ -77,7 +77,7 @@ def main(
         own = shards[number]
         others = [shard for shard in shards if shard is not own]
         alone = quality(own, pool([own]), lists_of(pool([own])))
-        curve = estimate_worth(own, method_settings().cutoff, draws).curve
+        curve = estimate_joining_value(own, method_settings().cutoff, draws).curve
         assert curve is not None, "expected a silo that can be cut"
         for times in (times for times in TIMES if times <= len(shards)):
             outlook = next(one for one in curve.outlooks if one.times == times)

@@ -18,7 +18,7 @@ from client_service.compiled.cold_items import LISTED, STATE, ColdHead, ColdItem
 from client_service.compiled.model import Relevance
 from client_service.compiled.top_items import top_columns
 from client_service.data.interactions import Shard
-from client_service.model_store.model_files import Served
+from client_service.model_store.model_files import ServedItems
 from client_service.models.closed_form.content import ContentWeights
 from client_service.models.closed_form.ease import UserWeights
 from client_service.models.closed_form.part import ItemWeights
@@ -66,7 +66,7 @@ class _ColdScorer:
 
 
 def compile_cold_items(
-    served: Served, shard: Shard, interrupt: Interrupt, judged: Shard | None = None
+    served: ServedItems, shard: Shard, interrupt: Interrupt, judged: Shard | None = None
 ) -> CompiledCold | None:
     """Compiles what cold items are scored by; None in a silo whose items have no text.
 
@@ -117,7 +117,7 @@ def compile_cold_items(
     return CompiledCold(head, fit_relevance(judge, judging, interrupt), arrays)
 
 
-def _loudest_weights(served: Served) -> EaseWeights | None:
+def _loudest_weights(served: ServedItems) -> EaseWeights | None:
     """Finds the item-item weights that count most in the model's score; None without any."""
     parts = [(one, part) for one, part in served.ranker.fusion.parts if isinstance(part, ItemWeights | UserWeights)]
     return max(parts, key=lambda one: one[0])[1] if parts else None
@@ -136,7 +136,7 @@ def compress_factors(factors: Float32, known: Float32, width: int) -> tuple[Floa
     return (wide @ turned).astype(np.float32), (vectors / sizes @ turned).astype(np.float32)
 
 
-def find_cold_items(served: Served, shard: Shard) -> Mask:
+def find_cold_items(served: ServedItems, shard: Shard) -> Mask:
     """Finds the cold items, with a text or without, (N,).
 
     Where silos sum what goes with what, an item that this silo has not sold may be known from the others: it is then

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.compiled.exact_scores import ExactHead, Growth, PartHead
-from client_service.model_store.model_files import Served
+from client_service.model_store.model_files import ServedItems
 from client_service.models.closed_form.content import ContentWeights
 from client_service.models.closed_form.ease import UserWeights
 from client_service.models.closed_form.frequency import Frequency
@@ -29,7 +29,7 @@ from shared.method.parameters import Float32
 Arrays = dict[str, NDArray[Any]]
 
 
-def exact_arrays(served: Served, sizes: Sequence[Growth]) -> tuple[ExactHead, Arrays]:
+def exact_arrays(served: ServedItems, sizes: Sequence[Growth]) -> tuple[ExactHead, Arrays]:
     """Makes the head and the arrays of a model's exact scores.
 
     sizes: for each scorer of the fusion, how the deviation of its scores grows with a basket's size. SettingsError for

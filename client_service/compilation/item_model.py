@@ -49,7 +49,7 @@ from client_service.compiled.model import (
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import TopItems, find_hits
-from client_service.model_store.model_files import Served
+from client_service.model_store.model_files import ServedItems
 from client_service.models.ranker import Ranker, Rows
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.training.relevance_fit import fit_relevance
@@ -100,7 +100,7 @@ class FormBuilder:
     if it is compiled already.
     """
 
-    served: Served
+    served: ServedItems
     shard: Shard
     interrupt: Interrupt = NEVER
     judged: Shard | None = None
@@ -319,7 +319,7 @@ class _BasketScorer:
 
 
 def compile_model(
-    served: Served,
+    served: ServedItems,
     shard: Shard,
     serving: Path,
     before: CompiledModelHead | None = None,
@@ -337,7 +337,7 @@ def compile_model(
 
 
 def compile_exactly(
-    served: Served, shard: Shard, serving: Path, judged: Shard | None = None, cold: CompiledCold | None = None
+    served: ServedItems, shard: Shard, serving: Path, judged: Shard | None = None, cold: CompiledCold | None = None
 ) -> Path:
     """Writes a model's folder in the exact form, which needs no choice.
 
@@ -352,7 +352,7 @@ def compile_exactly(
     return save_folder(serving, KIND, head, arrays, list_files(head))
 
 
-def is_chosen_at_once(served: Served, shard: Shard) -> bool:
+def is_chosen_at_once(served: ServedItems, shard: Shard) -> bool:
     """Checks if a model's form is chosen fast enough for answers to wait.
 
     This holds for few items, and for models with only one form.
@@ -360,7 +360,7 @@ def is_chosen_at_once(served: Served, shard: Shard) -> bool:
     return shard.train.shape[1] <= FEW_ITEMS or not served.ranker.fusion.parts
 
 
-def is_compiled(head: CompiledModelHead, served: Served, shard: Shard) -> bool:
+def is_compiled(head: CompiledModelHead, served: ServedItems, shard: Shard) -> bool:
     """Checks if a head belongs to this same model, in a chosen form."""
     given = head.version, head.kept_at, head.lists_digest, head.chosen_for
     expected = served.version, served.kept_at, shard.lists_digest, describe_parts(served)
@@ -369,7 +369,7 @@ def is_compiled(head: CompiledModelHead, served: Served, shard: Shard) -> bool:
 
 
 def compile_in_memory(
-    served: Served, shard: Shard, interrupt: Interrupt = NEVER, judged: Shard | None = None
+    served: ServedItems, shard: Shard, interrupt: Interrupt = NEVER, judged: Shard | None = None
 ) -> CompiledModel:
     """Compiles a model without a folder, for a silo whose trainer alone answers.
 
@@ -449,7 +449,7 @@ def _describe(
     return head, arrays if cold is None else arrays | cold.arrays
 
 
-def digest_model(served: Served) -> str:
+def digest_model(served: ServedItems) -> str:
     """Computes the sha256 of a model's arrays on which answers depend.
 
     It leaves out those that the shard and the recipe determine.
@@ -479,7 +479,7 @@ def digest_ranker(ranker: Ranker) -> str:
     return found.hexdigest()
 
 
-def describe_parts(served: Served) -> str:
+def describe_parts(served: ServedItems) -> str:
     """Describes the parts of a model that a form is chosen for.
 
     These are the encoder, the scorers fused with it, and whether its head is trained.

@@ -40,7 +40,7 @@ from client_service.compiled.model import (
 from client_service.compiled.publication import Publication, drop_unpublished, publish, read_publication
 from client_service.compiled.shard import open_shard
 from client_service.data.interactions import Shard
-from client_service.model_store.model_files import Served
+from client_service.model_store.model_files import ServedItems
 from client_service.models.ranker import Ranker, Rows
 from client_service.runtime.interruption import NEVER, Interrupt, Interrupted
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
@@ -88,7 +88,7 @@ class ItemPublisher:
         elif here is not None:
             drop_unpublished(self._serving)
 
-    def take_up(self, served: Served | None) -> CompiledModel | None:
+    def take_up(self, served: ServedItems | None) -> CompiledModel | None:
         """Compiles and publishes a model, and begins to fill its lists in the background.
 
         Lists of the model before are filled no further. A form that takes long to choose is also chosen in the
@@ -123,7 +123,7 @@ class ItemPublisher:
         return model
 
     def _publish_model(
-        self, publication: Publication, served: Served, folder: Path, replaced: Path | None = None
+        self, publication: Publication, served: ServedItems, folder: Path, replaced: Path | None = None
     ) -> CompiledModel:
         model = open_model(folder, self.compiled)
         named = {"model": folder.name, "version": served.version, "kept_at": served.kept_at}
@@ -241,7 +241,7 @@ class _Work(NamedTuple):
     """
 
     publication: Publication
-    served: Served
+    served: ServedItems
     folder: Path
     head: CompiledModelHead
     chooses_form: bool

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.compiled.exact_scores import Growth
-from client_service.model_store.model_files import Served
+from client_service.model_store.model_files import ServedItems
 from client_service.models.closed_form.content import ContentWeights
 from client_service.models.closed_form.ease import UserWeights
 from client_service.models.closed_form.frequency import Frequency
@@ -110,14 +110,16 @@ class LinearModel:
     _right: Float32 = None  # type: ignore[assignment]
 
 
-def fold_in(served: Served, baskets: sparse.csr_array) -> Side:
+def fold_in(served: ServedItems, baskets: sparse.csr_array) -> Side:
     """Encodes users outside the graph by the rows of their items (B, N)."""
     rows = np.split(baskets.indices.astype(np.int64), baskets.indptr[1:-1])
     codes = served.ranker.fusion.encoded(baskets)
     return join_sides([served.model.fold_in(one) for one in rows], codes)
 
 
-def linearise(served: Served, train: sparse.csr_array, popularity: Float32, interrupt: Interrupt) -> LinearModel | None:
+def linearise(
+    served: ServedItems, train: sparse.csr_array, popularity: Float32, interrupt: Interrupt
+) -> LinearModel | None:
     """Approximates a model by sums over the items of a basket.
 
     None for a model without a base score, for other encoders than `LowPass` and `Factors`, and if no user has an item.

@@ -101,7 +101,7 @@ class Agent:
                 self._reset_run(self.silo)  # from what is on the disk, as after a kill
                 self._schedule_retry(UnavailableError(describe_failure(error)))
             except (RoundAborted, Interrupted):
-                if self._patience.seconds_left > 0.0:  # the silo ends
+                if self._patience.remaining > 0.0:  # the silo ends
                     raise
                 LOGGER.info("round_gave_way", run=self.standing.run, round=self.standing.round)
                 self.poll.sequence = None
@@ -155,7 +155,7 @@ class Agent:
             with self._patience.bounded(LONGEST_ROUND):
                 async with self._steps:
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(self._patience.seconds_left):
+                        async with asyncio.timeout(self._patience.remaining):
                             await self._steps.wait_for(lambda: not self._amid)
                     overdue.cancel()
                     silo = self.silo

@@ -17,7 +17,7 @@ from client_service.data.interactions import Shard
 from client_service.federation.basis_run import BasisRun
 from client_service.federation.messages import RoundCosts
 from client_service.metrics import ClientMetrics
-from client_service.model_store.model_versions import number_of_run
+from client_service.model_store.model_versions import find_run_number
 from client_service.privacy.basis_guard import BasisGuard
 from client_service.privacy.guard import Guard
 from client_service.runtime.interruption import Interrupt
@@ -98,7 +98,7 @@ def place_run(settings: ClientSettings, run: str, seed: int, method: MethodSetti
     """The place of a run without a common basis."""
     strategy = build_strategy(settings.strategy, method)
     folder, cache = settings.models_directory, settings.cache_directory
-    number = number_of_run(folder, run)
+    number = find_run_number(folder, run)
     kept, everything = settings.kept_models, settings.fit_everything
     return RunContext(
         settings.name,

@@ -14,7 +14,7 @@ from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from client_service.http.answering import Answering
+from client_service.http.answer_service import AnswerService
 from shared.errors import AuthenticationError, ForbiddenError
 from shared.protocol.problem import ProblemOut
 from shared.web.connection_limits import vouch
@@ -78,7 +78,7 @@ class CallerKeys:
         return self.application if role == "application" else self.operator
 
 
-class Guarded(DeclaredRoute):
+class KeyedRoute(DeclaredRoute):
     """A route for the holder of one key."""
 
     role: ClassVar[Role]
@@ -90,20 +90,20 @@ class Guarded(DeclaredRoute):
             vouch(request.scope)
 
 
-class ForApplications(Guarded):
+class ApplicationRoute(KeyedRoute):
     """Answers about people, for the silo's own applications."""
 
     role = "application"
 
 
-class ForOperator(Guarded):
+class OperatorRoute(KeyedRoute):
     """What the silo does and knows of itself, for whoever runs it."""
 
     role = "operator"
 
 
-class PageForOperator(ForOperator):
-    """As `ForOperator`; the browser is told to ask for name and key where they are missing or wrong."""
+class OperatorPageRoute(OperatorRoute):
+    """As `OperatorRoute`; the browser is told to ask for name and key where they are missing or wrong."""
 
     async def admit(self, request: Request) -> None:
         try:
@@ -131,9 +131,9 @@ SHOWN = Depends(HTTPBearer(auto_error=False))  # for /docs alone; who is calling
 COMMON: dict[str, Any] = {"prefix": "/v1", "responses": PROBLEMS, "dependencies": [Depends(forbid_storing), SHOWN]}
 
 
-async def service(request: Request) -> Answering:
-    found: Answering = request.app.state.service
+async def service(request: Request) -> AnswerService:
+    found: AnswerService = request.app.state.service
     return found
 
 
-Service = Annotated[Answering, Depends(service)]
+Service = Annotated[AnswerService, Depends(service)]

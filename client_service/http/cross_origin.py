@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from client_service.http.authentication import ForApplications
+from client_service.http.authentication import ApplicationRoute
 from shared.web import problems
 
 METHODS = ("DELETE", "GET", "HEAD", "POST", "PUT")
@@ -57,8 +57,8 @@ class CrossOrigin(CORSMiddleware):
 def list_application_segments(routes: Sequence[BaseRoute]) -> frozenset[str]:
     """First segments of paths that applications alone may call."""
     found = list(_list_routes(routes))
-    own = {_segment(route.path) for route in found if isinstance(route, ForApplications)}
-    return frozenset(own - {_segment(route.path) for route in found if not isinstance(route, ForApplications)})
+    own = {_segment(route.path) for route in found if isinstance(route, ApplicationRoute)}
+    return frozenset(own - {_segment(route.path) for route in found if not isinstance(route, ApplicationRoute)})
 
 
 def _list_routes(routes: Sequence[BaseRoute]) -> Iterator[APIRoute]:

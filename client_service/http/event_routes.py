@@ -19,10 +19,10 @@ from client_service.event_log.messages import (
     NodesOut,
     StoredId,
 )
-from client_service.http.authentication import COMMON, ForApplications, Service
+from client_service.http.authentication import COMMON, ApplicationRoute, Service
 from shared.web.routes import JSON
 
-router = APIRouter(tags=["feedback"], route_class=ForApplications, **COMMON)
+router = APIRouter(tags=["feedback"], route_class=ApplicationRoute, **COMMON)
 UserPath = Annotated[StoredId, Path(description="the user's id", examples=["4711"])]
 NodePath = Annotated[StoredId, Path(description="the node's id", examples=["worker-17"])]
 ItemPath = Annotated[StoredId, Path(description="the item's id, of the catalogue or not yet", examples=["boots"])]

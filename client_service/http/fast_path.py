@@ -24,12 +24,12 @@ from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from client_service.data.ids import normalise_id
-from client_service.http.answering import Answering
+from client_service.http.answer_service import AnswerService
 from client_service.http.authentication import CallerKeys
 from client_service.runtime.logs import LOGGER
 from client_service.serving.messages import NextIn, RecommendationsIn
 from client_service.serving.node_messages import LabelsIn
-from client_service.serving.ranking import Listed, ListRequest, PlacedItem
+from client_service.serving.ranking import ListedItems, ListRequest, PlacedItem
 from client_service.serving.recommender import Recommender
 from shared.errors import FederationError, UnavailableError
 from shared.timeouts import SILENCE_SECONDS
@@ -91,7 +91,7 @@ class FastPath:
         self,
         app: ASGIApp,
         *,
-        service: Answering,
+        service: AnswerService,
         keys: CallerKeys,
         buckets: Buckets,
         held: HeldBytes,
@@ -157,7 +157,7 @@ class FastPath:
     def _look_up(self, target: ReadTarget) -> bytes | None:
         """Writes the body from a user's prepared list; None without one."""
         recommender = self._recommender()
-        listed = None if recommender is None else recommender.listed_for(target.name, target.k, target.new)
+        listed = None if recommender is None else recommender.look_up_list(target.name, target.k, target.new)
         return None if listed is None else self._writer.write(target.name, listed)
 
     def _admit(self, scope: Scope) -> dict[bytes, bytes] | None:
@@ -312,7 +312,7 @@ class ListWriter:
         # By the ids of a shard, so that they are freed with it: while lists are filled, two shards answer by turns.
         self._prepared = WeakKeyDictionary[Sequence[str], PreparedItems]()
 
-    def write(self, user: str, listed: Listed) -> bytes:
+    def write(self, user: str, listed: ListedItems) -> bytes:
         """Writes the body of an answer with a user's list."""
         prepared = self._prepared.get(listed.ids)
         if prepared is None or prepared.titles is not listed.titles or len(prepared.heads) > MOST_PREPARED:
@@ -348,7 +348,7 @@ class PreparedItems(NamedTuple):
         """Finds the bytes of items; KeyError where they are not prepared."""
         return list(map(self.heads.__getitem__, rows)), list(map(self.tails.__getitem__, rows))
 
-    def add(self, listed: Listed) -> None:
+    def add(self, listed: ListedItems) -> None:
         """Prepares the items of a list."""
         for row in listed.rows:
             title = None if self.titles is None else self.titles[row]

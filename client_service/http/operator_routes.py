@@ -9,7 +9,7 @@ from pydantic import Field
 
 from client_service.boundary.gate_self_test import GateOut
 from client_service.federation.messages import QualityOut, SpectrumOut, StatusOut
-from client_service.http.authentication import COMMON, OTHER_TASK, ForOperator
+from client_service.http.authentication import COMMON, OTHER_TASK, OperatorRoute
 from client_service.http.service import ClientService
 from client_service.refresh.rollback import ModelsOut, list_models, serve_version
 from client_service.refresh.scheduler import RefreshOut
@@ -31,7 +31,7 @@ class LedgerOut(Message):
     verified: bool = Field(description="no entry was changed or removed")
 
 
-silo = APIRouter(tags=["silo"], route_class=ForOperator, **COMMON)
+silo = APIRouter(tags=["silo"], route_class=OperatorRoute, **COMMON)
 
 
 async def client(request: Request) -> ClientService:

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from client_service.http.answering import NDJSON, wants_lines
-from client_service.http.authentication import COMMON, OTHER_TASK, PROBLEMS, ForApplications, Service
+from client_service.http.answer_service import NDJSON, wants_lines
+from client_service.http.authentication import COMMON, OTHER_TASK, PROBLEMS, ApplicationRoute, Service
 from client_service.serving.messages import (
     EXCLUDE,
     EXPLAIN,
@@ -45,9 +45,9 @@ LONGEST_WORDS = 200
 FURTHEST = 1 << 31  # place of an item in the catalogue
 
 OF_ONE_TASK = COMMON | {"responses": PROBLEMS | OTHER_TASK}
-recommendations = APIRouter(tags=["recommendations"], route_class=ForApplications, **OF_ONE_TASK)
-catalogue = APIRouter(tags=["catalogue"], route_class=ForApplications, **OF_ONE_TASK)
-served = APIRouter(tags=["catalogue"], route_class=ForApplications, **COMMON)
+recommendations = APIRouter(tags=["recommendations"], route_class=ApplicationRoute, **OF_ONE_TASK)
+catalogue = APIRouter(tags=["catalogue"], route_class=ApplicationRoute, **OF_ONE_TASK)
+served = APIRouter(tags=["catalogue"], route_class=ApplicationRoute, **COMMON)
 LINES: dict[str, Any] = {
     "description": "the lists; with `Accept: application/x-ndjson` a line of JSON for each user",
     "content": {NDJSON: {"schema": {"type": "string", "description": "lines as `results` holds them"}}},

@@ -18,7 +18,7 @@ from client_service.compiled.arrays import release_pages
 from client_service.compiled.publication import SERVING, Publication, read_publication
 from client_service.event_log.node_log import open_node_log
 from client_service.event_log.service import SiloLog, open_log
-from client_service.http.answering import Answering
+from client_service.http.answer_service import AnswerService
 from client_service.http.authentication import CallerKeys
 from client_service.http.trainer_proxy import TrainerProxy
 from client_service.metrics import RequestMetrics, join_metrics
@@ -80,7 +80,7 @@ class ServerSettings(Listening):
         return list(self.cautions_told)
 
 
-class Server(Answering):
+class Server(AnswerService):
     """Answers from the trainer's last publication, and writes the log of events.
 
     The server calls no other machine. trainer: the process that the server has started beside itself; None: the server

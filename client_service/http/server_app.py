@@ -33,8 +33,8 @@ from client_service.runtime.trainer_process import (
     ChildProcess,
     keep_settings,
     read_kept_settings,
+    send_refusal,
     set_time_slice,
-    tell_refusal,
 )
 from shared.errors import FederationError, SettingsError, UnavailableError
 from shared.files import write_privately
@@ -169,7 +169,7 @@ def _prepare_worker(settings: ServerSettings, trainer: int | None) -> Run:
         try:
             anyio.run(_serve_app, app, one)
         except FederationError as error:
-            if not tell_refusal(refusal, error):
+            if not send_refusal(refusal, error):
                 sys.stderr.write(f"client: {error}\n")
             return BAD_SETTINGS if isinstance(error, SettingsError) else FAILED
         return 0

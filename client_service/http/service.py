@@ -22,7 +22,7 @@ from client_service.federation.client_run import RebuildResult, RefreshResult, S
 from client_service.federation.messages import BasisOut, QualityOut, SpectrumOut, StatusOut
 from client_service.federation.run_poll import AgentStatus, open_link
 from client_service.federation.run_records import load_quality, load_spectra, quality_warnings
-from client_service.http.answering import Answering
+from client_service.http.answer_service import AnswerService
 from client_service.http.trainer_proxy import RequestActivity
 from client_service.http.waiting_trainer import Budget, Handover
 from client_service.metrics import ClientMetrics
@@ -31,7 +31,7 @@ from client_service.privacy.accounting import PrivacyOut
 from client_service.privacy.guard import Guard, notices
 from client_service.refresh.rebuild import ModelRenewal, rebuild_silo
 from client_service.refresh.scheduler import RefreshScheduler
-from client_service.refresh.startup import OpenRecords, open_records, take_up_stored
+from client_service.refresh.startup import OpenRecords, load_stored_model, open_records
 from client_service.runtime.device import choose_device
 from client_service.runtime.interruption import Interrupt
 from client_service.runtime.logs import LOGGER, describe_place
@@ -58,7 +58,7 @@ TAKE_UP_SECONDS = 15.0  # longest wait of requests for the kept model, in a trai
 IDLE_LOOK_SECONDS = 1.0  # between two looks at whether there is something to do
 
 
-class ClientService(Answering):
+class ClientService(AnswerService):
     """What the routes read. Everything in it is there while `running`, and nothing before."""
 
     def __init__(
@@ -270,7 +270,7 @@ class ClientService(Answering):
     def _take_up_stored(self, shard: TaskShard, interrupt: Interrupt) -> FrozenModel | None:
         store = None if self._feedback is None else self._feedback.store
         renewal = ModelRenewal(self.settings, self.task, shard, self.device, interrupt)
-        return take_up_stored(renewal, store)
+        return load_stored_model(renewal, store)
 
     async def _refresh(self, agent: Agent, begins: Callable[[], None]) -> RefreshResult:
         """Answers, agent and records go on with what the shard and the log are together."""

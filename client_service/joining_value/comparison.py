@@ -22,7 +22,7 @@ from client_service.evaluation.session_ranking import (
     score_by_successors,
 )
 from client_service.joining_value.messages import ComparisonOut, FigureOut, GroupOut
-from client_service.model_store.model_files import Served
+from client_service.model_store.model_files import ServedItems
 from client_service.models.closed_form.registry import ClosedFormScorers
 from client_service.models.initial_filter import Filter
 from client_service.models.ranker import Rows
@@ -70,13 +70,13 @@ def load_local_choice(
     return chosen
 
 
-def local_lists(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt = NEVER) -> TopItems:
+def rank_local_lists(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt = NEVER) -> TopItems:
     """Of the silo's own fused start. folder: where a run keeps what follows from the shard alone."""
     spectrum = cached_spectrum(shard, cutoff, folder)
-    return lists_of_choice(shard, spectrum, load_local_choice(shard, spectrum, cutoff, folder, interrupt))
+    return rank_by_choice(shard, spectrum, load_local_choice(shard, spectrum, cutoff, folder, interrupt))
 
 
-def lists_of_choice(
+def rank_by_choice(
     shard: Shard, spectrum: Spectrum, chosen: LocalChoice, made: ClosedFormScorers | None = None
 ) -> TopItems:
     """Lists of the filter and what the recipe fuses with it, for the shard's own users. made: as in `choose_local`."""
@@ -95,23 +95,23 @@ Lists = Mapping[str, Rows]
 """Lists (B, K) of the same users, by who made them."""
 
 
-def compare_with_alone(
-    shard: Shard, served: Served, cutoff: int, folder: Path, interrupt: Interrupt = NEVER
+def compare_with_local(
+    shard: Shard, served: ServedItems, cutoff: int, folder: Path, interrupt: Interrupt = NEVER
 ) -> ComparisonOut:
     """On test items, and whether what is served loses to the silo alone on validation items.
 
     folder: where a run keeps what follows from the shard alone.
     """
-    own = _own_tops(shard, cutoff, folder, interrupt)
+    own = _baseline_tops(shard, cutoff, folder, interrupt)
     known = {**own, "federated": served.ranker.top}
     tops = {name: interrupt.before(top) for name, top in known.items() if top is not None}
     seen = sparse.csr_array(shard.train + shard.valid)
     users = np.flatnonzero(np.diff(shard.test.indptr) > 0)
-    lists = {name: _ranked(top, seen, users) for name, top in tops.items()}
+    lists = {name: _rank_lists(top, seen, users) for name, top in tops.items()}
     counts = np.diff(shard.train.indptr)[users]
-    by_user = _thirds(counts, np.ones(len(counts)))
+    by_user = _terciles(counts, np.ones(len(counts)))
     _, records = degrees(shard.train)
-    by_item = _thirds(records, records)
+    by_item = _terciles(records, records)
     target = shard.test[users]
     everything = np.ones(shard.train.shape[1], dtype=bool)
     groups = (
@@ -132,12 +132,12 @@ def compare_with_alone(
     )
 
 
-def _own_tops(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt) -> dict[str, TopItems | None]:
+def _baseline_tops(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt) -> dict[str, TopItems | None]:
     """What the silo has without anybody, by name; None for what takes too long to compute."""
     spectrum = cached_spectrum(shard, cutoff, folder)
     chosen = load_local_choice(shard, spectrum, cutoff, folder, interrupt)
     closed = closed_form_tops(shard, spectrum, chosen.start, ease_side=EASE_SIDE, interrupt=interrupt)
-    return {"popularity": popularity_top(shard), **closed, "alone": lists_of_choice(shard, spectrum, chosen)}
+    return {"popularity": popularity_top(shard), **closed, "alone": rank_by_choice(shard, spectrum, chosen)}
 
 
 def mean_interval(values: Float64, floor: float | None = None) -> FigureOut:
@@ -168,13 +168,13 @@ def _validation_gain(shard: Shard, tops: Mapping[str, TopItems]) -> FigureOut | 
     if len(users) == 0:
         return None
     target = shard.valid[users]
-    values = {name: _per_user(_ranked(tops[name], shard.train, users), target) for name in ("alone", "federated")}
+    values = {name: _per_user(_rank_lists(tops[name], shard.train, users), target) for name in ("alone", "federated")}
     return mean_interval(values["federated"] - values["alone"])
 
 
 def _group(name: str, lists: Lists, target: sparse.csr_array, items: NDArray[np.bool_]) -> GroupOut | None:
     """Figures of the users who have held-out items among these; None where nobody has."""
-    wanted = _only_columns(target, items)
+    wanted = _select_columns(target, items)
     has = np.diff(wanted.indptr) > 0
     if not has.any():
         return None
@@ -191,7 +191,7 @@ def _per_user(ranked: Rows, target: sparse.csr_array) -> Float64:
     return METRICS[PRIMARY].per_user(list_hits(ranked, target), np.diff(target.indptr))
 
 
-def _ranked(top: TopItems, seen: sparse.csr_array, users: Rows) -> Rows:
+def _rank_lists(top: TopItems, seen: sparse.csr_array, users: Rows) -> Rows:
     """The lists of these users, (B, K)."""
     if len(users) == 0:
         return np.zeros((0, K), dtype=np.int64)
@@ -203,7 +203,7 @@ def _of(lists: Lists, chosen: NDArray[np.bool_]) -> Lists:
     return {who: ranked[chosen] for who, ranked in lists.items()}
 
 
-def _thirds(values: Float64, weights: Float64) -> NDArray[np.int64]:
+def _terciles(values: Float64, weights: Float64) -> NDArray[np.int64]:
     """0, 1 or 2: the smallest values, which hold a third of the weight, the middle ones, the largest; equal values
     are never parted."""
     levels, place = np.unique(values, return_inverse=True)
@@ -212,7 +212,7 @@ def _thirds(values: Float64, weights: Float64) -> NDArray[np.int64]:
     return np.minimum((before * 3).astype(np.int64), 2)[place]
 
 
-def _only_columns(pairs: sparse.csr_array, columns: NDArray[np.bool_]) -> sparse.csr_array:
+def _select_columns(pairs: sparse.csr_array, columns: NDArray[np.bool_]) -> sparse.csr_array:
     """The pairs in these columns (N,); the shape stays."""
     kept = columns[pairs.indices]
     rows = np.repeat(np.arange(pairs.shape[0]), np.diff(pairs.indptr))[kept]
@@ -224,7 +224,7 @@ GAIN_BY = 2000  # validation examples, spread evenly
 LENGTHS = (("all visits", 1, 1 << 30), ("after the first click", 1, 1), ("later in a visit", 2, 1 << 30))
 
 
-def compare_with_counts(
+def compare_sessions_with_local(
     shard: SessionShard,
     score: ScoreItems,
     interrupt: Interrupt = NEVER,

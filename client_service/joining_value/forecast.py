@@ -9,7 +9,7 @@ import numpy as np
 
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import TITLE
-from client_service.joining_value.trials import CutTrial, Gain, Observe, draw_gains, trainings
+from client_service.joining_value.trials import CutTrial, Gain, Observe, measure_gains, trainings
 from shared.errors import DataError
 from shared.method.graph import Float64
 from shared.words import count_noun
@@ -164,7 +164,7 @@ class Worth:
         return (*(_sentence(self.curve, outlook) for outlook in self.curve.outlooks), *told)
 
 
-def estimate_worth(shard: Shard, cutoff: int, draws: int = DRAWS, observe: Observe = lambda _: None) -> Worth:
+def estimate_joining_value(shard: Shard, cutoff: int, draws: int = DRAWS, observe: Observe = lambda _: None) -> Worth:
     """The learning curve of the silo's own fused start, from parts of its users. DataError without validation items."""
     users, items = shard.train.shape
     judged = int((np.diff(shard.valid.indptr) > 0).sum())
@@ -172,7 +172,7 @@ def estimate_worth(shard: Shard, cutoff: int, draws: int = DRAWS, observe: Obser
         raise DataError("worth: expected validation items to judge by, the shard has none")
     if trainings(users) == 1 or judged < 2:
         return Worth(users, items, judged, True, 0, (), None)
-    made = [draw_gains(shard, number, cutoff, observe) for number in range(draws)]
+    made = [measure_gains(shard, number, cutoff, observe) for number in range(draws)]
     few = judged < FEWEST_JUDGED
     texts = [draw.text for draw in made if draw.text is not None]
     text = _measure_gains(texts) if texts else None

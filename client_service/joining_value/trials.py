@@ -20,7 +20,7 @@ from scipy import sparse
 from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.metrics import METRICS, PRIMARY, K
 from client_service.evaluation.ranking import CHUNK, TopItems, list_hits
-from client_service.joining_value.comparison import LocalChoice, choose_local, lists_of_choice
+from client_service.joining_value.comparison import LocalChoice, choose_local, rank_by_choice
 from client_service.models.closed_form.content import ContentSums, add_constant, known_features, sum_content
 from client_service.models.closed_form.registry import ClosedFormScorers
 from client_service.models.ranker import Rows
@@ -73,7 +73,7 @@ class SubSilo:
     features: Float32 | None = None
 
 
-def halvings(users: int) -> int:
+def count_halvings(users: int) -> int:
     """How often a silo of so many users is cut in two."""
     halved = math.log2(max(users, FEWEST_USERS) / FEWEST_USERS)
     return min(MOST_HALVINGS, math.floor(halved))
@@ -81,11 +81,11 @@ def halvings(users: int) -> int:
 
 def trainings(users: int) -> int:
     """Of one draw."""
-    levels = halvings(min(users, MOST_USERS)) + 1
+    levels = count_halvings(min(users, MOST_USERS)) + 1
     return (1 << levels) - 1
 
 
-def draw_gains(shard: Shard, number: int, cutoff: int, observe: Observe) -> CutTrial:
+def measure_gains(shard: Shard, number: int, cutoff: int, observe: Observe) -> CutTrial:
     """One draw of users, cut into halves, quarters and so on.
 
     Half of the users are judged, the validation items of the others make the choices. The next draw swaps them.
@@ -93,9 +93,9 @@ def draw_gains(shard: Shard, number: int, cutoff: int, observe: Observe) -> CutT
     users = shard.train.shape[0]
     judged = (np.random.default_rng(number // 2).permutation(users) % 2 == 0) == (number % 2 == 0)
     drawn = np.random.default_rng([number, 1]).permutation(users)[:MOST_USERS]
-    cuts = cut_nested(drawn, halvings(len(drawn)))
+    cuts = cut_nested(drawn, count_halvings(len(drawn)))
     levels = [_train_level(shard, cut, ~judged, cutoff, observe) for cut in cuts]
-    whole = _figures(shard, levels[-1][0], levels[-1][0], judged)
+    whole = _measure_users(shard, levels[-1][0], levels[-1][0], judged)
     pairs = [(low, high) for low in range(len(levels)) for high in range(low + 1, len(levels))]
     gains = tuple(_gain(shard, levels, pair, judged) for pair in pairs)
     return CutTrial(len(drawn), whole, gains, _gain_by_text(shard, levels[0], judged, cutoff))
@@ -124,7 +124,7 @@ def _train_level(
         features = None if told is None else told.values[items]
         made = ClosedFormScorers(part.train, spectrum, features)
         chosen = chosen or choose_local(part, spectrum, made=made)
-        parts.append(SubSilo(rows, items, part, lists_of_choice(part, spectrum, chosen, made), features))
+        parts.append(SubSilo(rows, items, part, rank_by_choice(part, spectrum, chosen, made), features))
         observe(f"{len(rows)} users")
     return tuple(parts)
 
@@ -141,9 +141,9 @@ def _gain_by_text(shard: Shard, parts: Sequence[SubSilo], judged: Mask, cutoff: 
         spectrum = low_spectrum(part.shard.train, cutoff)
         made = ClosedFormScorers(part.shard.train, spectrum, part.features, others)
         chosen = chosen or choose_local(part.shard, spectrum, made=made)
-        joined.append(replace(part, lists=lists_of_choice(part.shard, spectrum, chosen, made)))
+        joined.append(replace(part, lists=rank_by_choice(part.shard, spectrum, chosen, made)))
     alone, together = (
-        _only(np.array([_figures(shard, part, model, judged) for part, model in zip(parts, models, strict=True)]))
+        _only(np.array([_measure_users(shard, part, model, judged) for part, model in zip(parts, models, strict=True)]))
         for models in (parts, joined)
     )
     return Gain(round(sum(len(part.users) for part in parts) / len(parts)), len(parts), alone, together)
@@ -169,8 +169,10 @@ def _gain(shard: Shard, levels: Sequence[Sequence[SubSilo]], pair: tuple[int, in
     low, high = pair
     small = levels[low]
     whole = [levels[high][number >> (high - low)] for number in range(len(small))]
-    alone = np.array([_figures(shard, part, part, judged) for part in small])
-    together = np.array([_figures(shard, part, larger, judged) for part, larger in zip(small, whole, strict=True)])
+    alone = np.array([_measure_users(shard, part, part, judged) for part in small])
+    together = np.array(
+        [_measure_users(shard, part, larger, judged) for part, larger in zip(small, whole, strict=True)]
+    )
     return Gain(
         users=round(sum(len(part.users) for part in small) / len(small)),
         times=2 ** (high - low),
@@ -186,11 +188,11 @@ def _only(values: NDArray[np.float64]) -> Values:
     return found
 
 
-def _figures(shard: Shard, part: SubSilo, model: SubSilo, judged: Mask) -> Values:
+def _measure_users(shard: Shard, part: SubSilo, model: SubSilo, judged: Mask) -> Values:
     """Of a part's judged users, on the part's items alone, by the lists of a part that holds it."""
     values = np.full(shard.train.shape[0], np.nan)
     users = part.users[judged[part.users]]
-    target = _only_items(shard.valid[users], part.items)
+    target = _select_items(shard.valid[users], part.items)
     has = np.diff(target.indptr) > 0
     if has.any():
         users, target = users[has], target[np.flatnonzero(has)]
@@ -199,7 +201,7 @@ def _figures(shard: Shard, part: SubSilo, model: SubSilo, judged: Mask) -> Value
     return values
 
 
-def _only_items(pairs: sparse.csr_array, items: Rows) -> sparse.csr_array:
+def _select_items(pairs: sparse.csr_array, items: Rows) -> sparse.csr_array:
     """The pairs with these items; the shape stays."""
     kept = np.isin(pairs.indices, items)
     rows = np.repeat(np.arange(pairs.shape[0]), np.diff(pairs.indptr))[kept]

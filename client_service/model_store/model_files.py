@@ -89,7 +89,7 @@ class ModelHead(MeasureValues, Message):
     A model fits only the shard, the start, the settings and the common basis that it was trained with. basis: digest of
     the common basis, content: of the content sums, "" without them. chosen_for: number of training pairs of the shard
     when start and recipe were chosen. number: tells its version from another of the same run and round, see
-    `GivenNumbers`; 0: none. text: `text_digest` of the shard; None in files of earlier versions. carried: were
+    `VersionNumbers`; 0: none. text: `text_digest` of the shard; None in files of earlier versions. carried: were
     parameters that a run had trained taken over from another shard? kept_at: UTC, ISO 8601; "" in files of earlier
     versions, which have no `relevance`.
     """
@@ -186,7 +186,7 @@ def load_parameters(folder: Path, head: ModelHead, model: nn.Module) -> bool:
 
 
 @dataclass(frozen=True)
-class Served(FrozenModel):
+class ServedItems(FrozenModel):
     """Frozen model of users and items.
 
     ranker: ranks the items of lists. cold: scores items that nobody has; None where nothing is known of the items.
@@ -204,7 +204,7 @@ class Served(FrozenModel):
         return (rows / np.where(length > 0, length, 1.0)).astype(np.float32)
 
 
-def freeze(version: str, training: ItemTrainer) -> Served:
+def freeze(version: str, training: ItemTrainer) -> ServedItems:
     """Copies a model's parameters into a frozen model.
 
     The constant buffers and the fusion, which are large, are shared with the original.
@@ -214,4 +214,4 @@ def freeze(version: str, training: ItemTrainer) -> Served:
     frozen = copy.deepcopy(model, memo=constant).requires_grad_(False)
     frozen.encoder.prepare_inference()
     ranker = frozen.freeze().fused(training.fusion, training.codes)
-    return Served(version, frozen, ranker=ranker, cold=training.cold)
+    return ServedItems(version, frozen, ranker=ranker, cold=training.cold)

@@ -24,7 +24,7 @@ from shared.message import Message
 NAME = "numbers.json"
 
 
-class GivenNumbers(Message):
+class VersionNumbers(Message):
     """Record of the numbers that models were given.
 
     last: the last number. run: the run that began last. before: the last number when that run began.
@@ -45,7 +45,7 @@ def next_number(folder: Path) -> int:
     return given.last + 1
 
 
-def number_of_run(folder: Path, run: str) -> int:
+def find_run_number(folder: Path, run: str) -> int:
     """Finds the number of the models of a run that begins or goes on.
 
     The number is 0, which means none, until a number is given after the run has begun.
@@ -57,11 +57,11 @@ def number_of_run(folder: Path, run: str) -> int:
     return given.last if given.last > given.before else 0
 
 
-def _read(folder: Path) -> GivenNumbers:
-    return load_message(folder / NAME, GivenNumbers) or GivenNumbers()
+def _read(folder: Path) -> VersionNumbers:
+    return load_message(folder / NAME, VersionNumbers) or VersionNumbers()
 
 
-def _write(folder: Path, given: GivenNumbers) -> None:
+def _write(folder: Path, given: VersionNumbers) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / NAME, given.model_dump_json().encode())
 
@@ -138,7 +138,7 @@ def choose_version(folder: Path, chosen: ModelHead) -> None:
     _path(folder, chosen).unlink(missing_ok=True)
 
 
-def files_of(head: ModelHead) -> frozenset[str]:
+def list_model_files(head: ModelHead) -> frozenset[str]:
     """Lists the names of the files that a served model needs.
 
     Files that follow from its shard are left out.

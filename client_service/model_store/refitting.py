@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from client_service.data.interactions import Shard
-from client_service.model_store.model_files import ModelHead, Served, freeze
+from client_service.model_store.model_files import ModelHead, ServedItems, freeze
 from client_service.models.initial_filter import start_at
 from client_service.models.parameter_transfer import MatchedRows, are_alike
 from client_service.runtime.logs import LOGGER
@@ -62,7 +62,7 @@ class Refit:
         self._shard, self._folder, self._device = shard, folder, device
         self._begun: tuple[ModelHead, ItemTrainer, Tensor] | None = None
 
-    def __call__(self, head: ModelHead, trained: Mapping[str, Tensor]) -> Served | None:
+    def __call__(self, head: ModelHead, trained: Mapping[str, Tensor]) -> ServedItems | None:
         """Refits the model of a head on all pairs, with its trained parameters.
 
         This is slow. trained: the parameters in the model's file. None if these do not fit the graph of all pairs,

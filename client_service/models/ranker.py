@@ -1,6 +1,6 @@
 """A model at rest, in numpy arrays, ranks items: by the cheap base score first, by the full score where it counts.
 
-Answering from arrays that nothing changes is what lets recommendations go on while the model trains.
+AnswerService from arrays that nothing changes is what lets recommendations go on while the model trains.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ REFITTED = (
 )
 COLOURS = {NAMES[0]: 4, "low-pass filter": 3, "ridge filter": 0, "EASE": 1, NAMES[1]: 5, NAMES[2]: 2}
 COLOURS |= {"own counts of the last click": 0, "transitions of all silos": 1}
-TOO_DEAR = {"ease": f"EASE is left out: beyond {EASE_SIDE:,} users and as many items it takes too long."}
+TOO_COSTLY = {"ease": f"EASE is left out: beyond {EASE_SIDE:,} users and as many items it takes too long."}
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def _describe(quality: QualityOut, groups: tuple[IntervalGroup, ...], nouns: Nou
     if shown := found.groups[0].floors:
         counted = "transitions of all" in shown
         floors = f"{'Transitions' if counted else 'Filters and EASE'} are closed forms that need no training either. "
-    dear = "".join(f"{TOO_DEAR[name]} " for name in found.left_out)
+    dear = "".join(f"{TOO_COSTLY[name]} " for name in found.left_out)
     return (
         f"{found.measure.upper()} of {quality.run} on test items, a mean over the silo’s {nouns.judged}s with its "
         f"95 % interval. Over {whole.note} federated less alone is {whole.more}. {floors}{dear}"

@@ -44,7 +44,7 @@ class SentUpdate:
     fields: tuple[Field, ...]
 
 
-def sent_update(one: Attempt, declaration: Declaration) -> SentUpdate:
+def describe_update(one: Attempt, declaration: Declaration) -> SentUpdate:
     """An update as the page shows it."""
     agrees = as_declared(one, declaration)
     return SentUpdate(
@@ -105,7 +105,7 @@ Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class RecordTotal:
+class CallTally:
     """All calls of one kind. `unanswered`: under way, or cut off: they may have arrived. `other`: not as declared."""
 
     call: str
@@ -116,8 +116,8 @@ class RecordTotal:
     bytes_out: int = 0
     bytes_in: int = 0
 
-    def plus(self, one: Attempt, declaration: Declaration) -> RecordTotal:
-        return RecordTotal(
+    def plus(self, one: Attempt, declaration: Declaration) -> CallTally:
+        return CallTally(
             self.call,
             self.count + one.times,
             self.refused + one.times * ((one.status or 0) >= REFUSED),
@@ -135,7 +135,7 @@ class Summary:
     written: int
     read: int
     broken: int | None
-    totals: tuple[RecordTotal, ...]
+    totals: tuple[CallTally, ...]
     latest: tuple[Attempt, ...]
 
 
@@ -172,7 +172,7 @@ class Record:
 
     def _begin(self) -> None:
         self._read = self._again = Cursor()
-        self._totals: Mapping[str, RecordTotal] = {}
+        self._totals: Mapping[str, CallTally] = {}
         self._latest: deque[Attempt] = deque(maxlen=KEPT)
         self._open: list[Entry] = []
 
@@ -221,8 +221,8 @@ class Record:
         ordered = tuple(sorted(latest, key=lambda one: one.sequence))
         return Summary(written, self._read.count, self._broken, tuple(totals[call] for call in sorted(totals)), ordered)
 
-    def _plus(self, totals: Mapping[str, RecordTotal], one: Attempt) -> Mapping[str, RecordTotal]:
-        return {**totals, one.call: totals.get(one.call, RecordTotal(one.call)).plus(one, self._declaration)}
+    def _plus(self, totals: Mapping[str, CallTally], one: Attempt) -> Mapping[str, CallTally]:
+        return {**totals, one.call: totals.get(one.call, CallTally(one.call)).plus(one, self._declaration)}
 
 
 def _advance_cursor(cursor: Cursor, entries: Sequence[Entry]) -> Cursor:

@@ -38,7 +38,7 @@ Labels = Mapping[str, MeasureLabel]
 
 
 @dataclass(frozen=True)
-class SiloStanding:
+class SiloOverview:
     """`done` of `rounds` rounds; no bar where there is no run. worth: what the last run has brought the silo, or what
     it does without; none before the first."""
 
@@ -60,10 +60,10 @@ def standing(
     *,
     strict: bool = False,
     declared: Collection[Part] = (),
-) -> SiloStanding:
+) -> SiloOverview:
     """What a reader of the page wants to know first. declared: parts of the federation's sums."""
     done = max((entry.round for entry in quality.rounds), default=0) if quality.run == status.run else 0
-    return SiloStanding(
+    return SiloOverview(
         verdict=_verdict(status, done),
         worth=(*_worth_lines(quality, labels, nouns), *((STRICT,) if strict else ())),
         done=done,

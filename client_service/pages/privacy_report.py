@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client_service.boundary.call_attempts import Attempt
-from client_service.pages.ledger_view import RecordTotal, SentUpdate, Summary, sent_update
+from client_service.pages.ledger_view import CallTally, SentUpdate, Summary, describe_update
 from shared.method.declaration import Declaration
 from shared.web.pages import NOTHING, DeclaredFields, Verdict, declared_out
 from shared.words import count_noun
@@ -47,7 +47,7 @@ class Received:
 class CallRow:
     call: str
     purpose: str
-    total: RecordTotal
+    total: CallTally
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class UpdatesReport:
 def report(summary: Summary, declaration: Declaration, *, counts: bool) -> UpdatesReport:
     """`counts`: does the silo's policy let the numbers of users, items and edges leave?"""
     newest = summary.latest[::-1]
-    updates = [sent_update(one, declaration) for one in newest if one.call == "update"][: SHOWN + EARLIER]
+    updates = [describe_update(one, declaration) for one in newest if one.call == "update"][: SHOWN + EARLIER]
     received = [_received_update(one) for one in newest if one.call in BRINGING and one.answer_bytes][:SHOWN]
     return UpdatesReport(
         verdicts=(_content(summary), _chain(summary), _answers(summary)),

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 
-from client_service.http.authentication import PageForOperator
+from client_service.http.authentication import OperatorPageRoute
 from client_service.http.service import ClientService
 from client_service.pages.charts import (
     comparison_chart,
@@ -36,7 +36,7 @@ SECTIONS = (
 )
 TEMPLATE = templates(Path(__file__).parent / "templates").get_template("silo.html")
 
-router = APIRouter(include_in_schema=False, route_class=PageForOperator)
+router = APIRouter(include_in_schema=False, route_class=OperatorPageRoute)
 
 
 def install(app: FastAPI, service: ClientService) -> None:

@@ -73,7 +73,7 @@ OTHERS = 0o077  # permissions of everybody but the owner
 
 
 @dataclass
-class Spent:
+class AccountState:
     """The charges so far, how often each occasion was charged, and the scalars that are drawn once and kept."""
 
     charges: Counter[Charge] = field(default_factory=Counter)
@@ -92,7 +92,7 @@ class Account:
         path, secret = heads.state_directory / account, heads.state_directory / secret_file
         if secret.exists() and not path.exists():
             raise DataError(f"{path}: expected the account beside {secret.name}, got none: what was spent is unknown")
-        self._ledger, self._shard, self.spent = HeadedLedger(heads, account), shard, Spent()
+        self._ledger, self._shard, self.spent = HeadedLedger(heads, account), shard, AccountState()
         if write_new(path, b"", PRIVATE):
             sync_path(path.parent)
         self._ledger.verify()

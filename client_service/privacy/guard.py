@@ -93,7 +93,7 @@ class Occasion:
         place = [self.run, self.seed, self.method.model_dump_json(), self.round, self.rounds]
         return _file_name("round", shard, *place, *received, self._compared())
 
-    def name_steady(self, scalar: str, shard: str) -> str:
+    def name_steady_scalar(self, scalar: str, shard: str) -> str:
         """What a steady scalar follows from: the same in every round of every run with this anchor."""
         return _file_name(scalar, shard, self._compared(), self.method.cutoff)
 
@@ -176,7 +176,7 @@ class Guard:
         if occasion.anchor is None:
             return {}
         scalars = build_strategy(self._declaration.strategy, occasion.method).scalars
-        return {n: occasion.name_steady(n, self._shard) for n, scalar in scalars.items() if scalar.steady}
+        return {n: occasion.name_steady_scalar(n, self._shard) for n, scalar in scalars.items() if scalar.steady}
 
     def _stand(self) -> PrivacyOut:
         """As it is now. The budget is spent where not even a round fits into it whose steady scalars are known."""

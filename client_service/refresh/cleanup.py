@@ -17,7 +17,7 @@ from client_service.federation.checkpoint import delete_checkpoint
 from client_service.federation.run_records import QUALITY, SPECTRA
 from client_service.model_store.model_files import load_head
 from client_service.model_store.model_versions import NAME as NUMBERS
-from client_service.model_store.model_versions import files_of
+from client_service.model_store.model_versions import list_model_files
 from client_service.settings import ClientSettings
 
 COMPUTED = ("spectrum", "choice", "everything")  # from a shard alone: kept under the first characters of its digest
@@ -30,11 +30,11 @@ def delete_outdated_files(settings: ClientSettings, store: LogStore, shard: str,
     present one, whose model is kept. To be called before lists by it are computed; done again, it does nothing."""
     stale = store.read_stale()
     if stale:
-        forget_shards(settings, shard, stale, erased=erased)
+        delete_shard_files(settings, shard, stale, erased=erased)
         store.forget_stale(stale)
 
 
-def forget_shards(settings: ClientSettings, shard: str, stale: Iterable[str], *, erased: bool) -> None:
+def delete_shard_files(settings: ClientSettings, shard: str, stale: Iterable[str], *, erased: bool) -> None:
     """Remove what was computed from the `stale` contents of the shard, all by their digests, unless it is `shard`.
 
     erased: and everything else that follows from any other content than that of `shard`.
@@ -51,7 +51,7 @@ def forget_shards(settings: ClientSettings, shard: str, stale: Iterable[str], *,
 def delete_other_models(models: Path, shard: str) -> None:
     """Leave of a folder of models the served one of this shard, what is computed from that, and figures."""
     head = load_head(models)
-    kept = FIGURES | (files_of(head) if head is not None and head.shard == shard else frozenset())
+    kept = FIGURES | (list_model_files(head) if head is not None and head.shard == shard else frozenset())
     computed = tuple(f"{kind}-{shard[:SHORT]}" for kind in COMPUTED)
     for path in models.glob("*"):
         if path.name.startswith(computed):

@@ -70,7 +70,7 @@ class ModelRenewal:
         """Checks if a kept model was made of the shard and of the texts of its items."""
         return head.shard == self.shard.digest and head.fits_text(self.task.text_digest(self.shard))
 
-    def take_over(self, before: ModelHead, after: ModelHead) -> RenewedModel | None:
+    def transfer(self, before: ModelHead, after: ModelHead) -> RenewedModel | None:
         """A kept model of another shard on this one, with all that both have, as `after`; None where that cannot be."""
         training = self._rebuild(after)
         found = self._carry(before, training, after)

@@ -95,7 +95,7 @@ def _load(folder: Path, silo: Silo, chosen: ModelHead) -> FrozenModel:
 def _take_over(silo: Silo, chosen: ModelHead, number: int) -> FrozenModel:
     of_shard = {"shard": silo.shard.digest, "text": silo.task.text_digest(silo.shard)}
     renewal = ModelRenewal(silo.settings, silo.task, silo.shard, silo.device, silo.interrupt)
-    found = renewal.take_over(chosen, chosen.model_copy(update={**of_shard, "number": number}))
+    found = renewal.transfer(chosen, chosen.model_copy(update={**of_shard, "number": number}))
     if found is None:
         raise ConflictError("expected a model that fits the present shard, got one that is damaged or of another kind")
     return renewal.keep(found)

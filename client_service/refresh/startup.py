@@ -67,7 +67,7 @@ def open_records(settings: ClientSettings, key: PrivateKey, shard: TaskShard) ->
     return OpenRecords(ledger, anchors, rounds, guard, basis_guard)
 
 
-def take_up_stored(renewal: ModelRenewal, store: LogStore | None) -> FrozenModel | None:
+def load_stored_model(renewal: ModelRenewal, store: LogStore | None) -> FrozenModel | None:
     """The kept model, or for a shard that has changed the one that follows from it. Slow.
 
     A damaged model is no reason to stay away, nor one that needs more memory than there is, nor a disk that is full

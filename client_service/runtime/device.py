@@ -11,7 +11,7 @@ from shared.errors import SettingsError
 if TYPE_CHECKING:
     import torch
 
-DeviceWish = Literal["auto", "cpu", "cuda"]
+DeviceChoice = Literal["auto", "cpu", "cuda"]
 
 
 def pin_threads(count: int) -> None:
@@ -25,7 +25,7 @@ def pin_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-def choose_device(wish: DeviceWish) -> tuple[torch.device, str]:
+def choose_device(wish: DeviceChoice) -> tuple[torch.device, str]:
     """Raises SettingsError when cuda is demanded and there is none."""
     import torch
 

@@ -91,11 +91,11 @@ class RoundDeadline:
             self._until = float("inf")
 
     @property
-    def seconds_left(self) -> float:
+    def remaining(self) -> float:
         """Seconds; infinity where nobody waits."""
         return max(0.0, self._until - self._clock())
 
     def check(self) -> None:
         """Raises GaveWay once the time is over."""
-        if self.seconds_left == 0.0:
+        if self.remaining == 0.0:
             raise RoundAborted

@@ -84,7 +84,7 @@ def refusal_code(error: FederationError) -> int:
     return next(code for code, meaning in REFUSALS.items() if meaning == wanted)
 
 
-def tell_refusal(descriptor: int | None, error: FederationError) -> bool:
+def send_refusal(descriptor: int | None, error: FederationError) -> bool:
     """Tells the parent process why this one cannot start.
 
     False: there is no pipe, or no reader.
@@ -98,7 +98,7 @@ def tell_refusal(descriptor: int | None, error: FederationError) -> bool:
     return True
 
 
-def give_way() -> None:
+def lower_priority() -> None:
     """Has a server that shares the cores of this process answer first.
 
     As a batch process, where the system knows them, this one does not push another one from a core when it wakes. It

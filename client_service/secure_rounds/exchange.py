@@ -141,14 +141,14 @@ class SecureExchange:
         ready, body = await asyncio.get_running_loop().run_in_executor(self._worker, mask_body, state, sharers, update)
         self._save(ready)
         receipt = await self._aggregator.upload(terms.run, terms.round, body)
-        await self._uncover(terms, ready)
+        await self._unmask(terms, ready)
         return receipt
 
-    async def _uncover(self, terms: RoundTerms, state: Ready) -> None:
+    async def _unmask(self, terms: RoundTerms, state: Ready) -> None:
         """Help to take the masks away, if the sum hides everybody who is in it, beside all earlier sums too."""
         request = await self._ask("request", UnmaskRequest, terms)
         self._own.members.require_enough(request.survivors, terms.run)
-        self._memory.require_hidden(state.roster, request.survivors, state.proven, self._least, self._listed)
+        self._memory.require_safe_sum(state.roster, request.survivors, state.proven, self._least, self._listed)
         agreed, consent = client.consent(state, request, self._own.identity)
         self._save(agreed)
         self._memory.remember_sum(state.roster, request.survivors, state.proven, self._listed)

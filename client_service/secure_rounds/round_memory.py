@@ -174,7 +174,7 @@ class RoundMemory:
             if objection is not None:
                 raise PrivacyError(objection)
 
-    def require_hidden(
+    def require_safe_sum(
         self,
         roster: Roster,
         members: Collection[str],

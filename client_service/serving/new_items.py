@@ -23,7 +23,7 @@ from client_service.event_log.messages import ItemIn
 from client_service.event_log.overlay import Overlay
 from client_service.serving.item_answers import Answers, order_by_variety, stretch
 from client_service.serving.messages import ItemOut
-from client_service.serving.ranking import POOL, Asker, ListRequest
+from client_service.serving.ranking import POOL, ListRequest, NewItemQuery
 from client_service.text.feature_file import TextEncoder, make_encoder
 from client_service.text.projection import Values
 
@@ -59,7 +59,7 @@ class NewItem(NamedTuple):
     text: Float32 | None = None
 
 
-class ToldItems(NamedTuple):
+class PostedItems(NamedTuple):
     """Items of which applications have told a text, and which nobody has in training.
 
     rows: (E,), see `NewItem`. texts: features (E, d). factors: by which they are scored, (E, r). replaced:
@@ -83,9 +83,9 @@ class NewItems:
         self._said: dict[str, ItemIn] = {}  # of items that are new, or were told after it was last looked
         self._waiting: dict[str, ItemIn] = {}
         self._encoded: dict[str, _Encoded] = {}
-        self._told: tuple[ColdItems | None, ToldItems | None] = (None, None)
+        self._told: tuple[ColdItems | None, PostedItems | None] = (None, None)
 
-    def find_told(self, cold: ColdItems) -> ToldItems | None:
+    def find_posted(self, cold: ColdItems) -> PostedItems | None:
         """Collects the told items with features, which the encoder of the model makes; None without any.
 
         Of many that are told at once the last ones are there at once, and a thread encodes the others.
@@ -96,7 +96,7 @@ class NewItems:
                 self._take_up(newly, cold)
         return self._told[1]
 
-    def choose(self, model: CompiledModel, asker: Asker, limits: ListRequest, count: int) -> list[NewItem]:
+    def choose(self, model: CompiledModel, asker: NewItemQuery, limits: ListRequest, count: int) -> list[NewItem]:
         """Chooses the new items for the places of a list: the best ones that are likely enough for this user.
 
         A place is left to the other items where no new one is. Lists of chosen items hold whatever is asked for.
@@ -107,11 +107,11 @@ class NewItems:
         least = cold.least_score(cold.profile(asker.facts.basket))
         return [one for one in found if one.score >= least]
 
-    def rank(self, model: CompiledModel, asker: Asker, limits: ListRequest, count: int) -> list[NewItem]:
+    def rank(self, model: CompiledModel, asker: NewItemQuery, limits: ListRequest, count: int) -> list[NewItem]:
         """Chooses the best new items, best first; of a computed list where it reaches so far."""
         if (cold := model.cold) is None or count == 0:
             return []
-        told = self.find_told(cold)
+        told = self.find_posted(cold)
         if asker.listed is not None and limits.exclude_seen and not limits.mmr:
             found = self._look_up(model, asker, limits, count, told)
             if found is not None:
@@ -121,7 +121,9 @@ class NewItems:
             return _vary(cold, pool, limits.mmr, count)
         return self._compute(cold, asker, limits, count, told)
 
-    def write(self, model: CompiledModel, asker: Asker, items: Sequence[NewItem], limits: ListRequest) -> list[ItemOut]:
+    def write(
+        self, model: CompiledModel, asker: NewItemQuery, items: Sequence[NewItem], limits: ListRequest
+    ) -> list[ItemOut]:
         """Writes new items as a list has them, with reasons if the request wants them."""
         scores = [one.score if limits.raw else rate_new_item(model, one) for one in items]
         found = [
@@ -138,14 +140,14 @@ class NewItems:
 
         Returns None for an item that is not new, or that has no text.
         """
-        self.find_told(cold)
+        self.find_posted(cold)
         if (told := self._encoded.get(item)) is not None:
             return told.text
         row = self._shard.find_item(item)
         return cold.texts_of(np.array([row]))[0] if row is not None and cold.has(row) else None
 
     def _look_up(
-        self, model: CompiledModel, asker: Asker, limits: ListRequest, count: int, told: ToldItems | None
+        self, model: CompiledModel, asker: NewItemQuery, limits: ListRequest, count: int, told: PostedItems | None
     ) -> list[NewItem] | None:
         """Takes the first allowed items of a user's computed list.
 
@@ -170,17 +172,17 @@ class NewItems:
     def _merge(
         self,
         cold: ColdItems,
-        asker: Asker,
+        asker: NewItemQuery,
         limits: ListRequest,
         count: int,
-        told: ToldItems,
+        told: PostedItems,
         found: list[NewItem],
     ) -> list[NewItem]:
         more = self._allowed_told(cold.profile(asker.facts.basket), asker, limits, count, told)
         return sorted([*found, *more], key=lambda one: -one.score)[:count]
 
     def _compute(
-        self, cold: ColdItems, asker: Asker, limits: ListRequest, count: int, told: ToldItems | None
+        self, cold: ColdItems, asker: NewItemQuery, limits: ListRequest, count: int, told: PostedItems | None
     ) -> list[NewItem]:
         profile, size = cold.profile(asker.facts.basket), len(self._shard.item_ids)
         barred = np.zeros(size, dtype=bool) if limits.forbidden is None else limits.forbidden.copy()
@@ -214,7 +216,9 @@ class NewItems:
         found[[row - unmet.first for item in allowed if (row := unmet.row(item)) is not None]] = True
         return found
 
-    def _choose(self, cold: ColdItems, scores: Float32, asker: Asker, limits: ListRequest, count: int) -> list[NewItem]:
+    def _choose(
+        self, cold: ColdItems, scores: Float32, asker: NewItemQuery, limits: ListRequest, count: int
+    ) -> list[NewItem]:
         """Chooses the allowed items of the best scores; looks at ever more of them until there are enough."""
         looked_at, size = count, len(self._shard.item_ids)
         while True:
@@ -227,7 +231,7 @@ class NewItems:
                 return found[:count]
             looked_at *= 4
 
-    def _is_allowed(self, row: int, asker: Asker, limits: ListRequest) -> bool:
+    def _is_allowed(self, row: int, asker: NewItemQuery, limits: ListRequest) -> bool:
         """Checks if an item may be answered, beside what its list leaves out."""
         if row < len(self._shard.item_ids):
             hidden, forbidden = asker.hidden, limits.forbidden
@@ -244,7 +248,7 @@ class NewItems:
         return NewItem(self._shard.item_ids[row], None if titles is None else titles[row], score, row)
 
     def _allowed_told(
-        self, profile: Float32, asker: Asker, limits: ListRequest, count: int, told: ToldItems
+        self, profile: Float32, asker: NewItemQuery, limits: ListRequest, count: int, told: PostedItems
     ) -> list[NewItem]:
         scores, found = told.factors @ profile, list[NewItem]()
         met = (
@@ -327,11 +331,11 @@ class _Encoded(NamedTuple):
     factors: Float32
 
 
-def _collect(encoded: Mapping[str, _Encoded]) -> ToldItems | None:
+def _collect(encoded: Mapping[str, _Encoded]) -> PostedItems | None:
     if not encoded:
         return None
     titles, rows, texts, factors = zip(*encoded.values(), strict=True)
-    return ToldItems(
+    return PostedItems(
         tuple(encoded),
         titles,
         np.array(rows, dtype=np.int64),

@@ -100,7 +100,7 @@ class PlacedItem(NamedTuple):
     title: str | None
 
 
-class Listed(NamedTuple):
+class ListedItems(NamedTuple):
     """The list of a known user, as it was looked up.
 
     version: the model's. rows, scores: of the list's items. ids, titles: of every row of the catalogue; titles is None
@@ -202,7 +202,7 @@ class Known(NamedTuple):
     names: frozenset[str]
 
 
-class Asker:
+class NewItemQuery:
     """Person whom new items are chosen for.
 
     hidden: mask (N,). read: finds what is known of the asker, when it is needed. listed: the row of the user whose
@@ -280,7 +280,7 @@ class Exclusions:
         forbidden[self.rows(exclude)[0]] = True
         return forbidden if forbidden.any() else None
 
-    def rules_outside(
+    def rules_for_unlisted(
         self, allow: Iterable[str] | None, exclude: Sequence[str], filters: Sequence[str]
     ) -> tuple[AbstractSet[str] | None, frozenset[str]]:
         """Finds the ids that a request allows among items without a row, None for all, and those it excludes."""

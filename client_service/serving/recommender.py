@@ -28,16 +28,16 @@ from client_service.serving.new_items import (
 from client_service.serving.ranking import (
     NO_NAMES,
     NO_ROWS,
-    Asker,
     Basket,
     Exclusions,
     Known,
-    Listed,
+    ListedItems,
     ListedRows,
     ListKey,
     ListRequest,
     ListStart,
     Mask,
+    NewItemQuery,
     PlacedItem,
     changes_basket,
     extend_list,
@@ -152,26 +152,26 @@ class Recommender(ModelServer):
 
     def for_user(self, user: str, limits: ListRequest) -> RecommendationsOut:
         """The user's list; popular items, flagged, for somebody unknown or while there is no model."""
-        return self.at_once(user, limits) or self.for_users((user,), limits)[0]
+        return self.at_once(user, limits) or self.recommend_users((user,), limits)[0]
 
     def at_once(self, user: str, limits: ListRequest) -> RecommendationsOut | None:
         """Answers as `for_user` by a look-up, or returns None where a list must be computed.
 
         A computation belongs in a thread, not in an event loop.
         """
-        return self._look_up(self.model, self._ask_for(user), limits)
+        return self._look_up(self.model, self._read_user(user), limits)
 
-    def listed_for(self, user: str, k: int, new: int | None = None) -> Listed | None:
+    def look_up_list(self, user: str, k: int, new: int | None = None) -> ListedItems | None:
         """Looks up a user's k best further items, and those at the places for `new` ones.
 
         Returns None where no computed list reaches so far.
         """
-        model, asked, limits = self.model, self._ask_for(user), ListRequest(k, new=new)
+        model, asked, limits = self.model, self._read_user(user), ListRequest(k, new=new)
         if model is None:
             return None
         if (found := self._find_list(model, asked, limits)) is None:
             fallback = self._find_fallback(model, asked, limits)
-            return None if fallback is None else fallback.listed_for(user, k, new)
+            return None if fallback is None else fallback.look_up_list(user, k, new)
         best, scores, placed = found[0].tolist(), found[1], tuple[PlacedItem, ...]()
         chosen = self._choose_new(model, self._asker_of(asked), limits) if self._has_new(model) else []
         if chosen:
@@ -186,16 +186,16 @@ class Recommender(ModelServer):
                 for place, one in zip(places, chosen, strict=True)
             )
         ids, titles = self._shard.item_ids, self.overlay.titles
-        return Listed(model.version, best, model.relevance.of(scores).tolist(), ids, titles, placed)
+        return ListedItems(model.version, best, model.relevance.of(scores).tolist(), ids, titles, placed)
 
-    def for_users(self, users: Sequence[str], limits: ListRequest) -> tuple[RecommendationsOut, ...]:
+    def recommend_users(self, users: Sequence[str], limits: ListRequest) -> tuple[RecommendationsOut, ...]:
         """Answers users in this order, by a look-up where their lists are computed."""
-        model, asked = self.model, [self._ask_for(user) for user in users]
+        model, asked = self.model, [self._read_user(user) for user in users]
         return tuple(self._look_up(model, one, limits) or self._compute(model, one, limits) for one in asked)
 
     def for_basket(self, basket: Iterable[str], limits: ListRequest) -> RecommendationsOut:
         """A list for somebody who is in no graph, from the items given (fold-in)."""
-        return self.for_baskets([Basket(tuple(basket), limits)])[0]
+        return self.recommend_baskets([Basket(tuple(basket), limits)])[0]
 
     def for_basket_at_once(self, asked: Basket) -> RecommendationsOut | None:
         """Answers as `for_basket`, or returns None where that takes more than a millisecond.
@@ -211,7 +211,7 @@ class Recommender(ModelServer):
             return None
         return self._answer_basket(model, asked.items, rows, unknown, asked.limits)
 
-    def for_baskets(self, asked: Sequence[Basket]) -> tuple[RecommendationsOut, ...]:
+    def recommend_baskets(self, asked: Sequence[Basket]) -> tuple[RecommendationsOut, ...]:
         """Answers several baskets in this order."""
         self.overlay.follow()
         model = self.model
@@ -274,7 +274,7 @@ class Recommender(ModelServer):
         further down than any list goes, and for freshness where the shard has no times."""
         self.overlay.follow()
         forbidden = self._exclusions.forbid(allow, exclude, filters)
-        allowed, excluded = self._exclusions.rules_outside(allow, exclude, filters)
+        allowed, excluded = self._exclusions.rules_for_unlisted(allow, exclude, filters)
         limits = ListRequest(
             k, exclude_seen, forbidden, offset, mmr, freshness, explain, raw, new, only_new, allowed, excluded
         )
@@ -283,7 +283,7 @@ class Recommender(ModelServer):
             self._answers.require_times()
         return limits
 
-    def _ask_for(self, user: str) -> ListKey:
+    def _read_user(self, user: str) -> ListKey:
         """All that is known of a user, once a request: meanwhile he may be erased, or do something."""
         self.overlay.follow()
         row, latest = self.overlay.user_row(user), self.overlay.of(user)
@@ -291,12 +291,12 @@ class Recommender(ModelServer):
         met = NO_ROWS if row is not None else self.overlay.met_rows(user)
         return ListKey(user, row, latest, by_row, self.overlay.hidden, met)
 
-    def _asker_of(self, asked: ListKey) -> Asker:
+    def _asker_of(self, asked: ListKey) -> NewItemQuery:
         """Describes a user for the choice of new items."""
         latest, listed = asked.latest, asked.row if asked.by_row else None
         if latest is None:
-            return Asker(asked.hidden, partial(self._read_known, asked), listed)
-        return Asker(asked.hidden, partial(self._read_known, asked), listed, frozenset(latest.seen.tolist()))
+            return NewItemQuery(asked.hidden, partial(self._read_known, asked), listed)
+        return NewItemQuery(asked.hidden, partial(self._read_known, asked), listed, frozenset(latest.seen.tolist()))
 
     def _read_known(self, asked: ListKey) -> Known:
         met, latest = (self._exclusions.known_items(asked),), asked.latest
@@ -308,13 +308,13 @@ class Recommender(ModelServer):
         cold = model.cold
         if cold is None:
             return False
-        return len(cold.rows) > 0 or (self.overlay.tells_of_items and self._new.find_told(cold) is not None)
+        return len(cold.rows) > 0 or (self.overlay.tells_of_items and self._new.find_posted(cold) is not None)
 
-    def _choose_new(self, model: CompiledModel, asker: Asker, limits: ListRequest) -> list[NewItem]:
+    def _choose_new(self, model: CompiledModel, asker: NewItemQuery, limits: ListRequest) -> list[NewItem]:
         """Chooses the new items for the reserved places of a list."""
         return self._new.choose(model, asker, limits, len(reserved_places(limits.new_places, limits.k)))
 
-    def _only_new(self, model: CompiledModel, asker: Asker, limits: ListRequest) -> tuple[ItemOut, ...]:
+    def _only_new(self, model: CompiledModel, asker: NewItemQuery, limits: ListRequest) -> tuple[ItemOut, ...]:
         """Lists new items alone."""
         chosen = self._new.rank(model, asker, limits, limits.offset + limits.k)
         return tuple(self._new.write(model, asker, chosen[limits.offset :], limits))
@@ -333,7 +333,7 @@ class Recommender(ModelServer):
 
     def _answer_from_list(self, user: str, limits: ListRequest) -> RecommendationsOut | None:
         """Answers from a computed list that is long enough, or returns None."""
-        model, asked = self.model, self._ask_for(user)
+        model, asked = self.model, self._read_user(user)
         found = None if model is None else self._find_list(model, asked, limits)
         return None if model is None or found is None else self._answer(model, asked, *found, limits)
 
@@ -395,7 +395,9 @@ class Recommender(ModelServer):
         rows: of the basket's known items. unknown: how many others there are.
         """
         excluded = self._exclusions.of_basket(rows, limits)
-        asker = Asker(self.overlay.hidden, lambda: Known(rows, (rows,), frozenset(basket) if unknown else NO_NAMES))
+        asker = NewItemQuery(
+            self.overlay.hidden, lambda: Known(rows, (rows,), frozenset(basket) if unknown else NO_NAMES)
+        )
         if model is not None and limits.only_new:
             fallback: Fallback | None = None if len(rows) else "no known item in the basket"
             items = self._only_new(model, asker, limits)
@@ -417,13 +419,24 @@ class Recommender(ModelServer):
         return self._write(model, asked.user, basket, ranked, limits, self._asker_of(asked))
 
     def _write(
-        self, model: CompiledModel, user: str | None, basket: Rows, ranked: Ranked, limits: ListRequest, asker: Asker
+        self,
+        model: CompiledModel,
+        user: str | None,
+        basket: Rows,
+        ranked: Ranked,
+        limits: ListRequest,
+        asker: NewItemQuery,
     ) -> RecommendationsOut:
         lists = self._write_page(model, ranked, limits, asker, Query(model, basket))
         return RecommendationsOut(user=user, model=model.version, items=lists)
 
     def _write_page(
-        self, model: CompiledModel | None, ranked: Ranked, limits: ListRequest, asker: Asker, query: Query | None = None
+        self,
+        model: CompiledModel | None,
+        ranked: Ranked,
+        limits: ListRequest,
+        asker: NewItemQuery,
+        query: Query | None = None,
     ) -> tuple[ItemOut, ...]:
         """Writes the asked part of a list, with new items at the reserved places."""
         chosen = self._choose_new(model, asker, limits) if model is not None and self._has_new(model) else []
@@ -450,7 +463,7 @@ class Recommender(ModelServer):
         reason: Fallback,
         excluded: Mask,
         limits: ListRequest,
-        asker: Asker,
+        asker: NewItemQuery,
         *,
         user: str | None = None,
     ) -> RecommendationsOut:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import eigsh
 
 from client_service.sums.silo_sum import Statistics
-from client_service.sums.subspace_iteration import Explored, finish_basis
+from client_service.sums.subspace_iteration import ExploredSubspace, finish_basis
 from shared.errors import ProtocolError
 from shared.sums.item_basis import DEGREES, NOISE, PAIRS, PRODUCTS, WEIGHTED
 from shared.sums.sum import decode_fixed
@@ -117,7 +117,7 @@ def basis_of_pairs(sums: Mapping[str, NDArray[np.uint32]], exponent: float) -> C
     return CommonBasis("exact", exponent, degrees, pairs=pairs)
 
 
-def basis_of_rounds(known: Explored, degrees: NDArray[np.uint32], rank: int) -> CommonBasis:
+def basis_of_rounds(known: ExploredSubspace, degrees: NDArray[np.uint32], rank: int) -> CommonBasis:
     """From the sums of all rounds of an iterated basis run (explored.py)."""
     vectors, values = known.finish(rank)
     whole = degrees.astype(np.int64)

@@ -22,22 +22,22 @@ from client_service.sums.basis import (
 )
 from client_service.sums.common_items import ARRAYS as ITEM_ARRAYS
 from client_service.sums.common_items import read_items
-from client_service.sums.scorers import Places, common_scorers, common_spectrum, frame_of
+from client_service.sums.scorers import Places, common_scorers, common_spectrum, find_frame
 from client_service.sums.silo_sum import FIXED_BYTES, Arrays, SiloSum, SummedDigests, SumRound, Sums
 from client_service.sums.statistics import (
     begin_sums,
     catalogue_matrix,
     count_pairs,
     encode_sums,
+    measure_covered_share,
     normalised_products,
     pack_sums,
     raw_products,
-    share_told,
+    restrict_to_training,
     training_digest,
     weigh_pairs,
-    with_training_pairs,
 )
-from client_service.sums.subspace_iteration import Explored, explore, first_directions, next_directions
+from client_service.sums.subspace_iteration import ExploredSubspace, explore, first_directions, next_directions
 from client_service.sums.subspace_iteration import start_directions as draw_directions
 from shared.errors import DataError
 from shared.method.declaration import Counts
@@ -101,7 +101,7 @@ def _explore_further(at: SumRound, words: int) -> Sums:
     return begin_sums(at.counted, start, at.method.basis.exponent, at.clients)
 
 
-def _explored(at: SumRound, last: int) -> Explored:
+def _explored(at: SumRound, last: int) -> ExploredSubspace:
     """What the sums up to a round tell."""
     return explore([at.sums[number] for number in range(1, last + 1)], at.method.basis.exponent, at.seed)
 
@@ -133,20 +133,20 @@ def score_items(basis: CommonBasis, shard: Shard) -> tuple[Scorer, ...]:
     DataError for a shard without places in the common catalogue."""
     shard = basis.place(shard)
     places = _require_places(shard)
-    return common_scorers(with_training_pairs(basis, shard), places, shard.train)
+    return common_scorers(restrict_to_training(basis, shard), places, shard.train)
 
 
-def tell_share(basis: CommonBasis, shard: Shard) -> float:
-    """As `share_told`, with the places that the basis gives."""
-    return share_told(basis, basis.place(shard))
+def find_covered_share(basis: CommonBasis, shard: Shard) -> float:
+    """As `measure_covered_share`, with the places that the basis gives."""
+    return measure_covered_share(basis, basis.place(shard))
 
 
 def find_frequencies(basis: CommonBasis, shard: Shard, method: MethodSettings) -> CommonSpectrum:
     """The frequencies of all silos' graph, without the shard's own held-out pairs, by which the model is judged.
     DataError as `score_items` raises."""
     shard = basis.place(shard)
-    known = with_training_pairs(basis, shard)
-    frame = None if known is basis else frame_of(basis)
+    known = restrict_to_training(basis, shard)
+    frame = None if known is basis else find_frame(basis)
     return common_spectrum(known, _require_places(shard), shard.train, method.cutoff, frame)
 
 
@@ -208,7 +208,7 @@ EXACT_SUM = SiloSum(
     load=read_basis,
     everything=is_count,
     scorers=score_items,
-    told_share=tell_share,
+    covered_share=find_covered_share,
     start=find_frequencies,
     costs=cost_pairs,
     use_bytes=bytes_of_pairs,
@@ -223,7 +223,7 @@ ITERATED_SUM = SiloSum(
     finish=finish_products,
     load=read_basis,
     scorers=score_items,
-    told_share=tell_share,
+    covered_share=find_covered_share,
     start=find_frequencies,
     costs=cost_products,
     use_bytes=bytes_of_directions,

@@ -123,7 +123,7 @@ def _of_catalogue(basis: CommonBasis) -> _Made:
     return kept[0]
 
 
-def frequencies_of(basis: CommonBasis) -> tuple[Float64, Float64]:
+def catalogue_frequencies(basis: CommonBasis) -> tuple[Float64, Float64]:
     """Eigenvalues (r,) of W, descending, all positive, and their vectors (C, r), over the whole catalogue."""
     if basis.pairs is not None:
         return _of_catalogue(basis).frequencies
@@ -133,10 +133,10 @@ def frequencies_of(basis: CommonBasis) -> tuple[Float64, Float64]:
     return basis.values[kept], basis.vectors[:, kept].astype(np.float64)
 
 
-def frame_of(basis: CommonBasis) -> Float64:
+def find_frame(basis: CommonBasis) -> Float64:
     """The leading vectors of W (C, r) of the sums alone, which are the same in every silo."""
     if basis.pairs is None:
-        return frequencies_of(basis)[1]
+        return catalogue_frequencies(basis)[1]
     pairs = fill_hidden(basis.pairs)
     entry = power(np.maximum(np.diag(pairs), 0.0).astype(np.float64), -EXACT_EXPONENT)
     return leading_pairs((entry[:, None] * pairs * entry).astype(np.float32))[1]
@@ -190,7 +190,7 @@ def common_spectrum(
     frame: vectors (C, r) that all silos have; then each column is the one most like the frame's, of its sign. So a
     column means nearly the same where each silo takes its own held-out pairs out of the sums.
     """
-    values, vectors = frequencies_of(basis)
+    values, vectors = catalogue_frequencies(basis)
     if frame is not None:
         values, vectors = _match_columns(values, vectors, frame)
     values, vectors = values[:cutoff], vectors[:, :cutoff]

@@ -126,7 +126,7 @@ def share_listed(known: Any, shard: Any) -> float:
     return float(np.mean(shard.places[shard.train.indices] >= 0))
 
 
-def begin_at_own_graph(known: Any, shard: Any, method: MethodSettings) -> CommonSpectrum | None:
+def use_own_graph(known: Any, shard: Any, method: MethodSettings) -> CommonSpectrum | None:
     """No frequencies of all silos' graph."""
     del known, shard, method
     return None
@@ -177,8 +177,8 @@ class SiloSum:
     load: Callable[[Arrays, Mapping[str, str]], Statistics]
     everything: Callable[[MethodSettings], bool] = never
     scorers: Callable[[Any, Any], tuple[Scorer, ...]] = give_no_scorers
-    told_share: Callable[[Any, Any], float] = share_listed
-    start: Callable[[Any, Any, MethodSettings], CommonSpectrum | None] = begin_at_own_graph
+    covered_share: Callable[[Any, Any], float] = share_listed
+    start: Callable[[Any, Any, MethodSettings], CommonSpectrum | None] = use_own_graph
     costs: Callable[[MethodSettings, Counts], list[Cost]] = cost_of_tensors
     use_bytes: Callable[[MethodSettings], float] = no_memory
     warnings: Callable[[MethodSettings], tuple[str, ...]] = warn_of_nothing

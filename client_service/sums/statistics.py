@@ -12,7 +12,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from client_service.data.digests import content_digest
 from client_service.data.interactions import Shard
 from client_service.sums.basis import START_SEED, CommonBasis, exponents_of
-from client_service.sums.subspace_iteration import RIDGE, Explored, fix_signs, pack
+from client_service.sums.subspace_iteration import RIDGE, ExploredSubspace, fix_signs, pack
 from shared.errors import DataError
 from shared.method.graph import degrees, power
 from shared.method.parameters import Float32
@@ -38,7 +38,7 @@ def catalogue_matrix(shard: Shard, items: int) -> sparse.csr_array:
     return found
 
 
-def with_training_pairs(basis: CommonBasis, shard: Shard) -> CommonBasis:
+def restrict_to_training(basis: CommonBasis, shard: Shard) -> CommonBasis:
     """The basis as if this silo had added its training pairs alone: what is judged must not know the answers.
 
     Sums are counts, of which each silo can take its own away; the others' held-out pairs stay, by which nobody here is
@@ -108,7 +108,7 @@ def _counted_without(pairs: Float32, own: sparse.csr_array) -> Float32:
     return found
 
 
-def share_told(basis: CommonBasis, shard: Shard) -> float:
+def measure_covered_share(basis: CommonBasis, shard: Shard) -> float:
     """The share of the training pairs with items of which the sums tell something of other silos.
 
     Of pairs: a pair with another item that is handed out, and that more users have than this silo's own. Of directions:
@@ -117,7 +117,7 @@ def share_told(basis: CommonBasis, shard: Shard) -> float:
     places = shard.places
     if places is None or not shard.train.nnz:
         return 1.0
-    known = with_training_pairs(basis, shard)
+    known = restrict_to_training(basis, shard)
     own = catalogue_matrix(shard, len(basis.degrees))
     if known.pairs is not None:
         beyond = _seen_beyond(known.pairs, sparse.csr_array(own.T @ own))
@@ -210,7 +210,7 @@ def begin_sums(interactions: sparse.csr_array, start: Float64, exponent: float, 
     return {DEGREES: count_degrees(interactions), PACKED: encode_fixed(numbers, clients, PRODUCTS)}
 
 
-def pack_sums(interactions: sparse.csr_array, known: Explored) -> dict[str, UInt32]:
+def pack_sums(interactions: sparse.csr_array, known: ExploredSubspace) -> dict[str, UInt32]:
     """What each later one sends."""
     products = normalised_products(interactions, known.next_directions, known.exponent, known.degrees)
     return {DEGREES: count_degrees(interactions), PACKED: pack(products / known.steps)}

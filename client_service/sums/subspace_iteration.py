@@ -62,7 +62,7 @@ ROOM = 2.0 ** (HALF_BITS - 1) - MOST_SILOS / 2  # steps, for a product: each sil
 
 
 @dataclass(frozen=True)
-class Explored:
+class ExploredSubspace:
     """What sums tell of W: directions Q (N, k), orthonormal, and W Q (N, k).
 
     degrees: (N,), of the items over all silos, at least 1. exponent: e. seed: of the run. words: w. steps: (N, 1), of
@@ -90,7 +90,7 @@ class Explored:
         found: Float64 = np.linalg.qr(columns - self.directions @ (self.directions.T @ columns))[0]
         return found
 
-    def learn(self, sums: UInt32) -> Explored:
+    def learn(self, sums: UInt32) -> ExploredSubspace:
         """With the next round's sums, (N, w)."""
         directions = np.hstack([self.directions, self.next_directions])
         return replace(self, directions=directions, products=np.hstack([self.products, unpack(sums) * self.steps]))
@@ -115,7 +115,7 @@ def first_directions(seed: int, items: int, words: int) -> Float64:
     return found
 
 
-def explore(sums: Sequence[Mapping[str, UInt32]], exponent: float, seed: int) -> Explored:
+def explore(sums: Sequence[Mapping[str, UInt32]], exponent: float, seed: int) -> ExploredSubspace:
     """From the sums of the rounds so far, the first one's first."""
     found = _explore_first(sums[0], exponent, seed)
     for one in sums[1:]:
@@ -123,7 +123,7 @@ def explore(sums: Sequence[Mapping[str, UInt32]], exponent: float, seed: int) ->
     return found
 
 
-def _explore_first(sums: Mapping[str, UInt32], exponent: float, seed: int) -> Explored:
+def _explore_first(sums: Mapping[str, UInt32], exponent: float, seed: int) -> ExploredSubspace:
     """As in subspace.py, the first products are A Omega = D^e W (D^e Omega); after them stands diag A."""
     degrees = np.maximum(sums[DEGREES].astype(np.int64), 1)
     items, words = sums[PACKED].shape
@@ -134,7 +134,7 @@ def _explore_first(sums: Mapping[str, UInt32], exponent: float, seed: int) -> Ex
     positive, diagonal = ((np.abs(sent[:, [one]]) + ROUNDING) / scale**2 for one in (0, -1))
     largest = float((positive / np.abs(start[:, :1])).max())
     products = np.linalg.solve(change.T, entered.T).T
-    return Explored(directions, products, degrees, exponent, seed, words, np.sqrt(largest * diagonal) / ROOM)
+    return ExploredSubspace(directions, products, degrees, exponent, seed, words, np.sqrt(largest * diagonal) / ROOM)
 
 
 def pack(numbers: Float64) -> UInt32:

@@ -25,8 +25,8 @@ from client_service.event_log.overlay import Overlay
 from client_service.event_log.service import open_log
 from client_service.event_log.shard_update import merge_log_into_shard
 from client_service.event_log.store import EventStore
-from client_service.joining_value.comparison import compare_with_alone
-from client_service.model_store.model_files import ModelHead, Served, freeze
+from client_service.joining_value.comparison import compare_with_local
+from client_service.model_store.model_files import ModelHead, ServedItems, freeze
 from client_service.model_store.refitting import Refit, load_model_basis, load_model_content
 from client_service.models.closed_form.full_spectrum import COMPONENTS, EXPONENT, FILTER
 from client_service.models.score_fusion import Recipe
@@ -172,27 +172,27 @@ def filter_spectrum(method: MethodSettings, kind: str, recipe: Recipe | None) ->
     return (COMPONENTS, EXPONENT) if method.fusion and begins_at_filter and heard else None
 
 
-def relate_scores(shard: Shard, served: Served, interrupt: Interrupt) -> Relevance:
+def relate_scores(shard: Shard, served: ServedItems, interrupt: Interrupt) -> Relevance:
     """How likely an item with a score is one that its user takes."""
     return fit_relevance(shard, served.ranker, interrupt)
 
 
-def judge_validation_lists(shard: Shard, served: Served, interrupt: Interrupt) -> Measures:
+def judge_validation_lists(shard: Shard, served: ServedItems, interrupt: Interrupt) -> Measures:
     """On the validation items of at most 2,000 users, the same in every round."""
     users = validation_users(shard.train.shape[0], seed=0)
     return on_validation(shard, interrupt.before(served.ranker.top), users)
 
 
-def judge_test_lists(shard: Shard, served: Served, interrupt: Interrupt) -> Measures:
+def judge_test_lists(shard: Shard, served: ServedItems, interrupt: Interrupt) -> Measures:
     """On the test items of all users."""
     return on_test(shard, interrupt.before(served.ranker.top))
 
 
 def summarise_items(
-    place: RunContext, shard: Shard, served: Served, training: ItemTrainer, interrupt: Interrupt
+    place: RunContext, shard: Shard, served: ServedItems, training: ItemTrainer, interrupt: Interrupt
 ) -> dict[str, Any]:
     """The served model beside popular items and the silo alone, for its operator; and the mean angles of margins."""
-    comparison = compare_with_alone(shard, served, place.method.cutoff, place.cache or place.folder, interrupt)
+    comparison = compare_with_local(shard, served, place.method.cutoff, place.cache or place.folder, interrupt)
     return {"comparison": comparison, "angles": mean_angles(training)}
 
 

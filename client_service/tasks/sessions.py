@@ -15,7 +15,7 @@ from client_service.data.session_files import load_session_shard
 from client_service.data.sessions import TRAIN, SessionShard
 from client_service.evaluation.metrics import SESSION_LABELS, SESSION_PRIMARY, Measures
 from client_service.evaluation.session_ranking import measure_prefixes
-from client_service.joining_value.comparison import compare_with_counts
+from client_service.joining_value.comparison import compare_sessions_with_local
 from client_service.model_store.model_files import ModelHead
 from client_service.model_store.refitting import load_model_basis
 from client_service.model_store.session_models import ServedSessions, freeze_sessions
@@ -100,9 +100,9 @@ def summarise_sessions(
     del place
     known = training.transitions
     if known is None or known.summed is None:
-        return {"comparison": compare_with_counts(shard, served.score, interrupt)}
+        return {"comparison": compare_sessions_with_local(shard, served.score, interrupt)}
     floors = {"transitions of all": known.summed.score}
-    return {"comparison": compare_with_counts(shard, served.score, interrupt, known.own.score, floors)}
+    return {"comparison": compare_sessions_with_local(shard, served.score, interrupt, known.own.score, floors)}
 
 
 def answer_visits(shard: SessionShard, serving: Path | None = None) -> NextItems:

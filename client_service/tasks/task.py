@@ -47,7 +47,7 @@ class RunContext:
 
     kind: the strategy's model, "" the one of the settings. cache: for what the shard alone gives; None: the folder.
     basis: the common basis that the run uses. content: the content sums that the silo keeps. versions: models of how
-    many runs are kept. number: that they bear beside the run and their round, see `numbers.number_of_run`; 0: none.
+    many runs are kept. number: that they bear beside the run and their round, see `numbers.find_run_number`; 0: none.
     fit_everything: is what answers fitted again on all of the silo's data? broadcasts: names of the tensors that come
     beside the model's (`Strategy.broadcasts`).
     """

@@ -70,13 +70,13 @@ def best_recipe(
     common: Sequence[Scorer] = (),
     began: Spectrum | None = None,
     directions: int | None = None,
-    told_share: float = 1.0,
+    covered_share: float = 1.0,
     made: ClosedFormScorers | None = None,
 ) -> Recipe:
     """Validation chooses settings, then own weights, then the share of the common parts.
 
     began: the frequencies of all silos, where the model begins in them; the base score is a common part then.
-    directions: of the common basis, None for all. told_share: see `usual_share`. made: the graph's scorers, of which
+    directions: of the common basis, None for all. covered_share: see `usual_share`. made: the graph's scorers, of which
     those chosen are kept for `fuse`.
     """
     judge, made = Judge(shard, interrupt), made or ClosedFormScorers.of_shard(shard, spectrum)
@@ -91,8 +91,8 @@ def best_recipe(
     parts = _own_parts(judge, made, None if began else base)
     weights = _choose_weights(judge, parts, made.graph)
     theirs = [*(judge.scored(one) for one in common), *([base] if began else [])]
-    prior = usual_share(shard.train.shape[0], directions, told_share)
-    share = _own_share(judge, parts.sum(weights), theirs, prior, told_share**2) if theirs else 1.0
+    prior = usual_share(shard.train.shape[0], directions, covered_share)
+    share = _own_share(judge, parts.sum(weights), theirs, prior, covered_share**2) if theirs else 1.0
     return _as_recipe(parts, weights, share, len(theirs), base_is_common=began is not None)
 
 
@@ -102,7 +102,7 @@ def fused_top(
     chosen: Filter,
     common: Sequence[Scorer] = (),
     directions: int | None = None,
-    told_share: float = 1.0,
+    covered_share: float = 1.0,
     made: ClosedFormScorers | None = None,
 ) -> TopItems:
     """Lists of the filter and what the best recipe fuses with it: what is served before any training.
@@ -111,7 +111,7 @@ def fused_top(
     """
     made = made or ClosedFormScorers.of_shard(shard, spectrum)
     recipe = best_recipe(
-        shard, spectrum, chosen, common=common, directions=directions, told_share=told_share, made=made
+        shard, spectrum, chosen, common=common, directions=directions, covered_share=covered_share, made=made
     )
     fusion = fuse(recipe, shard.train, spectrum, common, made)
     base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encoded(shard.train)
@@ -294,15 +294,15 @@ def _no_worse_than_one(judge: Judge, parts: OwnParts, weights: Weights) -> Weigh
     return judge.preferred(together, alone, errors)
 
 
-def usual_share(users: int, directions: int | None = None, told_share: float = 1.0) -> float:
+def usual_share(users: int, directions: int | None = None, covered_share: float = 1.0) -> float:
     """Without validation users the own parts have this weight beside the common ones.
 
     It grows with the users for each of the `directions` that the sums know, few where there is noise.
-    told_share: the share of the silo's training pairs of whose items the sums tell something of other silos. A score
-    follows from pairs of items, of which they tell of told_share^2; of the rest the own parts know more.
+    covered_share: the share of the silo's training pairs of whose items the sums tell something of other silos. A score
+    follows from pairs of items, of which they tell of covered_share^2; of the rest the own parts know more.
     """
     narrow = 0.0 if directions is None else users / (users + USERS_A_DIRECTION * directions)
-    return max(USUAL_SHARE, narrow) * told_share**2 + (1.0 - told_share**2)
+    return max(USUAL_SHARE, narrow) * covered_share**2 + (1.0 - covered_share**2)
 
 
 def _own_share(judge: Judge, own: Float32, common: Sequence[Float32], usual: float, trust: float) -> float:

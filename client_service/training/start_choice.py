@@ -83,9 +83,9 @@ def begin_model(
     if start is not None and method.fusion:
         common = () if basis is None else SILO_SUMS[basis.kind].scorers(basis, shard)
         directions = None if basis is None else basis.directions
-        told_share = 1.0 if basis is None or chosen.recipe else SILO_SUMS[basis.kind].told_share(basis, shard)
+        covered_share = 1.0 if basis is None or chosen.recipe else SILO_SUMS[basis.kind].covered_share(basis, shard)
         recipe = chosen.recipe or best_recipe(
-            shard, spectrum, start, interrupt, common, began, directions, told_share, made
+            shard, spectrum, start, interrupt, common, began, directions, covered_share, made
         )
     cold = made.choose_cold() if recipe is None or recipe.cold is None else recipe.cold
     if recipe is not None:

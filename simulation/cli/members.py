@@ -111,12 +111,12 @@ def _confirm() -> bool:
 def _open_client(silo: Path, url: str | None, key_file: Path | None, ca: Path | None) -> httpx.Client:
     import httpx
 
-    from client_service.settings import read_file_beneath_environment
+    from client_service.settings import read_settings_file
     from shared.web.calling import Calling
     from simulation.operating.silo_client import read_silo_address
     from simulation.operating.text_files import read_small_file
 
-    values = read_file_beneath_environment(silo) if silo.is_file() else {}
+    values = read_settings_file(silo) if silo.is_file() else {}
     given = key_file or (Path(str(values["operator_key_file"])) if values.get("operator_key_file") else None)
     if url is None and not values:
         raise SettingsError(f"--silo: expected a silo's settings, or --client-url, got no file {silo}")

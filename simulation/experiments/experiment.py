@@ -13,7 +13,7 @@ from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.boundary.policy import Policy
 from client_service.privacy.accounting import planned_epsilon
 from client_service.privacy.settings import PrivacySettings
-from client_service.runtime.device import DeviceWish
+from client_service.runtime.device import DeviceChoice
 from client_service.secure_rounds.masking import save_draw_secret
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
@@ -72,7 +72,7 @@ class Experiment:
     task: str = "items"
     rounds: int = 15
     seed: int = 0
-    device: DeviceWish = "auto"
+    device: DeviceChoice = "auto"
     threads: int = 1
     secure: bool = False
     fit_everything: bool = False

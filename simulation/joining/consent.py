@@ -108,7 +108,7 @@ def describe_gain(shard: Path, silos: int, task: str) -> str:
         }
         return told[task]
     from client_service.data.interaction_files import load_shard
-    from client_service.joining_value.forecast import TIMES, estimate_worth
+    from client_service.joining_value.forecast import TIMES, estimate_joining_value
     from shared.method.settings import method_settings
 
     command = f"what `lpsfed worth {shard}` forecasts from its own data alone"
@@ -116,7 +116,7 @@ def describe_gain(shard: Path, silos: int, task: str) -> str:
     users, items = whole.train.shape
     if users * items > QUICK_PAIRS or len(whole.valid.indices) == 0:
         return command
-    estimate = estimate_worth(whole, method_settings().cutoff, draws=2)
+    estimate = estimate_joining_value(whole, method_settings().cutoff, draws=2)
     if estimate.curve is None or estimate.few:
         return f"what its own data are too few to forecast ({count_noun(users, 'user')})"
     nearest = min(range(len(TIMES)), key=lambda place: abs(math.log(TIMES[place] / silos)))

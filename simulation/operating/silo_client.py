@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client_service.settings import read_file_beneath_environment
+from client_service.settings import read_settings_file
 from lpsfed import Client, RefusedError, SiloError, UnreachableError
 from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError, UnavailableError
 from simulation.operating.text_files import read_small_file
@@ -44,7 +44,7 @@ def read_silo_address(file: Path | None) -> SiloAddress:
     """What a silo's settings say; the usual place for no file. SettingsError for a file of no use."""
     if file is None:
         return SiloAddress()
-    values = read_file_beneath_environment(file)
+    values = read_settings_file(file)
     scheme = "https" if values.get("tls_certificate") else "http"
     port = values.get("port", DEFAULT_PORT)
     return SiloAddress(

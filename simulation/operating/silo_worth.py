@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from client_service.evaluation.metrics import LABELS, SESSION_LABELS
-from client_service.settings import read_file_beneath_environment
+from client_service.settings import read_settings_file
 from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError, UnavailableError
 from shared.message import Message
 from shared.protocol.signing.keys import raw_hex
@@ -75,7 +75,7 @@ def read_access(file: Path) -> SiloAccess:
         raise SettingsError(
             f"--silo: expected the settings of a silo, as `lpsfed join` writes them, got no file {file}"
         )
-    values = read_file_beneath_environment(file)
+    values = read_settings_file(file)
     if not isinstance(name := values.get("name"), str):
         raise SettingsError(f"--silo: expected the settings of a silo with its name, got none in {file}")
     key = values.get("operator_key_file")

@@ -17,7 +17,7 @@ import optuna
 from optuna.trial import TrialState
 
 from client_service.federation.messages import QualityOut
-from client_service.runtime.device import DeviceWish
+from client_service.runtime.device import DeviceChoice
 from client_service.tasks import task_named
 from shared.errors import FederationError, SettingsError
 from shared.files import open_replacement
@@ -100,7 +100,7 @@ class Search:
     space: Space
     rounds: int
     seed: int = 0
-    device: DeviceWish = "auto"
+    device: DeviceChoice = "auto"
     threads: int = 1
     cache: Path | None = None
     task: str = "items"

@@ -11,7 +11,7 @@ from client_service.compilation.shard import compile_in_memory
 from client_service.compiled.model import CompiledModel, MappedLists
 from client_service.data.interactions import Shard
 from client_service.event_log.overlay import Overlay
-from client_service.model_store.model_files import Served
+from client_service.model_store.model_files import ServedItems
 from client_service.serving.recommender import Recommender
 
 
@@ -22,24 +22,24 @@ class TrainedRecommender(Recommender):
     def __init__(self, shard: Shard, overlay: Overlay | None = None, *, lists: bool = True) -> None:
         super().__init__(compile_in_memory(shard) if overlay is None else overlay._shard, overlay)
         self._data, self._with_lists = shard, lists
-        self._trained: Served | None = None
+        self._trained: ServedItems | None = None
 
     @property
     def served(self) -> Any:
         return self._trained
 
     @served.setter
-    def served(self, served: Served | None) -> None:
+    def served(self, served: ServedItems | None) -> None:
         self._trained, self.model = served, None if served is None else self._compile(served)
 
-    def _compile(self, served: Served) -> CompiledModel:
+    def _compile(self, served: ServedItems) -> CompiledModel:
         model = item_model.compile_in_memory(served, self._data)
         if self._with_lists:
             model._lists = list_known_users(served, self._data, model.head.length)
         return model
 
 
-def list_known_users(served: Served, shard: Shard, length: int) -> MappedLists:
+def list_known_users(served: ServedItems, shard: Shard, length: int) -> MappedLists:
     """The exact lists of all known users."""
     rows = np.arange(len(shard.user_ids))
     known = shard.known_pairs.toarray() > 0

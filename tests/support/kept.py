@@ -14,7 +14,7 @@ from client_service.event_log.log_store import Absorbed
 from client_service.event_log.shard_update import merge_log_into_shard
 from client_service.event_log.store import EventStore
 from client_service.federation.training_run import TrainingRun
-from client_service.model_store.model_files import Served
+from client_service.model_store.model_files import ServedItems
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS, answering_shard
 from client_service.tasks.task import RunContext
@@ -40,7 +40,7 @@ def keep_first_model(
     return shard, recommender
 
 
-def publish_model(settings: ClientSettings, shard: Shard, served: Served | None) -> None:
+def publish_model(settings: ClientSettings, shard: Shard, served: ServedItems | None) -> None:
     """What a trainer publishes, with all lists."""
     publisher = ItemPublisher(answering_shard(settings, shard), settings.state_directory / SERVING, 1)
     publisher.take_up(served)

@@ -17,7 +17,7 @@ from fastapi import FastAPI, Request
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
-from client_service.http.answering import THREADS, stream_lists
+from client_service.http.answer_service import THREADS, stream_lists
 from client_service.serving.messages import RecommendationsOut
 from shared.web import middleware
 from shared.web.middleware import BodyLimit

@@ -73,7 +73,7 @@ async def test_no_line_of_a_whole_run_holds_anything_private_and_a_caller_s_id_s
         def broken(self: Recommender, user: str) -> None:  # whether the framework answers or what stands before it
             raise KeyError(user, self)
 
-        monkeypatch.setattr(Recommender, "_ask_for", broken)
+        monkeypatch.setattr(Recommender, "_read_user", broken)
         key = {"Authorization": f"Bearer {described.application_key}"}
         answer = await silo.get("/v1/users/user-08/recommendations", headers=key)
         assert answer.status_code == 500 and answer.json()["request_id"] == CALLERS

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from client_service.sums.basis import CommonBasis
-from client_service.sums.statistics import catalogue_matrix, with_training_pairs
+from client_service.sums.statistics import catalogue_matrix, restrict_to_training
 from client_service.sums.storage import load_basis, load_basis_head
 from client_service.sums.transitions import Transitions, count_transitions, shard_transitions
 from client_service.tasks import TASKS
@@ -95,7 +95,7 @@ async def test_its_own_pairs_are_added_once_and_those_of_members_are_not(
         matrix = catalogue_matrix(own, items)
         total = total + (matrix.T @ matrix).toarray()
         known = kept_basis(one, shard)
-        kept = with_training_pairs(known, own)
+        kept = restrict_to_training(known, own)
         if shard in one.late:
             np.testing.assert_array_equal(kept.pairs, total)
             np.testing.assert_array_equal(kept.degrees, np.diag(total))
@@ -180,7 +180,7 @@ async def test_three_that_have_joined_since_enter_the_next_sum_together_and_are_
         matrix = catalogue_matrix(own, one.agreed_method.catalogue)
         total = total + (matrix.T @ matrix).toarray()
         known = kept_basis(one, shard)
-        assert known.included and with_training_pairs(known, own) is known
+        assert known.included and restrict_to_training(known, own) is known
     np.testing.assert_array_equal(kept_basis(one, shards[0]).pairs, total)
 
 

@@ -46,10 +46,10 @@ def test_members_refuse_a_sum_of_too_few_parts_and_one_from_which_too_many_have_
     shown = roster(of, cyd=said(EMPTY_PART_DIGEST, "3"), **parts)
     assert describe_unlike_lists(shown.members) is None
     if "dan" in members:
-        memory.require_hidden(shown, members.split(), ())
+        memory.require_safe_sum(shown, members.split(), ())
     else:
         with pytest.raises(PrivacyError, match=r"^expected 3 silos or more with something to add, .* got 2 of 3: this"):
-            memory.require_hidden(shown, members.split(), ())
+            memory.require_safe_sum(shown, members.split(), ())
 
 
 CHANGES = {"cyd": "67", "dan": "48", "eve": "59"}  # the data of one silo with texts, and of two without
@@ -67,12 +67,12 @@ def test_zeros_of_others_do_not_hide_what_changed_in_one_silo_since_an_earlier_s
     """The difference of the two sums is one silo's change, however many without texts have changed with it."""
     memory, first, second = RoundMemory(Ledger(tmp_path / NAME)), of_data("run-1"), of_data("run-2")
     everybody = list(first.keys)
-    memory.require_hidden(first, everybody, ())
+    memory.require_safe_sum(first, everybody, ())
     memory.remember_sum(first, everybody, ())
     for one in (memory, RoundMemory(Ledger(tmp_path / NAME))):
         with pytest.raises(PrivacyError, match="beside those, this sum would tell of cyd alone"):
-            one.require_hidden(second, everybody, ())
-        one.require_hidden(first, everybody, ())
+            one.require_safe_sum(second, everybody, ())
+        one.require_safe_sum(first, everybody, ())
     item_sums = second.terms.model_copy(update={"declaration": DECLARATION.model_copy(update={"strategy": "basis"})})
     memory.require_renewable(second.model_copy(update={"terms": item_sums}), everybody, 3)
 

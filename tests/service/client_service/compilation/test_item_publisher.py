@@ -23,7 +23,7 @@ from client_service.compiled.publication import HEAD, read_publication
 from client_service.compiled.shard import open_shard
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
-from client_service.model_store.model_files import Served, freeze
+from client_service.model_store.model_files import ServedItems, freeze
 from client_service.models.initial_filter import Filter
 from client_service.models.score_fusion import ChosenPart, Recipe
 from client_service.runtime.interruption import NEVER, Interrupt, Interrupted
@@ -43,13 +43,13 @@ def shard(shared_silos: Silos) -> Shard:
 
 
 @pytest.fixture(scope="module")
-def served(shard: Shard, small: MethodSettings) -> Served:
+def served(shard: Shard, small: MethodSettings) -> ServedItems:
     training = ItemTrainer(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
     return freeze("run-1.0", training)
 
 
 @pytest.fixture(scope="module")
-def fused(shard: Shard, small: MethodSettings) -> Served:
+def fused(shard: Shard, small: MethodSettings) -> ServedItems:
     """A model with closed forms beside its own scores."""
     spectrum, recipe = low_spectrum(shard.train, small.cutoff), Recipe((ChosenPart("filter", 10.0, 1.0),))
     method = small.model_copy(update={"fusion": True})
@@ -85,7 +85,7 @@ def listed(model: CompiledModel, shard: Shard) -> list[tuple[list[int], list[flo
     return [(one[0].tolist(), one[1].tolist()) for one in found if one is not None]
 
 
-def test_published_lists_are_the_model_s_own(publisher: ItemPublisher, shard: Shard, served: Served) -> None:
+def test_published_lists_are_the_model_s_own(publisher: ItemPublisher, shard: Shard, served: ServedItems) -> None:
     model = publisher.take_up(served)
     assert model is not None
     finish(publisher)
@@ -97,7 +97,7 @@ def test_published_lists_are_the_model_s_own(publisher: ItemPublisher, shard: Sh
 
 
 def test_the_first_items_of_each_list_are_kept_apart_and_a_folder_without_them_is_read(
-    publisher: ItemPublisher, shard: Shard, served: Served, monkeypatch: pytest.MonkeyPatch
+    publisher: ItemPublisher, shard: Shard, served: ServedItems, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(item_model, "FIRST", 3)
     model = publisher.take_up(served)
@@ -120,7 +120,7 @@ def test_the_first_items_of_each_list_are_kept_apart_and_a_folder_without_them_i
 
 
 def test_another_process_reads_what_is_published(
-    publisher: ItemPublisher, shard: Shard, served: Served, tmp_path: Path
+    publisher: ItemPublisher, shard: Shard, served: ServedItems, tmp_path: Path
 ) -> None:
     publisher.publish_shard()
     serving = tmp_path / "serving"
@@ -139,7 +139,7 @@ def test_another_process_reads_what_is_published(
 
 
 def test_lists_that_are_there_are_not_computed_again_after_a_restart(
-    publisher: ItemPublisher, shard: Shard, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    publisher: ItemPublisher, shard: Shard, served: ServedItems, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher.take_up(served)
     finish(publisher)
@@ -153,7 +153,9 @@ def test_lists_that_are_there_are_not_computed_again_after_a_restart(
     assert model is not None and model.lists_ready == len(shard.user_ids)
 
 
-def test_a_model_of_other_users_has_lists_of_its_own(publisher: ItemPublisher, shard: Shard, served: Served) -> None:
+def test_a_model_of_other_users_has_lists_of_its_own(
+    publisher: ItemPublisher, shard: Shard, served: ServedItems
+) -> None:
     first = publisher.take_up(served)
     finish(publisher)
     turned = np.arange(len(shard.user_ids))[::-1]
@@ -166,7 +168,7 @@ def test_a_model_of_other_users_has_lists_of_its_own(publisher: ItemPublisher, s
     assert listed(first, shard) != listed(second, shard)
 
 
-def test_work_that_was_cut_off_goes_on_where_it_was(shard: Shard, served: Served) -> None:
+def test_work_that_was_cut_off_goes_on_where_it_was(shard: Shard, served: ServedItems) -> None:
     class AfterTwo(Interrupt):
         looks = 0
 
@@ -197,7 +199,7 @@ def slow_choice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("slow_choice")
 def test_a_model_answers_by_its_own_scores_until_its_form_is_chosen(
-    publisher: ItemPublisher, shard: Shard, fused: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    publisher: ItemPublisher, shard: Shard, fused: ServedItems, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_in_place, go, chosen = list[CompiledModel](), threading.Event(), item_model.choose_form
     monkeypatch.setattr(item_model, "choose_form", lambda builder: go.wait(LONGEST_SECONDS) and chosen(builder))
@@ -228,7 +230,7 @@ def test_new_items_are_compiled_once_a_model_and_the_first_one_answers_before(
 ) -> None:
     shop, compiled, real = load_shard(write_shop(tmp_path / "shop")), list[str](), item_model.compile_cold_items
 
-    def compile_counted(served: Served, *given: Any) -> Any:
+    def compile_counted(served: ServedItems, *given: Any) -> Any:
         compiled.append(served.version)
         return real(served, *given)
 
@@ -256,7 +258,7 @@ def test_new_items_are_compiled_once_a_model_and_the_first_one_answers_before(
 
 @pytest.mark.usefixtures("slow_choice")
 def test_a_form_that_cannot_be_chosen_leaves_the_published_one_with_its_lists(
-    publisher: ItemPublisher, shard: Shard, fused: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    publisher: ItemPublisher, shard: Shard, fused: ServedItems, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(builder: item_model.FormBuilder) -> item_model.ChosenForm:
         raise np.linalg.LinAlgError(f"expected a definite matrix of {builder.served.version}")
@@ -270,7 +272,7 @@ def test_a_form_that_cannot_be_chosen_leaves_the_published_one_with_its_lists(
 
 
 def test_rows_of_lists_reach_the_disk_before_their_number(
-    shard: Shard, served: Served, monkeypatch: pytest.MonkeyPatch
+    shard: Shard, served: ServedItems, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lists, seen = no_lists(shard, 3), list[int]()
     monkeypatch.setattr(module, "_flush", lambda *arrays: seen.append(int(lists.ready[0])) if len(arrays) > 1 else None)
@@ -280,7 +282,7 @@ def test_rows_of_lists_reach_the_disk_before_their_number(
 
 @pytest.mark.usefixtures("slow_choice")
 def test_a_model_that_is_taken_up_ends_the_choice_for_the_one_before(
-    publisher: ItemPublisher, fused: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    publisher: ItemPublisher, fused: ServedItems, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, put_in_place, chosen = threading.Event(), list[CompiledModel](), item_model.choose_form
 
@@ -305,7 +307,7 @@ def test_a_model_that_is_taken_up_ends_the_choice_for_the_one_before(
 
 @pytest.mark.usefixtures("slow_choice")
 def test_a_form_that_is_chosen_late_takes_nothing_from_the_next_shard(
-    publisher: ItemPublisher, shard: Shard, fused: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    publisher: ItemPublisher, shard: Shard, fused: ServedItems, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A refresh compiles the next shard while the model before is still being compiled: its folder stays."""
     go, chosen = threading.Event(), item_model.choose_form
@@ -320,7 +322,7 @@ def test_a_form_that_is_chosen_late_takes_nothing_from_the_next_shard(
 
 
 def test_the_memory_of_a_model_is_returned_once_nothing_refers_to_it(
-    publisher: ItemPublisher, served: Served, monkeypatch: pytest.MonkeyPatch
+    publisher: ItemPublisher, served: ServedItems, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, dropped, gone = [replace(served, version="run-1.1")], threading.Event(), list[bool]()
     known = weakref.ref(own[0])

@@ -215,6 +215,6 @@ def test_who_is_erased_between_two_looks_of_a_request_is_answered_as_at_the_firs
         return found
 
     monkeypatch.setattr(Recommender, "_look_up", look_up_and_erase)
-    assert recommender.for_users((CANARY, shard.user_ids[0]), ListRequest(3))[0].fallback is None
-    assert recommender.for_users((CANARY,), ListRequest(3))[0].fallback == "unknown user"
+    assert recommender.recommend_users((CANARY, shard.user_ids[0]), ListRequest(3))[0].fallback is None
+    assert recommender.recommend_users((CANARY,), ListRequest(3))[0].fallback == "unknown user"
     store.close()

@@ -89,7 +89,7 @@ def ids(answer: dict[str, Any]) -> list[str]:
     return [one["item"] for one in answer["items"]]
 
 
-async def listed_for(http: httpx.AsyncClient, user: str, query: str) -> list[str]:
+async def look_up_list(http: httpx.AsyncClient, user: str, query: str) -> list[str]:
     answer = await http.get(f"/v1/users/{user}/recommendations?{query}")
     assert answer.status_code == 200, answer.text
     return ids(answer.json())
@@ -120,8 +120,8 @@ async def test_filters_leave_the_best_of_the_items_that_they_name(
 ) -> None:
     query = httpx.QueryParams({"filter": filters, "k": EVERYTHING, "exclude_seen": "false"})
     for user in (shard.user_ids[0], "nobody"):
-        whole = await listed_for(asked, user, f"k={EVERYTHING}&exclude_seen=false")
-        found = await listed_for(asked, user, str(query))
+        whole = await look_up_list(asked, user, f"k={EVERYTHING}&exclude_seen=false")
+        found = await look_up_list(asked, user, str(query))
         assert found == [item for item in whole if item in expected]
     for given in ({"users": [shard.user_ids[0]]}, {"basket": ["item-03"]}):
         body = {**given, "filter": filters, "k": EVERYTHING, "exclude_seen": False}
@@ -170,7 +170,7 @@ async def test_filters_find_composed_and_decomposed_words_alike(own_silo: httpx.
     for word in (composed, decomposed):
         for text, expected in ((f"{word} kind:{word}", {"item-02"}), (f"category:{word}", {"item-04"})):
             query = httpx.QueryParams({"filter": text, "k": EVERYTHING, "exclude_seen": "false"})
-            assert {*await listed_for(own_silo, "nobody", str(query))} == expected
+            assert {*await look_up_list(own_silo, "nobody", str(query))} == expected
 
 
 @pytest.mark.anyio
@@ -178,11 +178,11 @@ async def test_a_filter_comes_before_the_length_of_the_list_and_seen_items_stay_
     asked: httpx.AsyncClient, shard: Shard
 ) -> None:
     user = shard.user_ids[0]
-    unseen = await listed_for(asked, user, f"k={EVERYTHING}")
+    unseen = await look_up_list(asked, user, f"k={EVERYTHING}")
     films = [item for item in unseen if item in ("item-00", "item-01", "item-08")]
     assert (films and unseen[0] not in films) or len(films) < len(unseen)
-    assert await listed_for(asked, user, "k=1&filter=category:film") == films[:1]
-    assert await listed_for(asked, user, "filter=category:film") == films
+    assert await look_up_list(asked, user, "k=1&filter=category:film") == films[:1]
+    assert await look_up_list(asked, user, "filter=category:film") == films
 
 
 @pytest.mark.anyio
@@ -190,19 +190,19 @@ async def test_excluded_items_of_a_query_are_left_out_and_others_take_their_plac
     asked: httpx.AsyncClient, shard: Shard
 ) -> None:
     user = shard.user_ids[0]
-    whole = await listed_for(asked, user, f"k={EVERYTHING}")
-    found = await listed_for(asked, user, f"k=2&exclude={whole[0]}&exclude={whole[1]}&exclude=unknown")
+    whole = await look_up_list(asked, user, f"k={EVERYTHING}")
+    found = await look_up_list(asked, user, f"k=2&exclude={whole[0]}&exclude={whole[1]}&exclude=unknown")
     assert found == whole[2:4]
 
 
 @pytest.mark.anyio
 async def test_a_filter_follows_what_is_said_of_items(own_silo: httpx.AsyncClient, shard: Shard) -> None:
     query = f"k={EVERYTHING}&exclude_seen=false&filter=genre:Comedy"
-    assert {*await listed_for(own_silo, "nobody", query)} == {"item-00", "item-08"}
+    assert {*await look_up_list(own_silo, "nobody", query)} == {"item-00", "item-08"}
     await own_silo.put("/v1/items/item-00", json={"attributes": {"genre": "Drama"}})
     await own_silo.put("/v1/items/item-02", json={"attributes": {"genre": "Comedy"}})
     await own_silo.delete("/v1/items/item-08")
-    assert {*await listed_for(own_silo, "nobody", query)} == {"item-02"}
+    assert {*await look_up_list(own_silo, "nobody", query)} == {"item-02"}
     assert shard.item_row("item-02") is not None
 
 
@@ -263,8 +263,8 @@ def test_masks_are_kept_for_as_long_as_the_facts_are(settings: ClientSettings) -
 async def test_pages_of_a_list_are_the_list(asked: httpx.AsyncClient, shard: Shard) -> None:
     user = shard.user_ids[0]
     for who in (user, "nobody"):
-        whole = await listed_for(asked, who, f"k={EVERYTHING}")
-        pages = [await listed_for(asked, who, f"k=3&offset={offset}") for offset in range(0, EVERYTHING + 3, 3)]
+        whole = await look_up_list(asked, who, f"k={EVERYTHING}")
+        pages = [await look_up_list(asked, who, f"k=3&offset={offset}") for offset in range(0, EVERYTHING + 3, 3)]
         assert [item for page in pages for item in page] == whole and pages[-1] == []
     for given in ({"users": [user]}, {"basket": ["item-03", "item-04"]}):
         body = {**given, "exclude_seen": False}

@@ -12,8 +12,8 @@ import pytest
 
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
-from client_service.joining_value.forecast import estimate_worth, forecast
-from client_service.joining_value.trials import CutTrial, Gain, cut_nested, draw_gains, halvings, trainings
+from client_service.joining_value.forecast import estimate_joining_value, forecast
+from client_service.joining_value.trials import CutTrial, Gain, count_halvings, cut_nested, measure_gains, trainings
 from shared.errors import DataError
 from simulation.partitioning.sources import SHOPS, Cut, cut_shards
 
@@ -33,25 +33,25 @@ def silo(shard_of: Callable[..., Shard]) -> Shard:
     ("users", "halved", "trained"), [(1, 0, 1), (47, 0, 1), (48, 1, 3), (96, 2, 7), (191, 2, 7), (192, 3, 15)]
 )
 def test_a_silo_is_halved_until_its_parts_are_small(users: int, halved: int, trained: int) -> None:
-    assert (halvings(users), trainings(users)) == (halved, trained)
+    assert (count_halvings(users), trainings(users)) == (halved, trained)
 
 
 @pytest.mark.parametrize("users", [48, 97, 190, 235, 314, 999])
 def test_every_part_lies_whole_in_a_part_twice_its_size(users: int) -> None:
-    levels = cut_nested(np.random.default_rng(0).permutation(users), halvings(users))
-    assert [len(cut) for cut in levels] == [2**level for level in range(halvings(users), -1, -1)]
+    levels = cut_nested(np.random.default_rng(0).permutation(users), count_halvings(users))
+    assert [len(cut) for cut in levels] == [2**level for level in range(count_halvings(users), -1, -1)]
     for smaller, larger in pairwise(levels):
         for number, part in enumerate(smaller):
             assert set(part) <= set(larger[number // 2])
     for cut in levels:
         assert sorted(np.concatenate(cut)) == list(range(users))
-        assert max(map(len, cut)) - min(map(len, cut)) <= 2 ** (halvings(users) - 1)
+        assert max(map(len, cut)) - min(map(len, cut)) <= 2 ** (count_halvings(users) - 1)
 
 
 def test_a_silo_of_any_number_of_users_is_forecast(silo: Shard, shard_of: Callable[..., Shard]) -> None:
     for users in (99, 101, 103):
         some = shard_of(*(matrix[:users].toarray() for matrix in (silo.train, silo.valid, silo.test)))
-        for gain in draw_gains(some, 0, 16, lambda _: None).gains:
+        for gain in measure_gains(some, 0, 16, lambda _: None).gains:
             assert (np.isnan(gain.alone) == np.isnan(gain.together)).all()
 
 
@@ -59,15 +59,15 @@ def test_each_judged_user_is_compared_on_the_same_items_and_test_items_are_never
     silo: Shard, shard_of: Callable[..., Shard]
 ) -> None:
     told: list[str] = []
-    drawn = draw_gains(silo, 0, 16, told.append)
+    drawn = measure_gains(silo, 0, 16, told.append)
     assert len(told) == trainings(120) == 7 and drawn.users == 120
     assert [(gain.users, gain.times) for gain in drawn.gains] == [(30, 2), (30, 4), (60, 2)]
     for gain in drawn.gains:
         assert (np.isnan(gain.alone) == np.isnan(gain.together)).all() and (~np.isnan(gain.alone)).sum() == 60
-    other = draw_gains(silo, 1, 16, told.append)
+    other = measure_gains(silo, 1, 16, told.append)
     assert not (~np.isnan(drawn.whole) & ~np.isnan(other.whole)).any(), "the next draw judges the others"
     blind = shard_of(silo.train.toarray(), silo.valid.toarray())
-    again = draw_gains(blind, 0, 16, told.append)
+    again = measure_gains(blind, 0, 16, told.append)
     for one, two in zip(drawn.gains, again.gains, strict=True):
         np.testing.assert_array_equal(one.together, two.together)
 
@@ -99,23 +99,23 @@ def test_no_gain_is_no_promise() -> None:
 
 
 def test_it_is_said_in_plain_words_and_alike_each_time(silo: Shard) -> None:
-    found = estimate_worth(silo, 16, draws=2)
+    found = estimate_joining_value(silo, 16, draws=2)
     assert not found.few and found.validation_users == 120 and len(found.measured) == 3
     assert found.sentences[1].startswith("a federation of about 4 silos like yours that sell the same items: NDCG@20 ")
-    assert estimate_worth(silo, 16, draws=2) == found
+    assert estimate_joining_value(silo, 16, draws=2) == found
 
 
 def test_of_few_users_nothing_is_said(planted: Shard, shard_of: Callable[..., Shard]) -> None:
-    found = estimate_worth(planted, 16)
+    found = estimate_joining_value(planted, 16)
     assert found.few and found.curve is None
     assert found.sentences == ("Too few to say: expected at least 50 users with validation items, got 40.",)
     with pytest.raises(DataError, match="expected validation items"):
-        estimate_worth(shard_of(planted.train.toarray()), 16)
+        estimate_joining_value(shard_of(planted.train.toarray()), 16)
 
 
 def test_text_counts_and_what_silos_share_by_it_alone_is_said(tmp_path: Path) -> None:
     shop = load_shard(cut_shards(SHOPS, Cut(4), tmp_path).paths[2])
-    found, without = (estimate_worth(one, 64, 2) for one in (shop, replace(shop, titles=None, features=None)))
+    found, without = (estimate_joining_value(one, 64, 2) for one in (shop, replace(shop, titles=None, features=None)))
     assert found.text is not None and without.text is None
     assert found.text.together > 1.05 * found.text.alone > 0.0
     for told, untold in zip(found.measured, without.measured, strict=True):

@@ -21,10 +21,10 @@ from client_service.model_store.model_files import (
 )
 from client_service.model_store.model_versions import (
     choose_version,
+    find_run_number,
     find_version_of_run,
     load_versions,
     next_number,
-    number_of_run,
     save_version,
 )
 from client_service.models.parameter_transfer import ShardRows
@@ -93,12 +93,12 @@ def test_a_run_has_one_model_and_so_many_runs_and_refreshes_have_theirs(
 
 
 def test_numbers_are_given_once_and_a_run_bears_one_after_another_got_it(tmp_path: Path) -> None:
-    assert number_of_run(tmp_path, "run-1") == 0
+    assert find_run_number(tmp_path, "run-1") == 0
     assert next_number(tmp_path) == 1
-    assert number_of_run(tmp_path, "run-1") == number_of_run(tmp_path, "run-1") == 1
-    assert number_of_run(tmp_path, "run-2") == 0
+    assert find_run_number(tmp_path, "run-1") == find_run_number(tmp_path, "run-1") == 1
+    assert find_run_number(tmp_path, "run-2") == 0
     assert [next_number(tmp_path), next_number(tmp_path)] == [2, 3]
-    assert number_of_run(tmp_path, "run-2") == 3 and number_of_run(tmp_path, "run-3") == 0
+    assert find_run_number(tmp_path, "run-2") == 3 and find_run_number(tmp_path, "run-3") == 0
     names = [name_version("run-2", 7), name_version("run-2", 7, 3)]
     assert names == ["run-2.7", "run-2.7~3"] and [parse_version(one) for one in names] == [("run-2", 7)] * 2
 

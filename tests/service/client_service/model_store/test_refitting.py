@@ -19,7 +19,7 @@ from client_service.data.interactions import Shard, build_shard
 from client_service.federation.best_model import BestModel, load_model
 from client_service.federation.messages import RoundCosts
 from client_service.http.server_app import create_server
-from client_service.model_store.model_files import ModelHead, Served, freeze, load_head, load_tensors
+from client_service.model_store.model_files import ModelHead, ServedItems, freeze, load_head, load_tensors
 from client_service.model_store.refitting import Refit
 from client_service.runtime.interruption import NEVER
 from client_service.serving.ranking import ListRequest
@@ -150,7 +150,7 @@ def test_what_is_judged_has_not_seen_what_it_is_judged_by(planted: Shard, tmp_pa
     head, _ = run_on(planted, tmp_path, fit_everything=True, rounds=1)
     judged = load_model(ITEMS, planted, tmp_path, CPU)
     answering = load_model(ITEMS, planted, tmp_path, CPU, fit_everything=True)
-    assert isinstance(judged, Served) and isinstance(answering, Served)
+    assert isinstance(judged, ServedItems) and isinstance(answering, ServedItems)
     own, leaked = (judge_validation_lists(planted, one, NEVER).values for one in (judged, answering))
     assert own == head.values and leaked["ndcg"] > own["ndcg"] + 0.05
     assert (

@@ -21,7 +21,7 @@ from client_service.federation.messages import BasisOut, QualityOut, RoundQualit
 from client_service.federation.run_records import UNJUDGED, quality_warnings
 from client_service.joining_value.messages import ComparisonOut, FigureOut, GroupOut
 from client_service.pages.charts import curves, spectra
-from client_service.pages.ledger_view import RecordTotal, Summary
+from client_service.pages.ledger_view import CallTally, Summary
 from client_service.pages.overview import sizes, standing
 from client_service.pages.privacy_report import EARLIER, SHOWN, report
 from client_service.settings import ClientSettings
@@ -247,7 +247,7 @@ def test_an_update_is_held_against_its_declaration_and_its_receipt(
 
 def test_the_report_is_newest_first_within_bounds_and_raises_its_alarms() -> None:
     latest = tuple(attempt(number) for number in range(1, 60))
-    total = RecordTotal("update", 59, refused=2, other=1)
+    total = CallTally("update", 59, refused=2, other=1)
     found = report(Summary(120, 120, 7, (total,), latest), DECLARATION, counts=True)
     assert [one.round for one in found.updates] == list(range(59, 59 - SHOWN, -1))
     assert len(found.earlier) == EARLIER and found.earlier[0].round == 59 - SHOWN

@@ -25,7 +25,7 @@ from client_service.event_log.shard_update import append_events
 from client_service.event_log.store import EventStore
 from client_service.federation.checkpoint import FITTED
 from client_service.federation.checkpoint import NAME as TRAINING
-from client_service.http.answering import Answering
+from client_service.http.answer_service import AnswerService
 from client_service.model_store.model_files import load_head
 from client_service.refresh import rebuild
 from client_service.refresh import scheduler as refreshing
@@ -507,7 +507,7 @@ def test_baskets_that_were_read_before_a_refresh_are_answered_by_the_shard_that_
     rows = pl.DataFrame({"user": ["user-00"], "item": ["a new one"]})
     change_shard(settings.shard, lambda old: append_events(old, rows, Path()))
     _, after = keep_first_model(settings, "run-2")
-    answering = Answering(settings)
+    answering = AnswerService(settings)
     basket = (shard.item_ids[0],)
     asked = [(one, Basket(basket, one.limits(3, exclude=[shard.item_ids[2]]))) for one in (before, after, before)]
     first, second, third = answering._recommend_baskets(asked)

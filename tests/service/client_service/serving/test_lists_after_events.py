@@ -99,6 +99,6 @@ def test_a_batch_is_answered_in_its_order_looked_up_or_computed(silo: Silo) -> N
     silo.tell("new", "item-00")
     silo.tell("user-01", "item-02")
     users = (*reversed(silo.shard.user_ids), "new", "nobody")
-    answers = silo.recommender.for_users(users, ListRequest(4))
+    answers = silo.recommender.recommend_users(users, ListRequest(4))
     assert [one.user for one in answers] == [*users] and answers[-1].fallback == "unknown user"
     assert answers == tuple(silo.ask(user, ListRequest(4)) for user in users)

@@ -128,10 +128,10 @@ def test_only_new_items(plain: Recommender) -> None:
 def test_baskets_batches_and_unknown_users_have_the_place_too(plain: Recommender) -> None:
     basket = plain.for_basket(["boots-01", "boots-02"], ListRequest(10))
     assert places(basket.items) == [10] and basket.items[9].item in NEW_BOOTS
-    two = plain.for_users((BUYER, "nobody"), ListRequest(10))
+    two = plain.recommend_users((BUYER, "nobody"), ListRequest(10))
     assert [places(one.items) for one in two] == [[10], [10]] and two[1].fallback == "unknown user"
     assert two[0] == plain.for_user(BUYER, ListRequest(10))
-    several = plain.for_baskets([Basket(("boots-01", "boots-02"), ListRequest(10))])
+    several = plain.recommend_baskets([Basket(("boots-01", "boots-02"), ListRequest(10))])
     assert several == (basket,)
 
 

@@ -19,7 +19,7 @@ from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.store import EventStore
-from client_service.model_store.model_files import Served, freeze
+from client_service.model_store.model_files import ServedItems, freeze
 from client_service.serving.ranking import DEEPEST, ListRequest
 from client_service.serving.recommender import Recommender
 from client_service.training.item_trainer import ItemTrainer
@@ -45,7 +45,7 @@ def shard() -> Shard:
 
 
 @pytest.fixture(scope="module")
-def models(shard: Shard) -> dict[str, Served]:
+def models(shard: Shard) -> dict[str, ServedItems]:
     """As training begins, and with an MLP that tells items apart."""
     method = MethodSettings(width=64, cutoff=64)
     frozen = freeze("run-1.0", ItemTrainer(shard, cached_spectrum(shard, 64, None), method, torch.device("cpu")))
@@ -64,7 +64,7 @@ def models(shard: Shard) -> dict[str, Served]:
 def recommender(
     request: pytest.FixtureRequest,
     shard: Shard,
-    models: dict[str, Served],
+    models: dict[str, ServedItems],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Recommender]:
@@ -90,7 +90,7 @@ def read_pages(recommender: Recommender, user: str, limits: ListRequest, size: i
     found: list[tuple[str, float]] = []
     for offset in range(0, DEEPEST - size + 1, size):
         page = replace(limits, k=size, offset=offset)
-        answer = recommender.at_once(user, page) or recommender.for_users((user, "user-007"), page)[0]
+        answer = recommender.at_once(user, page) or recommender.recommend_users((user, "user-007"), page)[0]
         found += [(one.item, one.score) for one in answer.items]
     return [item for item, _ in found], [score for _, score in found]
 
@@ -118,7 +118,7 @@ def test_no_page_repeats_or_passes_over_an_item(recommender: Recommender, shard:
             assert [one.item for one in whole.items] == items
 
 
-def test_of_equal_scores_the_first_id_comes_first(shard: Shard, models: dict[str, Served]) -> None:
+def test_of_equal_scores_the_first_id_comes_first(shard: Shard, models: dict[str, ServedItems]) -> None:
     """Equal scores are equal to the last bit."""
     recommender = TrainedRecommender(shard)
     recommender.served = models["trained"]

@@ -28,7 +28,7 @@ from client_service.compiled.model import BasketRanker, CompiledModelHead, Relev
 from client_service.compiled.publication import HEAD
 from client_service.compiled.shard import open_shard
 from client_service.data.interactions import Shard
-from client_service.model_store.model_files import Served
+from client_service.model_store.model_files import ServedItems
 from client_service.models.closed_form import ease as ease_module
 from client_service.models.closed_form import full_spectrum
 from client_service.models.closed_form.least_squares import Weighting
@@ -64,7 +64,7 @@ def listed(planted: Shard) -> Shard:
     return replace(planted, places=np.arange(40))
 
 
-def serve(shard: Shard, name: str = "lgcn", recipe: Recipe = EVERY_PART, moved: float = 0.0) -> Served:
+def serve(shard: Shard, name: str = "lgcn", recipe: Recipe = EVERY_PART, moved: float = 0.0) -> ServedItems:
     """A model at rest. moved: by how much training has moved each parameter, at random."""
     begun = begin_model(shard, low_spectrum(shard.train, 8), METHOD, name, Choice(start=START, recipe=recipe), NEVER)
     generator = torch.Generator().manual_seed(7)
@@ -72,10 +72,10 @@ def serve(shard: Shard, name: str = "lgcn", recipe: Recipe = EVERY_PART, moved: 
         for parameter in begun.model.parameters():
             parameter += moved * torch.randn(parameter.shape, generator=generator)
     begun.model.encoder.prepare_inference()
-    return Served("run-1.2", begun.model, ranker=begun.model.freeze().fused(begun.fusion, begun.codes))
+    return ServedItems("run-1.2", begun.model, ranker=begun.model.freeze().fused(begun.fusion, begun.codes))
 
 
-def rank_exactly(served: Served, basket: Rows, k: int) -> tuple[Rows, np.ndarray]:
+def rank_exactly(served: ServedItems, basket: Rows, k: int) -> tuple[Rows, np.ndarray]:
     """By the trained model, without the basket's own items."""
     row = np.zeros((1, 40), dtype=np.float32)
     row[0, basket] = 1.0

@@ -13,7 +13,7 @@ import torch
 from client_service.compiled.model import CompiledModel
 from client_service.data.interaction_files import load_shard, write_shard
 from client_service.data.interactions import Shard
-from client_service.model_store.model_files import Served, freeze
+from client_service.model_store.model_files import ServedItems, freeze
 from client_service.serving.messages import RecommendationsOut, SimilarOut
 from client_service.serving.ranking import Basket, ListRequest
 from client_service.serving.recommender import QUICK, Recommender
@@ -59,7 +59,7 @@ def items_of(shard: Shard, user: str, *splits: str) -> set[str]:
     return {shard.item_ids[column] for split in splits for column in getattr(shard, split)[[row]].indices}
 
 
-def served(recommender: Recommender) -> Served:
+def served(recommender: Recommender) -> ServedItems:
     assert recommender.served is not None
     return recommender.served
 
@@ -146,7 +146,7 @@ def test_baskets_computed_together_are_answered_as_each_alone(recommender: Recom
         Basket(("item-03", "item-00"), ListRequest(1000, exclude_seen=False)),
     ]
     alone = [recommender.for_basket(one.items, one.limits) for one in asked]
-    for one, other in zip(recommender.for_baskets(asked), alone, strict=True):
+    for one, other in zip(recommender.recommend_baskets(asked), alone, strict=True):
         assert [item.item for item in one.items] == [item.item for item in other.items]
         assert [item.score for item in one.items] == pytest.approx([item.score for item in other.items], rel=1e-4)
         assert (one.fallback, one.unknown_items, one.model) == (other.fallback, other.unknown_items, other.model)

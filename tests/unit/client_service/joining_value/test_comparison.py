@@ -15,7 +15,7 @@ from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import LABELS
 from client_service.evaluation.ranking import on_test
 from client_service.federation.messages import EarlierRun, QualityOut
-from client_service.joining_value.comparison import compare_with_alone, local_lists, mean_interval, paired_ratio
+from client_service.joining_value.comparison import compare_with_local, mean_interval, paired_ratio, rank_local_lists
 from client_service.joining_value.messages import ComparisonOut, FigureOut, GroupOut
 from client_service.pages.charts import NAMES, comparison_chart, runs_table, worth_notices
 from client_service.pages.routes import TEMPLATE
@@ -39,7 +39,7 @@ class Answers:
 
 
 def compared(folder: Path, shard: Shard, top: Any) -> ComparisonOut:
-    return compare_with_alone(shard, Answers(Lists(top)), 12, folder)  # type: ignore[arg-type]
+    return compare_with_local(shard, Answers(Lists(top)), 12, folder)  # type: ignore[arg-type]
 
 
 def test_all_three_are_judged_on_the_same_users_and_the_gain_is_the_difference(tmp_path: Path, planted: Shard) -> None:
@@ -48,13 +48,13 @@ def test_all_three_are_judged_on_the_same_users_and_the_gain_is_the_difference(t
     assert (whole.name, whole.users, found.users, found.few, found.measure) == ("all users", 40, 40, True, "ndcg@20")
     assert whole.federated == whole.popularity
     assert whole.popularity.mean == pytest.approx(on_test(planted, popularity_top(planted)).primary_value)
-    assert whole.alone.mean == pytest.approx(on_test(planted, local_lists(planted, 12, tmp_path)).primary_value)
+    assert whole.alone.mean == pytest.approx(on_test(planted, rank_local_lists(planted, 12, tmp_path)).primary_value)
     assert whole.gain.mean == pytest.approx(whole.federated.mean - whole.alone.mean)
     assert whole.ratio is not None and whole.ratio.high < 1
     assert whole.ratio.mean == pytest.approx(whole.federated.mean / whole.alone.mean)
     assert whole.gain.low < whole.gain.mean < whole.gain.high < 0
     assert found.validation_gain is not None and found.validation_gain.mean < 0
-    assert compared(tmp_path, planted, local_lists(planted, 12, tmp_path)).groups[0].gain == FigureOut(
+    assert compared(tmp_path, planted, rank_local_lists(planted, 12, tmp_path)).groups[0].gain == FigureOut(
         mean=0, low=0, high=0
     )
 
@@ -100,7 +100,7 @@ def test_computing_floors_ends_when_it_is_asked_to(tmp_path: Path, planted: Shar
     with pytest.raises(Interrupted):
         best_ease(planted, interrupt=interrupt)
     with pytest.raises(Interrupted):
-        compare_with_alone(planted, Answers(Lists(popularity_top(planted))), 12, tmp_path, interrupt)  # type: ignore[arg-type]
+        compare_with_local(planted, Answers(Lists(popularity_top(planted))), 12, tmp_path, interrupt)  # type: ignore[arg-type]
 
 
 def test_every_held_out_item_is_in_one_class_of_frequency(tmp_path: Path, shard_of: Callable[..., Shard]) -> None:

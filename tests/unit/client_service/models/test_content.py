@@ -20,7 +20,7 @@ from client_service.compilation.item_model import (
 )
 from client_service.compiled.model import BasketRanker
 from client_service.data.interactions import Shard, shard_of_matrices
-from client_service.model_store.model_files import Served
+from client_service.model_store.model_files import ServedItems
 from client_service.models.closed_form.content import (
     CONTENT,
     PAIRS,
@@ -167,7 +167,7 @@ def test_answers_are_compiled_with_it(told: Shard, option: Option) -> None:
     recipe = Recipe((ChosenPart("content", SETTING, 1e6),))
     begun = begin_model(told, low_spectrum(told.train, 8), method, "lgcn", Choice(start=START, recipe=recipe), NEVER)
     begun.model.encoder.prepare_inference()
-    served = Served("run-1.2", begun.model, ranker=begun.model.freeze().fused(begun.fusion, begun.codes))
+    served = ServedItems("run-1.2", begun.model, ranker=begun.model.freeze().fused(begun.fusion, begun.codes))
     table, exact, arrays = FormBuilder(served, told).build(option)
     ranker, (_, part) = BasketRanker(arrays, table, exact), served.ranker.fusion.parts[0]
     for rows in ([3], [1, 2, 5], [0, 11, 25, 39]):
@@ -258,7 +258,7 @@ def test_a_compiled_model_has_what_scores_items_that_nobody_has(told: Shard) -> 
     begun = begin_model(told, low_spectrum(told.train, 8), method, "lgcn", Choice(start=START, recipe=recipe), NEVER)
     begun.model.encoder.prepare_inference()
     ranker = begun.model.freeze().fused(begun.fusion, begun.codes)
-    served = Served("run-1.2", begun.model, ranker=ranker, cold=begun.cold)
+    served = ServedItems("run-1.2", begun.model, ranker=ranker, cold=begun.cold)
     assert served.cold is not None
     basket, some = np.array([1, 2, 5]), np.array([9, 19, 29])
     row = sparse.csr_array((np.ones(3), ([0, 0, 0], basket)), (1, 40))

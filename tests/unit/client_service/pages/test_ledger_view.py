@@ -10,7 +10,7 @@ import pytest
 
 from client_service.boundary.ledger import STRIDE, Ledger
 from client_service.pages import ledger_view as subject
-from client_service.pages.ledger_view import Record, RecordTotal, Summary, journal
+from client_service.pages.ledger_view import CallTally, Record, Summary, journal
 from shared.method.declaration import Declaration, TensorSpec
 
 DECLARATION = Declaration(strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2, 3)),), scalars=("rho",))
@@ -41,7 +41,7 @@ def sent(ledger: Ledger, number: int, status: int | None = 201, **fields: Any) -
     return asked(ledger, "update", status, run="run-1", round=str(number), **what)
 
 
-def totals(summary: Summary) -> dict[str, RecordTotal]:
+def totals(summary: Summary) -> dict[str, CallTally]:
     return {total.call: total for total in summary.totals}
 
 
@@ -56,7 +56,7 @@ def test_calls_that_a_line_counts_are_counted_and_not_listed(ledger: Ledger) -> 
     same = {"call": "personalized", "run": "run-1", "round": "1", "status": 204}
     ledger.append("polls", of=first, **same, n=300, bytes=0, **{"from": "a", "to": "b"})
     found = settled(Record(ledger, DECLARATION))
-    assert totals(found)["personalized"] == RecordTotal("personalized", 301, bytes_in=7) and found.broken is None
+    assert totals(found)["personalized"] == CallTally("personalized", 301, bytes_in=7) and found.broken is None
     assert [one.sequence for one in found.latest] == [first]
 
 
@@ -70,9 +70,9 @@ def test_calls_are_counted_by_kind_and_the_latest_are_held_in_order(ledger: Ledg
     summary = record.look()
     assert (summary.written, summary.read, summary.broken) == (8, 8, None)
     assert totals(summary) == {
-        "join": RecordTotal("join", 1, bytes_out=600, bytes_in=7),
-        "current": RecordTotal("current", 1, bytes_in=7),
-        "update": RecordTotal("update", 2, refused=1, bytes_out=60, bytes_in=14),
+        "join": CallTally("join", 1, bytes_out=600, bytes_in=7),
+        "current": CallTally("current", 1, bytes_in=7),
+        "update": CallTally("update", 2, refused=1, bytes_out=60, bytes_in=14),
     }
     assert [one.sequence for one in summary.latest] == [1, first, second]  # polls are counted, not held
 
@@ -82,14 +82,14 @@ def test_a_call_without_an_outcome_counts_as_sent_until_its_outcome_comes(ledger
     lost = sent(ledger, 1, status=None)
     asked(ledger, "current")
     found = record.look()
-    assert totals(found)["update"] == RecordTotal("update", 1, unanswered=1, bytes_out=30)
+    assert totals(found)["update"] == CallTally("update", 1, unanswered=1, bytes_out=30)
     assert [(one.sequence, one.status) for one in found.latest] == [(lost, None)]
     ledger.append("outcome", of=lost, status=201, bytes=5, sha256="cd")
     found = record.look()
-    assert totals(found)["update"] == RecordTotal("update", 1, bytes_out=30, bytes_in=5)
+    assert totals(found)["update"] == CallTally("update", 1, bytes_out=30, bytes_in=5)
     assert [(one.sequence, one.status) for one in found.latest] == [(lost, 201)]
     ledger.append("outcome", of=asked(ledger, "join", status=None), error="ConnectError")
-    assert totals(record.look())["join"] == RecordTotal("join", 1, unanswered=1)
+    assert totals(record.look())["join"] == CallTally("join", 1, unanswered=1)
 
 
 def test_calls_that_never_had_an_outcome_are_bounded_and_none_is_forgotten(
@@ -99,9 +99,7 @@ def test_calls_that_never_had_an_outcome_are_bounded_and_none_is_forgotten(
     record = Record(ledger, DECLARATION)
     for number in range(1, 6):
         sent(ledger, number, status=None)
-        assert totals(record.look())["update"] == RecordTotal(
-            "update", number, unanswered=number, bytes_out=30 * number
-        )
+        assert totals(record.look())["update"] == CallTally("update", number, unanswered=number, bytes_out=30 * number)
     assert [one.round for one in record.look().latest] == [1, 2, 3, 4, 5]
 
 
@@ -131,7 +129,7 @@ def test_a_long_ledger_is_read_in_steps_and_says_how_far_it_is(ledger: Ledger) -
         asked(ledger, "current")
     record = Record(ledger, DECLARATION)
     assert [record.look().read for _ in range(4)] == [4, 8, 10, 10]
-    assert totals(record.look())["current"] == RecordTotal("current", 5, bytes_in=35)
+    assert totals(record.look())["current"] == CallTally("current", 5, bytes_in=35)
 
 
 def altered(lines: list[str]) -> list[str]:
@@ -170,7 +168,7 @@ def test_a_line_that_somebody_changes_is_found_whether_or_not_it_was_read_before
     looks = [record.look() for _ in range(12)]
     lines = [look.broken for look in looks]
     assert set(lines[: lines.index(5)]) <= {None} and set(lines[lines.index(5) :]) == {5}
-    assert totals(looks[-1])["current"] == RecordTotal("current", 2, bytes_in=14)  # figures end before it
+    assert totals(looks[-1])["current"] == CallTally("current", 2, bytes_in=14)  # figures end before it
     path.write_text(before)
     assert settled(record).broken is None and totals(settled(record))["current"].count == 5
 

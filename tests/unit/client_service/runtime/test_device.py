@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from client_service.runtime.device import DeviceWish, choose_device
+from client_service.runtime.device import DeviceChoice, choose_device
 from shared.errors import SettingsError
 
 
@@ -25,7 +25,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, *, cuda: bool) -> None:
     ],
 )
 def test_a_wish_is_a_device_and_a_reason(
-    monkeypatch: pytest.MonkeyPatch, wish: DeviceWish, cuda: bool, device: str, reason: str
+    monkeypatch: pytest.MonkeyPatch, wish: DeviceChoice, cuda: bool, device: str, reason: str
 ) -> None:
     pretend(monkeypatch, cuda=cuda)
     assert choose_device(wish) == (torch.device(device), reason)

@@ -11,7 +11,7 @@ import pytest
 
 ASKING = """
 import ctypes, struct, threading
-from client_service.runtime.trainer_process import give_way, set_time_slice
+from client_service.runtime.trainer_process import lower_priority, set_time_slice
 GETATTR = {"x86_64": 315, "aarch64": 275}
 
 def slice_now():
@@ -25,7 +25,7 @@ told.append(slice_now())
 thread = threading.Thread(target=lambda: told.append(slice_now()))
 thread.start()
 thread.join()
-give_way()
+lower_priority()
 told.append(slice_now())
 print(*told)
 """

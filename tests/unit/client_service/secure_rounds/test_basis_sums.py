@@ -58,7 +58,7 @@ def take_part(folder: Path, shown: Roster, least: int = 3, survivors: tuple[str,
     """A silo, started anew, that is shown the roster and asked to help with the sum, and does."""
     memory = RoundMemory(Ledger(folder / NAME))
     memory.require_renewable(shown, shown.names, least)
-    memory.require_hidden(shown, survivors or shown.names, (), least)
+    memory.require_safe_sum(shown, survivors or shown.names, (), least)
     memory.remember_sum(shown, survivors or shown.names, ())
 
 
@@ -183,7 +183,7 @@ def test_a_list_of_common_items_changes_with_the_data_of_three_silos_alone(tmp_p
     lists = {name: f"{place:064x}" for place, name in enumerate(("one", "other"))}
     memory = RoundMemory(Ledger(tmp_path / NAME))
     first = signed("run-1", FOUR, ITERATED)
-    memory.require_hidden(first, first.names, (), 3, lists["one"])
+    memory.require_safe_sum(first, first.names, (), 3, lists["one"])
     memory.remember_sum(first, first.names, (), lists["one"])
     kept = RoundMemory(Ledger(tmp_path / NAME))  # started anew
     again = signed("run-2", FOUR)

@@ -51,7 +51,7 @@ def roster(of: RoundTerms, names: str = "ada bob cyd dan", **flags: dict[str, bo
 def summed(folder: Path, number: int, members: str, **changed: Any) -> None:
     """A client, started anew, that is asked to help with this sum of a round, and does."""
     memory, shown = RoundMemory(Ledger(folder / NAME)), roster(terms(number=number, **changed))
-    memory.require_hidden(shown, members.split(), ())
+    memory.require_safe_sum(shown, members.split(), ())
     memory.remember_sum(shown, members.split(), ())
 
 
@@ -140,16 +140,16 @@ def test_who_is_noised_or_allows_it_together_with_the_operator_may_leave_alone(
     memory.remember_sum(first, ["ada", "bob", "cyd", "dan"], ())
     later = roster(terms(number=2, changing_members=word), "ada bob cyd")
     if bears:
-        RoundMemory(Ledger(tmp_path / NAME)).require_hidden(later, ["ada", "bob", "cyd"], ())
+        RoundMemory(Ledger(tmp_path / NAME)).require_safe_sum(later, ["ada", "bob", "cyd"], ())
     else:
         with pytest.raises(PrivacyError, match="of dan"):
-            RoundMemory(Ledger(tmp_path / NAME)).require_hidden(later, ["ada", "bob", "cyd"], ())
+            RoundMemory(Ledger(tmp_path / NAME)).require_safe_sum(later, ["ada", "bob", "cyd"], ())
 
 
 def test_who_was_proven_to_cheat_protects_nobody_in_later_rounds_either(tmp_path: Path) -> None:
     summed(tmp_path, 1, "ada bob cyd dan")
     memory, second = RoundMemory(Ledger(tmp_path / NAME)), roster(terms(number=2))
-    memory.require_hidden(second, ["ada", "bob", "cyd"], ["dan"])
+    memory.require_safe_sum(second, ["ada", "bob", "cyd"], ["dan"])
     memory.remember_sum(second, ["ada", "bob", "cyd"], ["dan"])
     summed(tmp_path, 3, "ada bob cyd")
 

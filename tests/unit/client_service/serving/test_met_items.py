@@ -57,13 +57,13 @@ def test_no_list_has_what_its_user_has_met(settings: ClientSettings, shard: Shar
     users = (*shard.user_ids, GRUMP, NOBODY)
     for recommender in (ahead, computing, modelless):
         single = [recommender.for_user(user, ALL) for user in users]
-        assert recommender.for_users(users, ALL) == tuple(single)
+        assert recommender.recommend_users(users, ALL) == tuple(single)
         for user, answer in zip(users, single, strict=True):
             assert set(items_of(answer)) == everything - met.get(user, set())
             assert (answer.fallback == "unknown user") == (recommender is not modelless and user in (GRUMP, NOBODY))
     user = shard.user_ids[0]
     assert set(items_of(computing.for_user(user, ListRequest(1000, exclude_seen=False)))) == everything
-    first = ahead.listed_for(user, 3)
+    first = ahead.look_up_list(user, 3)
     assert first is not None and not {item for item, _, _ in first.items} & met[user]
 
 
@@ -80,7 +80,7 @@ def test_a_user_who_has_met_everything_gets_an_empty_list(settings: ClientSettin
 
 
 def test_a_basket_s_items_are_left_out_without_a_model_too(shard: Shard) -> None:
-    (answer,) = TrainedRecommender(shard).for_baskets([Basket(shard.item_ids[:2], ALL)])
+    (answer,) = TrainedRecommender(shard).recommend_baskets([Basket(shard.item_ids[:2], ALL)])
     assert answer.fallback == "no model yet" and set(items_of(answer)) == set(shard.item_ids[2:])
 
 

@@ -12,7 +12,7 @@ from scipy import sparse
 from client_service.sums.basis import CommonBasis, basis_of_products, basis_of_rounds
 from client_service.sums.statistics import begin_sums, encode_sums, normalised_products, pack_sums, raw_products
 from client_service.sums.subspace_iteration import (
-    Explored,
+    ExploredSubspace,
     explore,
     first_directions,
     next_directions,
@@ -67,7 +67,7 @@ def all_sums(silos: list[sparse.csr_array], words: int, rounds: int) -> list[Sum
     return found
 
 
-def explored(silos: list[sparse.csr_array], words: int, rounds: int) -> Explored:
+def explored(silos: list[sparse.csr_array], words: int, rounds: int) -> ExploredSubspace:
     return explore(all_sums(silos, words, rounds), EXPONENT, SEED)
 
 

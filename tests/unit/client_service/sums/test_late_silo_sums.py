@@ -10,7 +10,7 @@ from scipy import sparse
 
 from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.sums.basis import CommonBasis, basis_of_pairs
-from client_service.sums.statistics import count_pairs, share_told, with_training_pairs
+from client_service.sums.statistics import count_pairs, measure_covered_share, restrict_to_training
 from shared.method.graph import degrees, normalise
 from shared.method.parameters import Arrays
 from shared.sums.item_basis import PAIRS
@@ -52,7 +52,7 @@ def test_directions_with_its_own_are_those_of_all_silos(silos: list[sparse.csr_a
     values, vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank].astype(np.float32)
     exponent = EXPONENT if kind == "iterated" else 0.0
     basis = CommonBasis("iterated", exponent, by_item, vectors=vectors, values=values, included=False)
-    found = with_training_pairs(basis, as_shard(own))
+    found = restrict_to_training(basis, as_shard(own))
     assert found.included and found.values is not None and found.vectors is not None
     expected, degrees_of_all = directions_of(silos, kind)
     np.testing.assert_array_equal(found.degrees, degrees_of_all)
@@ -74,7 +74,7 @@ def test_pairs_that_are_hidden_stay_so_unless_its_own_users_alone_are_enough(sil
     least = int(np.median(sums[PAIRS]))
     hidden = {**sums, PAIRS: np.where(sums[PAIRS] < least, 0, sums[PAIRS]).astype(np.uint32)}
     basis = replace(basis_of_pairs(hidden, EXPONENT), included=False)
-    found = with_training_pairs(basis, as_shard(own))
+    found = restrict_to_training(basis, as_shard(own))
     assert found.pairs is not None and basis.pairs is not None
     counts = (own.T @ own).toarray()
     apart = ~np.eye(ITEMS, dtype=bool)
@@ -90,6 +90,6 @@ def test_what_others_tell_of_its_items_counts_and_its_own_pairs_do_not(silos: li
     vectors, values = np.eye(ITEMS, 3, dtype=np.float32), np.ones(3)
     unknown = CommonBasis("iterated", EXPONENT, np.zeros(ITEMS, np.int64), vectors=vectors, values=values)
     for basis in (basis_of_pairs(nothing, EXPONENT), unknown):
-        assert share_told(replace(basis, included=False), as_shard(own)) == 0.0
+        assert measure_covered_share(replace(basis, included=False), as_shard(own)) == 0.0
     others = basis_of_pairs(count_pairs(silos[0]), EXPONENT)
-    assert share_told(replace(others, included=False), as_shard(own)) > 0.9
+    assert measure_covered_share(replace(others, included=False), as_shard(own)) > 0.9

@@ -21,7 +21,7 @@ from client_service.runtime.interruption import NEVER
 from client_service.serving.ranking import ListRequest
 from client_service.sums.basis import CommonBasis
 from client_service.sums.scorers import common_scorers, fill_hidden, shared_pairs
-from client_service.sums.statistics import share_told
+from client_service.sums.statistics import measure_covered_share
 from client_service.sums.storage import save_basis
 from client_service.tasks.items import ITEMS, begin_training, rebuild_training
 from client_service.tasks.task import RunContext
@@ -138,13 +138,13 @@ def test_sums_tell_of_an_item_what_is_handed_out_beyond_the_silo_s_own_pairs(pla
     counted.pairs[20:30, 20:30] = own[20:30, 20:30]  # as it is where nobody else has two of them
     np.fill_diagonal(counted.pairs, counted.degrees)
     per_item = np.bincount(shard.train.indices, minlength=OWN)
-    assert share_told(counted, shard) == pytest.approx(per_item[:20].sum() / per_item.sum())
+    assert measure_covered_share(counted, shard) == pytest.approx(per_item[:20].sum() / per_item.sum())
     unlisted = replace(shard, places=np.where(np.arange(OWN) < 10, np.arange(OWN), -1))
-    assert share_told(counted, unlisted) == pytest.approx(per_item[:10].sum() / per_item.sum())
+    assert measure_covered_share(counted, unlisted) == pytest.approx(per_item[:10].sum() / per_item.sum())
     wide = iterated(sparse.csr_array(np.concatenate([planted.train.toarray(), others])), 16)
-    assert share_told(wide, shard) == pytest.approx(per_item[:30].sum() / per_item.sum())
+    assert measure_covered_share(wide, shard) == pytest.approx(per_item[:30].sum() / per_item.sum())
     noised = replace(wide, exponent=0.0)
-    assert share_told(noised, shard) == 1.0, "noise hides what others have"
+    assert measure_covered_share(noised, shard) == 1.0, "noise hides what others have"
 
 
 @pytest.mark.parametrize("seed", range(4))

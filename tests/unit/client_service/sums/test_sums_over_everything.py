@@ -21,9 +21,9 @@ from client_service.sums.basis import CommonBasis, basis_of_pairs
 from client_service.sums.statistics import (
     catalogue_matrix,
     count_pairs,
+    restrict_to_training,
     training_digest,
     weigh_pairs,
-    with_training_pairs,
 )
 from client_service.sums.storage import ADDED, has_mark, load_basis, save_basis, save_mark
 from client_service.tasks.items import ITEMS, begin_training, judge_test_lists
@@ -56,13 +56,13 @@ def test_what_is_judged_by_is_the_sum_with_the_training_pairs_alone(planted: Sha
     shard = listed(planted)
     train, everything = catalogue_matrix(shard, 40), catalogue_matrix(shard.everything, 40)
     whole, some = (basis_of_pairs(hidden(sums([others(), one]), least), 0.25) for one in (everything, train))
-    found = with_training_pairs(replace(whole, everything=True), shard)
+    found = restrict_to_training(replace(whole, everything=True), shard)
     assert found.pairs is not None and some.pairs is not None and whole.pairs is not None
     np.testing.assert_array_equal(found.degrees, some.degrees)
     np.testing.assert_array_equal(found.pairs, some.pairs)
     assert (whole.pairs > some.pairs).any()
-    assert with_training_pairs(whole, shard) is whole  # others' sums, or those of an earlier version
-    assert with_training_pairs(replace(whole, everything=True), shard.everything).pairs is whole.pairs
+    assert restrict_to_training(whole, shard) is whole  # others' sums, or those of an earlier version
+    assert restrict_to_training(replace(whole, everything=True), shard.everything).pairs is whole.pairs
 
 
 def hidden(counted: Sums, least: int) -> Sums:
@@ -163,7 +163,7 @@ def test_who_was_away_when_sums_were_made_takes_nothing_away(planted: Shard, tmp
     basis = basis_of_pairs(sums([others()]), 0.25)
     save_basis(tmp_path, "run-1", basis)
     kept = load_basis(tmp_path, basis.digest)
-    assert isinstance(kept, CommonBasis) and with_training_pairs(kept, listed(planted)) is kept
+    assert isinstance(kept, CommonBasis) and restrict_to_training(kept, listed(planted)) is kept
 
 
 def test_marks_of_earlier_versions_are_read_and_each_run_keeps_its_own(tmp_path: Path) -> None:

@@ -170,9 +170,13 @@ def test_without_validation_users_every_setting_is_the_usual_one(planted: Shard)
     assert {part.name: part.setting for part in recipe.parts} == usual
 
 
-@pytest.mark.parametrize(("told_share", "expected"), [(1.0, USUAL_SHARE), (0.0, 1.0), (0.5, 0.75 + 0.25 * USUAL_SHARE)])
-def test_the_common_parts_count_as_far_as_the_sums_tell_of_a_silo_s_items(told_share: float, expected: float) -> None:
-    assert usual_share(40, None, told_share) == pytest.approx(expected)
+@pytest.mark.parametrize(
+    ("covered_share", "expected"), [(1.0, USUAL_SHARE), (0.0, 1.0), (0.5, 0.75 + 0.25 * USUAL_SHARE)]
+)
+def test_the_common_parts_count_as_far_as_the_sums_tell_of_a_silo_s_items(
+    covered_share: float, expected: float
+) -> None:
+    assert usual_share(40, None, covered_share) == pytest.approx(expected)
     assert usual_share(40) == USUAL_SHARE
 
 

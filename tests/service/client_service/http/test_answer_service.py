@@ -12,7 +12,7 @@ from anyio import CapacityLimiter
 from starlette.requests import ClientDisconnect
 
 from client_service.http import answering
-from client_service.http.answering import NDJSON, stream_lists, wants_lines
+from client_service.http.answer_service import NDJSON, stream_lists, wants_lines
 from client_service.serving.messages import MOST_STREAMED, MOST_USERS, RecommendationsOut
 from client_service.serving.ranking import MOST_LISTED
 

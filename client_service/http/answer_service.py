@@ -104,11 +104,11 @@ def _write_chunk(users: Sequence[str], compute: Compute) -> bytes:
 
 
 A = TypeVar("A", bound=ModelServer)
-BasketAsked = tuple[Recommender, Basket]
+BasketRequest = tuple[Recommender, Basket]
 """A refresh may put another recommender in place while a basket waits; its limits are of the catalogue of this one."""
 
 
-class Answering:
+class AnswerService:
     """A recommender that is there once the shard is read, and a job that keeps its model up to date."""
 
     metrics: RequestMetrics
@@ -205,20 +205,22 @@ class Answering:
             raise ProtocolError(f"body.users: {words}, got {listed}")
         recommender = self.model_server(Recommender)
         limits = await _read_limits(recommender, message)
-        return await to_thread.run_sync(recommender.for_users, users, limits, limiter=self._list_threads)
+        return await to_thread.run_sync(recommender.recommend_users, users, limits, limiter=self._list_threads)
 
     async def stream_users(self, message: RecommendationsIn) -> Response:
         """The same, line by line; what is wrong with the message is found before the first line."""
         recommender = self.model_server(Recommender)
         limits = await _read_limits(recommender, message)
-        return stream_lists(message.users or (), lambda users: recommender.for_users(users, limits), self._list_threads)
+        return stream_lists(
+            message.users or (), lambda users: recommender.recommend_users(users, limits), self._list_threads
+        )
 
-    def _recommend_baskets(self, asked: Sequence[BasketAsked]) -> tuple[RecommendationsOut, ...]:
+    def _recommend_baskets(self, asked: Sequence[BasketRequest]) -> tuple[RecommendationsOut, ...]:
         """All together, but for those that were read for the shard before a refresh."""
         found: dict[int, RecommendationsOut] = {}
         for recommender in {id(one): one for one, _ in asked}.values():
             places = [place for place, (one, _) in enumerate(asked) if one is recommender]
-            answers = recommender.for_baskets([asked[place][1] for place in places])
+            answers = recommender.recommend_baskets([asked[place][1] for place in places])
             found.update(zip(places, answers, strict=True))
         return tuple(found[place] for place in range(len(asked)))
 
