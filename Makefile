@@ -116,7 +116,7 @@ soak: install ## fifty clients for two hundred rounds, and updates of 64 MB; pri
 nightly: ## what CI runs once a day: every fault, rounding, the tutorial, long runs, packages; more than an hour
 	.ci/nightly
 
-benchmark: install ## measure NAME=table1 [QUICK=1] [DATA=folder] [ONLY=row]; NAME=report writes docs/results.md
+benchmark: install ## measure NAME=table1 [QUICK=1] [DATA=folder] [ONLY=row]; NAME=report writes build/results/tables.md
 	$(BIN)/python -m benchmarks $(or $(NAME),--all --quick) $(if $(QUICK),--quick) $(if $(DATA),--data '$(DATA)') $(if $(ONLY),--only '$(ONLY)')
 
 guard: install ## measure the main costs against committed ratios, about a minute; WRITE=1 commits what it finds

@@ -77,29 +77,29 @@ class AggregatorSettings(Listening, EnvironmentSettings):
     signature_seconds: int = Field(
         SIGNATURE_SECONDS, ge=1, le=3600, description="how much clocks may differ and a signed request may be late"
     )
-    strategy: str = Field("lpsfed", description="`lpsfed`, `fedavg`, `local` or one of the [baselines](baselines.md)")
+    strategy: str = Field("lpsfed", description="`lpsfed`, `fedavg`, `local` or one of the [baselines](strategies.md)")
     share: Literal["parameters", "sums", "both"] | None = Field(
         None,
         description="what this federation shares: `parameters`, trained in rounds; `sums`, masked statistics of the "
         "items and of what their titles and attributes say, of which each silo makes its model, and nothing "
-        "else; or `both`: [common basis](common-basis.md). It sets `SECURE`, and `basis`, `strategy.train` "
+        "else; or `both`: [common basis](sums.md). It sets `SECURE`, and `basis`, `strategy.train` "
         "and `strategy.send` in `METHOD`; unset: what these say",
     )
     catalogue: Path | None = Field(
         None,
         description="the list of items that all silos share, one a line, as `lpsfed catalogue` writes it; invitations "
         "carry it. Without it silos that share sums find their common items by [a sum of hashed "
-        "ids](common-basis.md#the-list-of-common-items), unless its length is given, and the file to each silo",
+        "ids](sums.md#the-list-of-common-items), unless its length is given, and the file to each silo",
     )
     catalogue_size_file: Path | None = Field(
         None,
         description="a file with the number of items of the clients' common list, in place of `METHOD`'s "
-        "`catalogue`: [common basis](common-basis.md)",
+        "`catalogue`: [common basis](sums.md)",
     )
     method: MethodSettings = Field(
         MethodSettings(),
         description="JSON; `width` and `layers` fix what is exchanged; `basis.kind` (`METHOD__BASIS__KIND`) declares "
-        "a [common basis](common-basis.md)",
+        "a [common basis](sums.md)",
         validate_default=True,
     )
     start: Path | None = Field(

@@ -77,7 +77,7 @@ class ClientSettings(Listening, EnvironmentSettings):
     task: str = Field(
         "items",
         description="what is learnt from the shard: `items`, what users like, `sessions`, what is clicked next in a"
-        " [visit](sessions.md), or `nodes`, the labels of nodes of a graph",
+        " [visit](visits.md), or `nodes`, the labels of nodes of a graph",
     )
     state_directory: Path = Field(description="ledger, spectrum and models")
     records_directory: Path | None = Field(
@@ -103,7 +103,7 @@ class ClientSettings(Listening, EnvironmentSettings):
     )
     catalogue: Path | None = Field(
         None,
-        description="ids of the items that all clients share, one a line; only for a [common basis](common-basis.md) "
+        description="ids of the items that all clients share, one a line; only for a [common basis](sums.md) "
         ""
         "and for algorithms that share items: `lpsfed catalogue`",
     )
@@ -171,7 +171,7 @@ class ClientSettings(Listening, EnvironmentSettings):
     allowed_origins: tuple[str, ...] = Field(
         (),
         description="JSON list of exact origins, such as `https://shop.example`, whose pages may ask what "
-        "applications ask (CORS); `*` is refused: [from a page](asking.md#from-a-page)",
+        "applications ask (CORS); `*` is refused: [from a page](serving.md#from-a-page)",
     )
     application_key: SecretStr | None = Field(
         None,
@@ -249,7 +249,7 @@ class ClientSettings(Listening, EnvironmentSettings):
     fit_everything: bool = Field(
         False,
         description="choices and figures follow from held-out data; what answers, and the silo's part of a [common "
-        "basis](common-basis.md), from [all data](operations.md#all-data). `lpsfed join` switches it on",
+        "basis](sums.md), from [all data](operations.md#all-data). `lpsfed join` switches it on",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="`debug`, `info`, `warning` or `error`"

@@ -44,7 +44,7 @@ One = TypeVar("One")
 
 
 class ListOptions(TypedDict, total=False):
-    """What a list is made of; docs/asking.md says what each does. What is left out is as the silo has it."""
+    """What a list is made of; docs/serving.md says what each does. What is left out is as the silo has it."""
 
     k: int
     exclude_seen: bool

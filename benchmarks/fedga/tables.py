@@ -1,6 +1,6 @@
-"""results.jsonl -> docs/session-results.md with its figures.
+"""Page of the session models' tables and its figures, written from results.jsonl.
 
-python -m benchmarks.fedga.tables [--check]
+python -m benchmarks.fedga.tables [--out FOLDER]
 """
 
 from __future__ import annotations
@@ -159,11 +159,11 @@ def largest_rise(losses: Sequence[float]) -> float:
 
 
 ROOT = Path(__file__).parents[2]
-PAGE, FIGURES = ROOT / "docs" / "session-results.md", ROOT / "docs" / "figures"
+PAGE, FIGURES, TABLES = "session-tables.md", "figures", ROOT / "build" / "results"
 MEASURES = ("hr10", "mrr10", "hr20", "mrr20")
 HEAD = """# Tables: session models and server optimisers
 
-Written by `python -m benchmarks.fedga.tables` from `benchmarks/fedga/results.jsonl`, to which
+Written by `make site` and `python -m benchmarks.fedga.tables` (into build/results) from `benchmarks/fedga/results.jsonl`, to which
 `python -m benchmarks.fedga.silos`, `devices` and `items` append. Rates and rounds are chosen on validation examples,
 rates with a seed of their own; test examples are read once. Intervals are 95 %, Student's, over seeds. MB are what a
 client sends in a round, in the open. What is not in a table was not measured.
@@ -306,21 +306,24 @@ def write_page(rows: Sequence[Row]) -> str:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="fail where the page is not what the results give")
-    arguments = parser.parse_args()
-    rows = read_rows()
-    page = write_page(rows)
-    if arguments.check:
-        raise SystemExit(PAGE.read_text(encoding="utf-8") != page)
-    PAGE.write_text(page, encoding="utf-8")
+def write_tables(docs: Path) -> Path:
+    """Writes the page and its figures into the folder `docs`."""
+    rows, figures = read_rows(), docs / FIGURES
+    figures.mkdir(parents=True, exist_ok=True)
+    (docs / PAGE).write_text(write_page(rows), encoding="utf-8")
     trained = [row for row in rows if row["part"] == "devices" and row["method"] != "floors" and not row["set"]]
     for kind in sorted({(row["data"], row["model"], row["optimiser"]) for row in trained}):
         own = [row for row in trained if (row["data"], row["model"], row["optimiser"]) == kind]
-        draw_curves(own, FIGURES / f"fedga_{'_'.join(kind)}.svg")
-        draw_steps(own, FIGURES / f"fedga_{'_'.join(kind)}_steps.svg")
-    draw_control(FIGURES / "fedga_control.svg")
+        draw_curves(own, figures / f"fedga_{'_'.join(kind)}.svg")
+        draw_steps(own, figures / f"fedga_{'_'.join(kind)}_steps.svg")
+    draw_control(figures / "fedga_control.svg")
+    return docs / PAGE
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=TABLES, help="folder that the page and its figures are written to")
+    print(f"written: {write_tables(parser.parse_args().out)}")
 
 
 if __name__ == "__main__":

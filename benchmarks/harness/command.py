@@ -88,7 +88,7 @@ def _order_complaints(table: ResultsTable, column: Column) -> Iterator[str]:
 
 CACHE = Path("build") / "benchmarks"
 LIMIT_SECONDS, QUICK_LIMIT_SECONDS = 6 * 3600.0, 180.0
-DOCS = ROOT.parent / "docs"
+TABLES = ROOT.parent / "build" / "results"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run_command(given: argparse.Namespace) -> int:
     if given.what == "report":
-        print(f"written: {write_document(DOCS)}")
+        print(f"written: {write_document(TABLES)}")
         return 0
     if given.what == "verify":
         return _print_verification(given.folder)

@@ -1,4 +1,4 @@
-"""Results of all tables -> docs/results.md and docs/figures/: generated, never typed."""
+"""Page of all tables and its pictures, written from every results.jsonl."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from benchmarks.harness.summary import Column, summarise_plan
 from benchmarks.harness.tables import DAGGER, VIEWS, client_tables, overall_table, verdict_tables
 from simulation.reports.averages import FEW_SIGN, FEW_WORDS
 
-DOCUMENT, FIGURES = "results.md", "figures"
-INTRODUCTION = f"""# Results
+DOCUMENT, FIGURES = "tables.md", "figures"
+INTRODUCTION = f"""# Tables
 
-Written by `make benchmark NAME=report` (`python -m benchmarks report`) from the results.jsonl of each table; nothing
-here is typed by hand. A table that is not measured yet says so.
+Written by `make site` and by `make benchmark NAME=report` (`python -m benchmarks report`, into build/results) from the
+results.jsonl of each table; nothing here is typed by hand. A table that is not measured yet says so.
 
 How to read it. Every method runs through the same services, shards, rounds and evaluation: all users with a test item,
 all items of the client as candidates, the round chosen on validation items, the test items read once. Figures are the
@@ -85,7 +85,7 @@ def gather_table(plan: Plan, known: KnownLines, root: Path = ROOT) -> ResultsTab
 
 
 def write_document(docs: Path, root: Path = ROOT) -> Path:
-    """docs/results.md with its pictures, from every results.jsonl beneath `root`."""
+    """Writes the page of all tables with its pictures into the folder `docs`."""
     known = read_known(root)
     own = {name: read_lines(root / name / FILE) for name in table_names(root) if is_own_table(name, root)}
     planned = [gather_table(read_plan(name, root=root), known, root) for name in table_names(root) if name not in own]

@@ -60,6 +60,9 @@ BEFORE = {  # and what the others were, before there was another choice
 }
 
 
+OPEN = {"similarity_floor": 0.0}  # what a setting that nobody sets means in the open; lines were measured by its value
+
+
 class KnownLines:
     """Lines of several tables, found again by what was measured: tables share the cells that they have in common."""
 
@@ -85,7 +88,10 @@ class KnownLines:
 def _line_fits(line: Line, cell: Cell) -> bool:
     """The same revision and settings, and all that the cell asks for."""
     asked = (not cell.groups or _has_groups(line)) and (not cell.timed or _is_timed(line))
-    return asked and line.get("revision") == REVISION and has_settings(line, cell.outcome_settings())
+    settings = cell.outcome_settings()
+    if not line.get("masks"):
+        settings = OPEN | settings
+    return asked and line.get("revision") == REVISION and has_settings(line, settings)
 
 
 def has_settings(line: Line, settings: Settings) -> bool:

@@ -64,5 +64,17 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+def write_tables(place: Path) -> None:
+    """Writes the full tables of the benchmarks from what is measured."""
+    sys.path.insert(0, str(ROOT))
+    from benchmarks.fedga.tables import write_tables as write_session_tables
+    from benchmarks.harness.document import write_document
+
+    write_document(place / "docs")
+    write_session_tables(place / "docs")
+
+
 if __name__ == "__main__":
-    stage_pages(Path(sys.argv[1]).resolve())
+    SOURCE = Path(sys.argv[1]).resolve()
+    stage_pages(SOURCE)
+    write_tables(SOURCE)

@@ -102,8 +102,8 @@ def describe_gain(shard: Path, silos: int, task: str) -> str:
     """What so many silos would bring, by the silo's own data, where that takes seconds; else the command that tells."""
     if task != "items":
         told = {
-            "sessions": "what its own visits are too few to count (docs/sessions.md has figures)",
-            "nodes": "what its own labels are too few to tell (docs/silos-of-graphs.md has figures); its page says what"
+            "sessions": "what its own visits are too few to count (docs/visits.md has figures)",
+            "nodes": "what its own labels are too few to tell (docs/nodes.md has figures); its page says what"
             " joining has brought, by its own validation",
         }
         return told[task]

@@ -2,7 +2,7 @@
 
 With X (M, N) the training edges, L = ridge I + p / (1 - p) diag(X^T X) and P = (X^T X + L)^-1, the scores are X B with
 B = I - P diag(P)^-1. p: the share of a basket that is left out where the weights are learnt. It follows from the pairs
-of all silos too, and brought nothing there beside EASE of the same pairs (docs/baselines.md).
+of all silos too, and brought nothing there beside EASE of the same pairs (docs/strategies.md).
 """
 
 from __future__ import annotations

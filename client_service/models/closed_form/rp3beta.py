@@ -2,7 +2,7 @@
 
 From an item to one of its users and on to one of that user's items: B = D_i^-1 X^T D_u^-1 X D_i^-beta without its
 diagonal. From sums of pairs follows D_i^-1 G D_i^-beta, G = X^T X, in which all users weigh alike: it brought nothing
-beside EASE and the filter of the same pairs (docs/baselines.md).
+beside EASE and the filter of the same pairs (docs/strategies.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Three banks with tables of accounts and transfers: the commands of docs/silos-of-graphs.md, each as a process."""
+"""Three banks with tables of accounts and transfers: the commands of docs/nodes.md, each as a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of results -> docs/results.md, and what a quick run is held against."""
+"""The page of all tables, written from lines of results, and what a quick run is held against."""
 
 from __future__ import annotations
 

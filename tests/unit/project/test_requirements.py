@@ -117,13 +117,13 @@ def test_the_aggregator_s_image_holds_no_package_of_a_client_or_of_the_terminal(
 
 def test_every_dependency_is_listed_with_what_it_is_for() -> None:
     listed = set(
-        re.findall(r"^\| `([a-z0-9-]+)` \|", (ROOT / "docs/supply-chain.md").read_text(encoding="utf-8"), flags=re.M)
+        re.findall(r"^\| `([a-z0-9-]+)` \|", (ROOT / "docs/packages.md").read_text(encoding="utf-8"), flags=re.M)
     )
     assert listed == {canonicalize_name(each.name) for each in asked("development")}
 
 
 def test_the_files_of_others_are_those_that_are_listed_with_their_licences_beside_them() -> None:
-    text, folder = (ROOT / "docs/supply-chain.md").read_text(encoding="utf-8"), ROOT / "shared/web/static"
+    text, folder = (ROOT / "docs/packages.md").read_text(encoding="utf-8"), ROOT / "shared/web/static"
     listed = re.findall(r"^\| `([^`]+)` \| `([a-z-]+)@[0-9.]+` \| [^|]+ \| `([0-9a-f]{64})` \|$", text, flags=re.M)
     assert [hashlib.sha256((folder / name).read_bytes()).hexdigest() for name, _, _ in listed] == [
         digest for _, _, digest in listed
