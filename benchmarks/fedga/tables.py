@@ -164,9 +164,9 @@ MEASURES = ("hr10", "mrr10", "hr20", "mrr20")
 HEAD = """# Tables: session models and server optimisers
 
 Written by `make site` and `python -m benchmarks.fedga.tables` (into build/results) from
-`benchmarks/fedga/results.jsonl`, to which `python -m benchmarks.fedga.silos`, `devices` and `items` append. Rates and rounds are chosen on validation examples,
-rates with a seed of their own; test examples are read once. Intervals are 95 %, Student's, over seeds. MB are what a
-client sends in a round, in the open. What is not in a table was not measured.
+`benchmarks/fedga/results.jsonl`, to which `python -m benchmarks.fedga.silos`, `devices` and `items` append. Rates and
+rounds are chosen on validation examples, rates with a seed of their own; test examples are read once. Intervals are
+95 %, Student's, over seeds. MB are what a client sends in a round, in the open. What is not in a table was not measured.
 """
 SILOS = """## Silos: every silo in every round
 
