@@ -166,7 +166,8 @@ HEAD = """# Tables: session models and server optimisers
 Written by `make site` and `python -m benchmarks.fedga.tables` (into build/results) from
 `benchmarks/fedga/results.jsonl`, to which `python -m benchmarks.fedga.silos`, `devices` and `items` append. Rates and
 rounds are chosen on validation examples, rates with a seed of their own; test examples are read once. Intervals are
-95 %, Student's, over seeds. MB are what a client sends in a round, in the open. What is not in a table was not measured.
+95 %, Student's, over seeds. MB are what a client sends in a round, in the open. What is not in a table was not
+measured.
 """
 SILOS = """## Silos: every silo in every round
 
