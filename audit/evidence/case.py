@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter, ValidationError
 
 from audit.evidence.evidence import PartEvidence, ProbeSending
-from client_service.boundary.call_attempts import Attempt
-from client_service.boundary.call_attempts import attempts as ledger_attempts
+from client_service.boundary.call_attempts import Attempt, list_attempts
 from shared.errors import DataError
 from shared.method.declaration import TRAINING, Declaration
 from shared.protocol.schemas import ENDED, ArrivalOut, ParticipantOut, RunHistoryOut
@@ -104,7 +103,7 @@ def _read_client(part: PartEvidence) -> AuditedClient:
     if part.declaration is None:
         raise DataError(f"{part.name}: expected a client's declaration in its evidence, got none")
     try:
-        attempts = _ATTEMPTS.validate_python(tuple(ledger_attempts(part.entries)))
+        attempts = _ATTEMPTS.validate_python(tuple(list_attempts(part.entries)))
     except (TypeError, ValueError, ValidationError):
         raise DataError(f"{part.name}: expected ledger entries as a client writes them, got others") from None
     return AuditedClient(part, part.declaration, attempts)

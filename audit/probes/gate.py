@@ -13,7 +13,7 @@ from audit.probes import bodies
 from audit.probes.bodies import probe_bodies
 from audit.probes.uploads import JSON, Intruder, RoundPlace
 from client_service.boundary.gate import Boundary, GateTransport
-from client_service.boundary.gate_self_test import Nowhere
+from client_service.boundary.gate_self_test import NullTransport
 from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError
 from shared.protocol.request_heads import USER_AGENT
@@ -28,12 +28,12 @@ PLACE = RoundPlace("run-1", 1)
 async def probe_gate(who: Intruder) -> list[ProbeResult]:
     """The same bodies that the aggregator must refuse, and calls that only a gate can see."""
     with TemporaryDirectory(prefix="lpsfed-probe-") as folder:
-        beneath = Nowhere()
+        beneath = NullTransport()
         async with _gated_client(who, beneath, Path(folder)) as http:
             return [await _try_request(http, beneath, name, request) for name, request in _gate_requests(who, http)]
 
 
-def _gated_client(who: Intruder, beneath: Nowhere, folder: Path) -> httpx.AsyncClient:
+def _gated_client(who: Intruder, beneath: NullTransport, folder: Path) -> httpx.AsyncClient:
     """As the client builds it: its own name, its own declaration, a ledger; no counts."""
     boundary = Boundary(who.client, httpx.URL(AGGREGATOR), who.declaration, False, MOST_BYTES)
     transport = GateTransport(beneath, boundary, Ledger(folder / "ledger.jsonl"), who.signatory.key)
@@ -68,13 +68,15 @@ def _gate_requests(who: Intruder, http: httpx.AsyncClient) -> Iterator[tuple[str
 CONTROL = "control: as declared"
 
 
-async def _try_request(http: httpx.AsyncClient, beneath: Nowhere, name: str, request: httpx.Request) -> ProbeResult:
-    before, expected = beneath.reached, "passes" if name == CONTROL else "refused, nothing sent"
+async def _try_request(
+    http: httpx.AsyncClient, beneath: NullTransport, name: str, request: httpx.Request
+) -> ProbeResult:
+    before, expected = beneath.requests, "passes" if name == CONTROL else "refused, nothing sent"
     try:
         await http.send(request)
         observed = "passes"
     except PrivacyError:
         observed = "refused, nothing sent"
-    if beneath.reached != before and observed != "passes":
+    if beneath.requests != before and observed != "passes":
         observed = "refused, but something was sent"
     return make_result(KIND, name, expected, observed)

@@ -18,14 +18,14 @@ from pydantic import ValidationError
 from audit.evidence.evidence import ProbeResult, make_result
 from audit.probes.part import PartLocation
 from client_service.boundary.gate_self_test import (
+    CODE_PACKAGES,
     CONTROL,
     FORBIDDEN,
-    STARTED,
-    WAY_OUT,
+    STARTUP_FILES,
     GateOut,
-    code_digests,
+    digest_code,
     digest_folder,
-    folder_of,
+    package_folder,
 )
 
 GATE, WORD, CODE = "its own gate", "its code, by its own word", "its code, by its files"
@@ -37,7 +37,7 @@ MOST_BYTES = 1 << 20
 
 async def probe_own_gate(client: httpx.AsyncClient, here: PartLocation) -> list[ProbeResult]:
     """All probes of the client's gate and code; one that gets no answer has not held."""
-    expected = code_digests()
+    expected = digest_code()
     report = await _fetch_gate(client)
     files = list(_file_probes(here, expected)) if here.is_another_s else []
     return [*_gate_probes(report), *_word_probes(report, expected), *files]
@@ -59,15 +59,15 @@ def _gate_probes(report: GateOut | None) -> Iterator[ProbeResult]:
 
 def _word_probes(report: GateOut | None, expected: Mapping[str, str]) -> Iterator[ProbeResult]:
     code: Mapping[str, str] = {} if report is None else report.code
-    for package in WAY_OUT:
+    for package in CODE_PACKAGES:
         yield _digest_probe(WORD, package, expected[package], code.get(package, "no answer"))
 
 
 def _file_probes(here: PartLocation, expected: Mapping[str, str]) -> Iterator[ProbeResult]:
     """What lies where the part's process has its code from, and what could put other code before it."""
     root = here.process / "root"
-    for package in WAY_OUT:
-        folder = root / folder_of(package).relative_to("/")
+    for package in CODE_PACKAGES:
+        folder = root / package_folder(package).relative_to("/")
         yield _digest_probe(CODE, package, expected[package], _folder_digest(folder))
     more = sorted(_steering_variables(here.process))
     observed = f"other than here: {', '.join(more)}" if more else "as here"
@@ -105,7 +105,7 @@ def _steering_variables(process: Path) -> Iterator[str]:
 def _startup_files(root: Path, place: Path) -> Iterator[Path]:
     """Files that Python runs at its start, where the part has another one than this process."""
     there = root / place.relative_to(place.anchor)
-    for path in (*there.glob("*.pth"), *(there / name for name in STARTED)):
+    for path in (*there.glob("*.pth"), *(there / name for name in STARTUP_FILES)):
         own = place / path.name
         if path.is_file() and not (own.is_file() and own.read_bytes() == path.read_bytes()):
             yield own

@@ -17,7 +17,7 @@ import httpx
 from audit.evidence.evidence import PartEvidence, ProbeResult, ProbeSending, make_result
 from audit.probes import bodies
 from audit.probes.bodies import probe_bodies, probed_part
-from client_service.boundary.call_attempts import attempts
+from client_service.boundary.call_attempts import list_attempts
 from shared.errors import (
     AuthenticationError,
     ConflictError,
@@ -93,7 +93,9 @@ class UploadTry:
 def latest_place(evidence: PartEvidence) -> RoundPlace | None:
     """The last round for which the aggregator has given this client a receipt: of training, where anything but sums
     leaves."""
-    received = [attempt for attempt in attempts(evidence.entries) if attempt.receipt and attempt.run and attempt.round]
+    received = [
+        attempt for attempt in list_attempts(evidence.entries) if attempt.receipt and attempt.run and attempt.round
+    ]
     if evidence.declaration is not None:
         probed = probed_part(evidence.declaration)
         others = (one for one in evidence.declaration.sums.values() if one != probed)

@@ -12,7 +12,7 @@ import numpy as np
 
 from client_service.data.prefixes import Prefixes
 from client_service.data.sessions import TEST, TRAIN, VALID, SessionShard
-from client_service.evaluation.session_ranking import floors_of, measure_prefixes
+from client_service.evaluation.session_ranking import build_floors, measure_prefixes
 from simulation.experiments.floors import measure_own_floors
 from simulation.sessions.cut import cut_sessions, divide_sessions, measure_divergence
 from simulation.sessions.read import read_sessions
@@ -59,7 +59,7 @@ def divide(sessions: Sessions, cut: str, clients: int) -> SessionSet:
 def measure_floors(sessions: Sessions, examples: Prefixes) -> ByName:
     """The floors from all training sessions together, all items candidates."""
     train, items = sessions.of_split(TRAIN), len(sessions.items)
-    found = floors_of(train.clicks, train.starts, items)
+    found = build_floors(train.clicks, train.starts, items)
     return {name: dict(measure_prefixes(floor, examples, items).values) for name, floor in found.items()}
 
 

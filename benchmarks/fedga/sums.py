@@ -29,7 +29,7 @@ from benchmarks.fedga.sets import SESSIONS_OF_A_DEVICE, SessionSet, divide
 from benchmarks.fedga.silos import USUAL
 from client_service.data.sessions import TRAIN, SessionShard
 from client_service.evaluation.metrics import measure_ranks
-from client_service.evaluation.session_ranking import ScoreItems, floors_of, rank_prefixes
+from client_service.evaluation.session_ranking import ScoreItems, build_floors, rank_prefixes
 from client_service.joining_value.comparison import paired_ratio, reciprocal_ranks
 from client_service.model_store.session_models import freeze_sessions
 from client_service.sums.silo_sum import SumRound
@@ -103,7 +103,7 @@ def describe_ranks(ranks: Sequence[NDArray[np.int64]], alone: Sequence[NDArray[n
 
 def count_own(shard: SessionShard) -> ScoreItems:
     """What followed the last click in the silo's own sessions."""
-    return floors_of(*shard.split_sessions(TRAIN), len(shard.item_ids))["successors"]
+    return build_floors(*shard.split_sessions(TRAIN), len(shard.item_ids))["successors"]
 
 
 def pool_devices(found: SessionSet) -> tuple[SessionShard, SessionShard]:

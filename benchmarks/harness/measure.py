@@ -22,7 +22,7 @@ from benchmarks.harness.plan import CENTRALISED, FLOORS, SPECIAL, UNTRAINED, spe
 from client_service.data.interaction_files import load_shard, with_places
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, Measures
-from client_service.evaluation.ranking import TopItems, on_test, on_validation, validation_users
+from client_service.evaluation.ranking import TopItems, measure_test, measure_validation, sample_validation_users
 from client_service.federation.best_model import load_model
 from client_service.model_store.model_files import ServedItems, freeze
 from client_service.runtime.device import DeviceChoice, choose_device, pin_threads
@@ -93,8 +93,8 @@ def _better_round(
     tops = {view.client: view.restrict_lists(ranker.top, training.shard.train.shape[1]) for view in views}
     validation = {}
     for client in views:
-        users = validation_users(client.shard.train.shape[0], seed=0)
-        validation[client.client] = on_validation(client.shard, tops[client.client], users).primary_value
+        users = sample_validation_users(client.shard.train.shape[0], seed=0)
+        validation[client.client] = measure_validation(client.shard, tops[client.client], users).primary_value
     if best is not None and np.mean([*best.validation.values()]) >= np.mean([*validation.values()]):
         return best
     return WholeTraining(tops, validation, number, {})
@@ -105,7 +105,7 @@ def measure_on_test(trained: WholeTraining, views: Sequence[ClientSlice]) -> lis
     figures = []
     for client in views:
         users, items = client.shard.train.shape
-        measures = on_test(client.shard, trained.tops[client.client])
+        measures = measure_test(client.shard, trained.tops[client.client])
         figures.append(
             {
                 "client": client.client,

@@ -29,7 +29,7 @@ from benchmarks.guard.silo import CPU, GeneratedSilo, keep_first_model
 from benchmarks.peers.environments import INSIDE, make_environment
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
-from client_service.evaluation.ranking import TopItems, evaluate, on_test, ranked_by
+from client_service.evaluation.ranking import TopItems, evaluate, measure_test, rank_by_scores
 from client_service.federation.best_model import load_model
 from client_service.model_store.model_files import ServedItems
 from client_service.models.closed_form.ease import ease_scores
@@ -67,7 +67,7 @@ def closed_forms(shard: Shard, shard_folder: Path, folder: Path, most: int) -> l
     rows.append(_own_row("first model, all its choices by validation", fitted, served.ranker.top, shard))
     if "ease" in theirs:
         before = time.process_time()
-        top = ranked_by(ease_scores(shard.train, RIDGE))
+        top = rank_by_scores(ease_scores(shard.train, RIDGE))
         rows.append(_own_row("ease", time.process_time() - before, top, shard))
     return rows
 
@@ -111,7 +111,7 @@ def _own_evaluation(shard: Shard) -> float:
     draw = np.random.default_rng(0)
     users, items = (draw.standard_normal((count, WIDTH), dtype=np.float32) for count in shard.train.shape)
     before = time.process_time()
-    on_test(shard, ranked_by(lambda rows: users[rows] @ items.T))
+    measure_test(shard, rank_by_scores(lambda rows: users[rows] @ items.T))
     return int(np.count_nonzero(np.diff(shard.test.indptr))) / (time.process_time() - before)
 
 

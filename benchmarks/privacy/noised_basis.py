@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.attacks.population import all_matrices
 from benchmarks.common import locate_data, render_table
-from client_service.evaluation.ranking import evaluate, ranked_by, validation_users
+from client_service.evaluation.ranking import evaluate, rank_by_scores, sample_validation_users
 from client_service.models.closed_form.ease import ease_scores
 from client_service.privacy.basis_guard import noise_deviation
 from client_service.sums.basis import basis_of_noised
@@ -62,9 +62,9 @@ def standardise(scores: Scores) -> Scores:
 
 def judge(splits: Splits, scores: Callable[[NDArray[np.int64]], Scores], on: str) -> float:
     """NDCG@20 at the user mean: on at most 2,000 users' validation items, or on everybody's test items."""
-    train, top = splits["train"], ranked_by(scores)
+    train, top = splits["train"], rank_by_scores(scores)
     if on == "valid":
-        return evaluate(top, splits["valid"], train, validation_users(train.shape[0], 0)).primary_value
+        return evaluate(top, splits["valid"], train, sample_validation_users(train.shape[0], 0)).primary_value
     return evaluate(top, splits["test"], sparse.csr_array(train + splits["valid"])).primary_value
 
 

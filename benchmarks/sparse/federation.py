@@ -11,7 +11,7 @@ from scipy import sparse
 
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
-from client_service.evaluation.ranking import find_hits, ranked_by
+from client_service.evaluation.ranking import find_hits, rank_by_scores
 from client_service.models.initial_filter import Filter
 from client_service.models.score_fusion import Recipe, fuse, take_codes
 from client_service.sums.basis import CommonBasis, basis_of_pairs, basis_of_rounds
@@ -85,7 +85,7 @@ def list_both(shard: Shard, basis: CommonBasis, spectrum: Spectrum, chosen: Filt
 def _hits(shard: Shard, spectrum: Spectrum, chosen: Filter, recipe: Recipe, common: Sequence[Any]) -> tuple[Any, Any]:
     fusion = fuse(recipe, shard.train, spectrum, common)
     base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encoded(shard.train)
-    top = ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
+    top = rank_by_scores(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
     return find_hits(top, shard.test, sparse.csr_array(shard.train + shard.valid))
 
 

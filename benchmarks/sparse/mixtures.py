@@ -22,7 +22,7 @@ from benchmarks.sparse.federation import place_items
 from benchmarks.sparse.sums import NAME_HELP, parse_silos, read_thin
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
-from client_service.evaluation.ranking import find_hits, ranked_by
+from client_service.evaluation.ranking import find_hits, rank_by_scores
 from client_service.models.closed_form.ease import ease_of_pairs
 from client_service.models.nodes.spectral_bases import UNKNOWN_HOMOPHILY, mixed_bases, propagation_matrix
 from client_service.models.nodes.unifilter import lead_direction
@@ -100,7 +100,7 @@ def measure_mixture(shard: Shard, mixed: Float32, own: Float32, owns: Sequence[f
 def judge_lists(shard: Shard, weights: Float32, *, valid: bool) -> PerUser:
     """Measures NDCG@20 of each user who has validation or test items."""
     seen = shard.train if valid else sparse.csr_array(shard.train + shard.valid)
-    top = ranked_by(lambda rows: shard.train[rows] @ weights)
+    top = rank_by_scores(lambda rows: shard.train[rows] @ weights)
     return METRICS[PRIMARY].per_user(*find_hits(top, shard.valid if valid else shard.test, seen))
 
 

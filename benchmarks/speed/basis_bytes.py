@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.attacks.population import all_matrices
 from benchmarks.common import locate_data, render_table
-from client_service.evaluation.ranking import evaluate, ranked_by, validation_users
+from client_service.evaluation.ranking import evaluate, rank_by_scores, sample_validation_users
 from client_service.sums.basis import CommonBasis
 from client_service.sums.scorers import common_scorers
 from client_service.sums.statistics import begin_sums, encode_sums, normalised_products, pack_sums, raw_products
@@ -256,8 +256,8 @@ class FrequencyJudge:
         whole = degrees(train)[1].astype(np.int64)
         basis = CommonBasis("iterated", EXPONENT, whole, vectors=found[0].astype(np.float32), values=found[1])
         low_pass = common_scorers(basis, np.arange(len(whole)), train)[0]
-        top = ranked_by(lambda users: low_pass.decode(low_pass.encode(sparse.csr_array(train[users]))))
-        return evaluate(top, self.splits["valid"], train, validation_users(train.shape[0], 0)).primary_value
+        top = rank_by_scores(lambda users: low_pass.decode(low_pass.encode(sparse.csr_array(train[users]))))
+        return evaluate(top, self.splits["valid"], train, sample_validation_users(train.shape[0], 0)).primary_value
 
     def line(self, name: str, rounds: str, bytes_: str, found: Found) -> list[str]:
         return [name, rounds, bytes_, f"{self.energy(found[0]):.4f}", f"{self.quality(found):.4f}"]

@@ -65,7 +65,7 @@ class MaskingClient:
             terms = self.masking.terms(self.declaration, state.method, state.run, state.round, state)
             with ThreadPoolExecutor(1) as worker:
                 await SecureExchange(self.masking, self.link, wait=self.wait, worker=worker).send(terms, content)
-        while (given := await self.link.personalised(state.run, state.round, self.wait)) is None:
+        while (given := await self.link.fetch_personalised(state.run, state.round, self.wait)) is None:
             pass
         self.remember_start(state.run, state.round + 1, given)
 
@@ -103,7 +103,7 @@ async def _measure_clients(
         key, memory = read_private(pair.private), RoundMemory(Ledger(folder / name / NAME))
         members = KnownMembers(file, memory)
         ledger, way = Ledger(folder / name / "ledger.jsonl"), httpx.ASGITransport(app)
-        entered = connect(boundary, ledger, key, limits=CallLimits(), inner=way, believed=members.aggregator)
+        entered = connect(boundary, ledger, key, limits=CallLimits(), inner=way, trusted_key=members.aggregator)
         link = await stack.enter_async_context(entered)
         await link.join(settings.declaration(), None)
         said = {"noised": False, "changing_members": False}
@@ -119,12 +119,12 @@ async def _measure_clients(
 
 async def _play_rounds(clients: list[MaskingClient], rounds: int) -> tuple[float, float, int, int]:
     generator, wall, cpu = np.random.default_rng(0), [], []
-    start = await clients[0].link.model("run-1")
+    start = await clients[0].link.fetch_model("run-1")
     for client in clients:
         client.remember_start("run-1", 1, start)
     before = clients[0].link.traffic.up, clients[0].link.traffic.down
     for _ in range(rounds):
-        states = await asyncio.gather(*(client.link.current(None, 0.0) for client in clients))
+        states = await asyncio.gather(*(client.link.fetch_run(None, 0.0) for client in clients))
         contents = [
             _draw_update(client.declaration, generator, place / len(clients)) for place, client in enumerate(clients)
         ]

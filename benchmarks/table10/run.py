@@ -23,7 +23,7 @@ from benchmarks.harness.claims import FAILS, HOLDS, UNSEEN
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.metrics import K
-from client_service.evaluation.ranking import CHUNK, TopItems, ranked_by
+from client_service.evaluation.ranking import CHUNK, TopItems, rank_by_scores
 from client_service.model_store.model_files import freeze
 from client_service.models.initial_filter import Filter
 from client_service.training.filter_search import best_filter, popularity_top
@@ -180,7 +180,7 @@ def _trained_recommender(method: MethodSettings, start: Filter, seed: int) -> Re
 def _random_recommender(seed: int) -> Recommend:
     def recommend_items(now: Shard, iteration: int) -> TopItems:
         rng = np.random.default_rng([seed, iteration, 1])
-        return ranked_by(lambda rows: rng.random((len(rows), now.train.shape[1])))
+        return rank_by_scores(lambda rows: rng.random((len(rows), now.train.shape[1])))
 
     return recommend_items
 

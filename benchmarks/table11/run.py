@@ -18,7 +18,7 @@ from benchmarks.harness.claims import FAILS, HOLDS, UNSEEN
 from benchmarks.harness.statistics import LEVEL
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
-from client_service.evaluation.ranking import on_test
+from client_service.evaluation.ranking import measure_test
 from client_service.models.initial_filter import Filter
 from client_service.training.filter_search import filter_top
 from shared.method.graph import Float64
@@ -66,7 +66,9 @@ def cutoff_eigengap(eigenvalues: Float64, cutoff: int) -> float | None:
 
 def _test_recall(shard: Shard, spectrum: Spectrum, cutoff: int) -> float:
     """Recall@20 on test items."""
-    return on_test(shard, filter_top(Filter(cutoff, ridge=0.0, exponent=0.5), spectrum, shard.train)).values["recall"]
+    return measure_test(shard, filter_top(Filter(cutoff, ridge=0.0, exponent=0.5), spectrum, shard.train)).values[
+        "recall"
+    ]
 
 
 def _mean_row(rows: list[Row], cutoff: int) -> Row:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from client_service.boundary.gate import Boundary, GateTransport, Traffic
 from client_service.boundary.ledger import Ledger
-from client_service.boundary.retry_schedule import Pace, seconds_asked
+from client_service.boundary.retry_schedule import RetrySchedule, read_retry_after
 from shared import errors
 from shared.method.declaration import Counts, Declaration, Part
 from shared.method.parameters import Parameters
@@ -26,10 +26,10 @@ from shared.timeouts import ATTEMPTS, RETRY_SECONDS, CallLimits
 from shared.web.calling import reason
 
 Model = TypeVar("Model", bound=BaseModel)
-NOTHING: Mapping[str, str] = {}
+NO_QUERY: Mapping[str, str] = {}
 CURRENT = "/v1/runs/current"
-PASSING = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS)  # refusals of this moment alone
-RAISED: dict[str, type[errors.FederationError]] = {
+RETRYABLE = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS)  # refusals of this moment alone
+ERROR_OF_CODE: dict[str, type[errors.FederationError]] = {
     kind.code: kind
     for kind in (
         errors.AuthenticationError,
@@ -47,12 +47,12 @@ RAISED: dict[str, type[errors.FederationError]] = {
 }
 
 
-class _Failed(Exception):
+class _RetryableError(Exception):
     """Worth another attempt: the connection failed, the aggregator is not ready, or somebody on the way has sent a
-    request twice and passed on the answer to the second. `asked`: the seconds that the answer asks to wait."""
+    request twice and passed on the answer to the second. `retry_after`: the seconds that the answer asks to wait."""
 
-    def __init__(self, error: errors.FederationError, asked: float | None = None) -> None:
-        self.error, self.asked = error, asked
+    def __init__(self, error: errors.FederationError, retry_after: float | None = None) -> None:
+        self.error, self.retry_after = error, retry_after
 
 
 class Aggregator:
@@ -65,53 +65,55 @@ class Aggregator:
         ledger: Ledger,
         limits: CallLimits,
         traffic: Traffic,
-        pace: Pace,
+        schedule: RetrySchedule,
     ) -> None:
         self._http, self._ledger, self._limits = http, ledger, limits
-        self.gate, self.traffic, self.pace = gate, traffic, pace
+        self.gate, self.traffic, self.schedule = gate, traffic, schedule
         self._client, self._declaration = gate.boundary.client, gate.boundary.declaration
 
     async def join(self, declaration: Declaration, counts: Counts | None) -> JoinOut:
         """DataError where the aggregator has accepted an update of which the ledger knows nothing."""
         message = JoinIn(client=self._client, declaration=declaration, counts=counts)
-        joined = _parse(JoinOut, await self._tell("POST", "/v1/clients", message))
-        require_on_ledger(self._ledger, joined.nonce)
+        joined = _parse(JoinOut, await self._send("POST", "/v1/clients", message))
+        require_known_update(self._ledger, joined.nonce)
         return joined
 
-    async def current(self, after: int | None, wait: float) -> RunOut:
-        state = _parse(RunOut, await self._ask(CURRENT, wait, {} if after is None else {"after": str(after)}))
+    async def fetch_run(self, after: int | None, wait: float) -> RunOut:
+        state = _parse(RunOut, await self._poll(CURRENT, wait, {} if after is None else {"after": str(after)}))
         if state.sequence == after:
-            self.pace.answered(CURRENT, news=False)
+            self.schedule.record_answer(CURRENT, news=False)
         return state
 
-    async def model(self, run: str) -> Parameters:
-        return self._parameters("training", await self._call("GET", f"/v1/runs/{run}/model"))
+    async def fetch_model(self, run: str) -> Parameters:
+        return self._parse_parameters("training", await self._call("GET", f"/v1/runs/{run}/model"))
 
-    async def anchor(self, run: str, number: int) -> AnchorOut:
+    async def fetch_anchor(self, run: str, number: int) -> AnchorOut:
         """K^R (Eq. 6) of the round as the aggregator says it."""
         return _parse(AnchorOut, await self._call("GET", f"/v1/runs/{run}/rounds/{number}/anchor"))
 
     async def upload(self, run: str, number: int, body: bytes) -> ReceiptOut:
         headers = {"Content-Type": MEDIA_TYPE}
         answer = await self._call("PUT", f"{self._client_path(run, number)}/update", content=body, headers=headers)
-        self.pace.earned()
+        self.schedule.reset_bursts()
         return _parse(ReceiptOut, answer)
 
-    async def personalised(self, run: str, number: int, wait: float, part: Part = "training") -> Parameters | None:
+    async def fetch_personalised(
+        self, run: str, number: int, wait: float, part: Part = "training"
+    ) -> Parameters | None:
         """This client's parameters after the round of a run of that part, or None when the wait was over first."""
-        answer = await self._ask(f"{self._client_path(run, number)}/personalized", wait)
-        return None if answer.status_code == httpx.codes.NO_CONTENT else self._parameters(part, answer)
+        answer = await self._poll(f"{self._client_path(run, number)}/personalized", wait)
+        return None if answer.status_code == httpx.codes.NO_CONTENT else self._parse_parameters(part, answer)
 
-    async def relay(self, call: str, message: FromClient) -> None:
+    async def send_message(self, call: str, message: FromClient) -> None:
         """Pass a message of a secure round on to the others."""
-        await self._tell("PUT", f"{self._client_path(message.run, message.round)}/{call}", message)
+        await self._send("PUT", f"{self._client_path(message.run, message.round)}/{call}", message)
 
-    async def relayed(self, call: str, model: type[Model], run: str, number: int, wait: float) -> Model | None:
+    async def fetch_message(self, call: str, model: type[Model], run: str, number: int, wait: float) -> Model | None:
         """What the others have said in a secure round, or None when the wait was over first."""
-        answer = await self._ask(f"{self._client_path(run, number)}/{call}", wait)
+        answer = await self._poll(f"{self._client_path(run, number)}/{call}", wait)
         return None if answer.status_code == httpx.codes.NO_CONTENT else _parse(model, answer)
 
-    def _parameters(self, part: Part, answer: httpx.Response) -> Parameters:
+    def _parse_parameters(self, part: Part, answer: httpx.Response) -> Parameters:
         """What came must be what this client shares, with the scalars that its strategy returns or tells it: the
         aggregator may overwrite nothing else in the model."""
         expected = declare_answer(self._declaration.of_part(part))
@@ -120,11 +122,11 @@ class Aggregator:
         check(expected, specification, content)
         return content
 
-    async def _tell(self, method: str, path: str, message: BaseModel) -> httpx.Response:
+    async def _send(self, method: str, path: str, message: BaseModel) -> httpx.Response:
         headers = {"Content-Type": "application/json"}
         return await self._call(method, path, content=message.model_dump_json().encode(), headers=headers)
 
-    async def _ask(self, path: str, wait: float, more: Mapping[str, str] = NOTHING) -> httpx.Response:
+    async def _poll(self, path: str, wait: float, more: Mapping[str, str] = NO_QUERY) -> httpx.Response:
         """A question that the aggregator may hold until there is news."""
         return await self._call("GET", path, params={"wait": f"{wait:g}", **more}, wait=wait)
 
@@ -136,30 +138,32 @@ class Aggregator:
 
         No repetition begins `RETRY_SECONDS` after the first: the error is raised, and whoever comes back has to wait.
         """
-        await self.pace.turn(path)
-        last = self.pace.clock() + RETRY_SECONDS
+        await self.schedule.wait_turn(path)
+        last = self.schedule.clock() + RETRY_SECONDS
         limits = httpx.Timeout(self._limits.timeout, read=self._limits.timeout + wait)
         for left in reversed(range(ATTEMPTS)):
             try:
-                return await self._once(method, path, timeout=limits, **what)
-            except _Failed as failed:
-                pause = self.pace.failed(failed.asked)
-                if not left or self.pace.clock() + pause > last:
+                return await self._attempt(method, path, timeout=limits, **what)
+            except _RetryableError as failed:
+                pause = self.schedule.record_failed_call(failed.retry_after)
+                if not left or self.schedule.clock() + pause > last:
                     raise failed.error from None
-            await self.pace.turn(path)
+            await self.schedule.wait_turn(path)
         raise AssertionError("the last attempt ends by returning or raising")
 
-    async def _once(self, method: str, path: str, **what: object) -> httpx.Response:
+    async def _attempt(self, method: str, path: str, **what: object) -> httpx.Response:
         try:
             answer = await self._http.request(method, path, **what)  # type: ignore[arg-type]
         except httpx.TransportError as lost:
-            raise _Failed(errors.UnavailableError(f"the aggregator cannot be reached: {reason(lost)}")) from None
+            raise _RetryableError(
+                errors.UnavailableError(f"the aggregator cannot be reached: {reason(lost)}")
+            ) from None
         except errors.UnavailableError as stranger:  # an answer that is not the aggregator's own
-            raise _Failed(stranger) from None
-        error = None if answer.is_success else _error(answer)
+            raise _RetryableError(stranger) from None
+        error = None if answer.is_success else _read_error(answer)
         if isinstance(error, errors.ReplayError | errors.UnavailableError):
-            raise _Failed(error, seconds_asked(answer))
-        self.pace.answered(path, news=answer.is_success and answer.status_code != httpx.codes.NO_CONTENT)
+            raise _RetryableError(error, read_retry_after(answer))
+        self.schedule.record_answer(path, news=answer.is_success and answer.status_code != httpx.codes.NO_CONTENT)
         if error is not None:
             raise error
         return answer
@@ -173,23 +177,23 @@ async def connect(
     *,
     limits: CallLimits,
     inner: httpx.AsyncBaseTransport,
-    believed: Callable[[str], PublicKey] | None = None,
-    pace: Pace | None = None,
+    trusted_key: Callable[[str], PublicKey] | None = None,
+    schedule: RetrySchedule | None = None,
 ) -> AsyncIterator[Aggregator]:
     """The client's only outgoing HTTP client: it follows no redirect, heeds no proxy of the
     environment, and passes the gate.
 
-    believed: the key that an answer names as its signer's -> the one that it must be; None: any answer is believed.
-    pace: by default the one that the limits ask for.
+    trusted_key: the key that an answer names as its signer's -> the one that it must be; None: any answer is trusted.
+    schedule: by default the one that the limits ask for.
     """
     headers = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
-    transport = GateTransport(inner, boundary, ledger, key, call_seconds=limits.call, believed=believed)
+    transport = GateTransport(inner, boundary, ledger, key, call_seconds=limits.call, trusted_key=trusted_key)
     http = httpx.AsyncClient(transport=transport, base_url=boundary.aggregator, headers=headers, trust_env=False)
     async with http:
-        yield Aggregator(http, transport, ledger, limits, transport.traffic, pace or Pace(limits.poll))
+        yield Aggregator(http, transport, ledger, limits, transport.traffic, schedule or RetrySchedule(limits.poll))
 
 
-def require_on_ledger(ledger: Ledger, nonce: str | None) -> None:
+def require_known_update(ledger: Ledger, nonce: str | None) -> None:
     """DataError unless the ledger has the entry of the update that the aggregator accepted last, or says that it was
     given up.
 
@@ -209,13 +213,13 @@ def _parse(model: type[Model], answer: httpx.Response) -> Model:
         raise errors.ProtocolError(f"expected {model.__name__} from the aggregator, got another message") from None
 
 
-def _error(answer: httpx.Response) -> errors.FederationError:
+def _read_error(answer: httpx.Response) -> errors.FederationError:
     """A problem document -> the error of the tree that has its code."""
     try:
         problem = answer.json()
         code, detail = str(problem["code"]), str(problem["detail"])
     except (ValueError, KeyError, TypeError):
         code, detail = "", f"status {answer.status_code} without a problem document"
-    if answer.status_code >= 500 or answer.status_code in PASSING:
+    if answer.status_code >= 500 or answer.status_code in RETRYABLE:
         return errors.UnavailableError(f"the aggregator answered: {detail}")
-    return RAISED.get(code, errors.ProtocolError)(f"the aggregator answered: {detail}")
+    return ERROR_OF_CODE.get(code, errors.ProtocolError)(f"the aggregator answered: {detail}")

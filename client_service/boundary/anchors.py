@@ -24,7 +24,7 @@ NAME = "anchors.jsonl"  # in the state directory
 
 
 @dataclass(frozen=True)
-class AnchorQuestion:
+class AnchorInputs:
     """What K^R follows from: the run's settings and seed, and the round. `run`: whose trained kernel it is."""
 
     method: MethodSettings
@@ -50,41 +50,41 @@ class KnownAnchors:
         except KeyError:
             raise DataError(f"{NAME}: expected entries as this client writes them, got another") from None
 
-    def of_shard(self, shard: str) -> KnownAnchors:
+    def for_shard(self, shard: str) -> KnownAnchors:
         """Those of another shard of this silo, by its digest."""
         return KnownAnchors(self._ledger, shard, limit=self._limit, agreed=self._agreed)
 
-    def accept(self, question: AnchorQuestion, said: AnchorOut) -> Float64:
+    def check_anchor(self, inputs: AnchorInputs, answer: AnchorOut) -> Float64:
         """K^R as it is drawn here. PrivacyError for another one, or for one too many. Slow: it draws a graph."""
-        method, size = question.method, self._size(question, said)
-        own = draw_anchor(method, size, seed=question.seed, number=question.number)
-        if not same_kernel(own, np.array(said.kernel, dtype=np.float64)):
+        method, size = inputs.method, self._agreed_size(inputs, answer)
+        own = draw_anchor(method, size, seed=inputs.seed, number=inputs.number)
+        if not same_kernel(own, np.array(answer.kernel, dtype=np.float64)):
             raise PrivacyError("anchor: expected the kernel that follows from the run's settings and seed, got another")
-        self._count(question, size)
+        self._record_anchor(inputs, size)
         return own
 
-    def _size(self, question: AnchorQuestion, said: AnchorOut) -> Counts:
-        if question.method.anchor.size == "declared":
-            return declared_size(question.method.anchor)
-        if self._agreed is None or said.size != self._agreed:
-            got = "none" if said.size is None else f"{said.size.users} x {said.size.items} x {said.size.edges}"
+    def _agreed_size(self, inputs: AnchorInputs, answer: AnchorOut) -> Counts:
+        if inputs.method.anchor.size == "declared":
+            return declared_size(inputs.method.anchor)
+        if self._agreed is None or answer.size != self._agreed:
+            got = "none" if answer.size is None else f"{answer.size.users} x {answer.size.items} x {answer.size.edges}"
             raise PrivacyError(f"anchor: expected the size that policy.anchor_size has agreed upon, got {got}")
         return self._agreed
 
-    def _count(self, question: AnchorQuestion, size: Counts) -> None:
-        kernel = digest_anchor(question.method, seed=question.seed, number=question.number)
-        anchor = f"{kernel}/{size.users}/{size.items}/{size.edges}{_training_digest(question)}"
+    def _record_anchor(self, inputs: AnchorInputs, size: Counts) -> None:
+        kernel = digest_anchor(inputs.method, seed=inputs.seed, number=inputs.number)
+        anchor = f"{kernel}/{size.users}/{size.items}/{size.edges}{_training_digest(inputs)}"
         if self._limit is None or anchor in self._known:
             return
         if len(self._known) >= self._limit:
             words = f"expected at most {self._limit} different anchors for one shard (policy.anchors)"
             raise PrivacyError(f"anchor: {words}, got another one: start the run with an earlier one's seed")
-        self._ledger.append("anchor", seal=True, shard=self._shard, anchor=anchor)
+        self._ledger.append("anchor", durable_head=True, shard=self._shard, anchor=anchor)
         self._known.add(anchor)
 
 
-def _training_digest(question: AnchorQuestion) -> str:
+def _training_digest(inputs: AnchorInputs) -> str:
     """What makes rho another number beside the anchor: a trained kernel is another one after each round of training."""
-    if question.method.signal != "trained":
+    if inputs.method.signal != "trained":
         return ""
-    return f"/{digest_method(question.method)}/{question.seed}/{question.run}/{question.number}"
+    return f"/{digest_method(inputs.method)}/{inputs.seed}/{inputs.run}/{inputs.number}"

@@ -51,7 +51,7 @@ class Attempt:
         return frozenset(str(tensor.get("name")) for tensor in self.tensors) - {SCALARS}
 
 
-def attempts(entries: Iterable[Entry]) -> list[Attempt]:
+def list_attempts(entries: Iterable[Entry]) -> list[Attempt]:
     """Each intent with its outcome, and each count of calls, in order. An outcome without an intent is left out."""
     held = [entry for entry in entries if "kind" in entry]
     outcomes = {entry.get("of"): entry for entry in held if entry["kind"] == "outcome"}

@@ -36,11 +36,11 @@ Fields = Mapping[str, Any]
 
 
 @dataclass
-class _Series:
+class _RepeatedCalls:
     """Calls alike, the first of which is on the ledger as entry `of`. n: those since the last line that counts them."""
 
     of: int
-    said: Fields
+    fields: Fields
     outcome: Fields
     n: int = 0
     bytes: int = 0
@@ -49,14 +49,14 @@ class _Series:
 
 
 @dataclass(frozen=True)
-class Crossing:
+class PendingCall:
     """One call under way, and by which nonce and time it is signed. intent: its entry, None for a repeated question."""
 
     question: str
-    said: Fields
+    fields: Fields
     nonce: str
     created: int
-    began: str
+    started: str
     intent: int | None
 
 
@@ -65,79 +65,79 @@ class CallRecorder:
 
     def __init__(self, ledger: Ledger, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._ledger, self._clock = ledger, clock
-        self._series: OrderedDict[tuple[str, str], _Series] = OrderedDict()
+        self._series: OrderedDict[tuple[str, str], _RepeatedCalls] = OrderedDict()
         self._nonces: dict[str, str] = {}  # of the first call of each question that is remembered
         self._repeats = self._counted = 0
         self._since = 0.0
 
-    def begin(self, said: Fields) -> Crossing:
-        """Before a call leaves. `said`: what its intent says."""
-        question, began = json.dumps(said, sort_keys=True), _current_time()
+    def begin(self, fields: Fields) -> PendingCall:
+        """Before a call leaves. `fields`: what its intent says."""
+        question, started = json.dumps(fields, sort_keys=True), _current_time()
         if question in self._nonces:
-            return Crossing(question, said, self._another(question), int(time.time()), began, None)
+            return PendingCall(question, fields, self._next_nonce(question), int(time.time()), started, None)
         self.flush()
-        intent = self._ledger.append(INTENT, seal=bool(said["bytes"]), **said)
+        intent = self._ledger.append(INTENT, durable_head=bool(fields["bytes"]), **fields)
         nonce = entry_nonce(self._ledger.last_hash)
-        return Crossing(question, said, nonce, self._ledger.last_second, began, intent)
+        return PendingCall(question, fields, nonce, self._ledger.last_second, started, intent)
 
-    def end(self, crossing: Crossing, outcome: Fields, *, told: str) -> None:
-        """What came of it. Outcomes with the same `told` tell the same."""
-        found = self._series.get((crossing.question, told))
-        if crossing.intent is None and found is not None:
-            self._series.move_to_end((crossing.question, told))
-            self._count(found, crossing, outcome)
+    def end(self, call: PendingCall, outcome: Fields, *, fingerprint: str) -> None:
+        """What came of it. Outcomes with the same `fingerprint` tell the same."""
+        found = self._series.get((call.question, fingerprint))
+        if call.intent is None and found is not None:
+            self._series.move_to_end((call.question, fingerprint))
+            self._count(found, call, outcome)
             return
-        intent = self.cut_off(crossing)
+        intent = self.write_intent(call)
         self._ledger.append("outcome", of=intent, **outcome)
-        if not crossing.said["bytes"]:
-            self._remember(crossing, told, _Series(intent, crossing.said, outcome))
+        if not call.fields["bytes"]:
+            self._add_series(call, fingerprint, _RepeatedCalls(intent, call.fields, outcome))
 
-    def cut_off(self, crossing: Crossing) -> int:
+    def write_intent(self, call: PendingCall) -> int:
         """A call without an outcome is on the ledger all the same; its intent."""
-        if crossing.intent is not None:
-            return crossing.intent
+        if call.intent is not None:
+            return call.intent
         self.flush()
-        return self._ledger.append(INTENT, **crossing.said, nonce=crossing.nonce)
+        return self._ledger.append(INTENT, **call.fields, nonce=call.nonce)
 
     def flush(self) -> None:
         """Everything that was counted is durable when this returns."""
         for one in self._series.values():
             if one.n:
-                self._ledger.append(POLLS, **_line(one))
+                self._ledger.append(POLLS, **_describe_polls(one))
                 one.n, one.bytes = 0, 0
         self._counted = 0
 
-    def _count(self, series: _Series, crossing: Crossing, outcome: Fields) -> None:
+    def _count(self, series: _RepeatedCalls, call: PendingCall, outcome: Fields) -> None:
         if not self._counted:
             self._since = self._clock()
         if not series.n:
-            series.first = crossing.began
+            series.first = call.started
         series.n, series.bytes, series.last = series.n + 1, series.bytes + outcome.get("bytes", 0), _current_time()
         self._counted += 1
         if self._counted >= MOST_COUNTED or self._clock() - self._since >= COUNTED_SECONDS:
             self.flush()
 
-    def _remember(self, crossing: Crossing, told: str, series: _Series) -> None:
-        self._series[crossing.question, told] = series
-        self._nonces.setdefault(crossing.question, crossing.nonce)
+    def _add_series(self, call: PendingCall, fingerprint: str, series: _RepeatedCalls) -> None:
+        self._series[call.question, fingerprint] = series
+        self._nonces.setdefault(call.question, call.nonce)
         if len(self._series) > MOST_SERIES:
             self.flush()
             (question, _), _ = self._series.popitem(last=False)
             if all(question != known for known, _ in self._series):
                 del self._nonces[question]
 
-    def _another(self, question: str) -> str:
+    def _next_nonce(self, question: str) -> str:
         """A nonce that follows from that of the question's first call, and so from the ledger, and is a new one."""
         self._repeats += 1
         return entry_nonce(hashlib.sha256(f"{self._nonces[question]} {self._repeats}".encode()).hexdigest())
 
 
-def _line(series: _Series) -> Fields:
+def _describe_polls(series: _RepeatedCalls) -> Fields:
     """So many calls like that of entry `of`, with an answer like that one's. bytes: of all their answers."""
-    said = {name: series.said[name] for name in ("call", "run", "round") if name in series.said}
+    fields = {name: series.fields[name] for name in ("call", "run", "round") if name in series.fields}
     came = {name: series.outcome[name] for name in ("status", "error") if name in series.outcome}
     span = {"n": series.n, "from": series.first, "to": series.last}
-    return {"of": series.of, **said, **span, **came, "bytes": series.bytes}
+    return {"of": series.of, **fields, **span, **came, "bytes": series.bytes}
 
 
 def _current_time() -> str:
@@ -153,7 +153,7 @@ def read_outcome(call: str, response: httpx.Response) -> dict[str, Any]:
     return outcome
 
 
-def read_news(call: str, response: httpx.Response) -> str:
+def fingerprint_answer(call: str, response: httpx.Response) -> str:
     """The same for two answers that differ in nothing but the time that is left."""
     content = response.content
     if call == "current" and response.is_success:

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
-from client_service.boundary.call_records import CallRecorder, Crossing, read_news, read_outcome
+from client_service.boundary.call_records import CallRecorder, PendingCall, fingerprint_answer, read_outcome
 from client_service.boundary.ledger import Ledger
-from client_service.boundary.secure_bodies import MESSAGES, RELAYED, masked_update, relayed_entry
+from client_service.boundary.secure_bodies import FETCHED, MESSAGES, decode_masked_update, message_entry
 from client_service.runtime.logs import LOGGER
 from shared.errors import FederationError, PrivacyError, ProtocolError, TooLargeError
 from shared.method.declaration import Declaration
@@ -55,9 +55,9 @@ def _describe_tensor(name: str, value: Array) -> dict[str, Any]:
     }
 
 
-SHORT = 64 << 10  # a receipt, where the federation stands, a problem document
-ANCHOR = 256 << 10  # 4,096 numbers
-PARAMETERS = ("model", "personalized")
+SHORT_ANSWER = 64 << 10  # a receipt, where the federation stands, a problem document
+ANCHOR_ANSWER = 256 << 10  # 4,096 numbers
+PARAMETER_CALLS = ("model", "personalized")
 
 
 @dataclass(frozen=True)
@@ -86,17 +86,17 @@ def declared_calls(client: str, *, secure: bool = False) -> tuple[Call, ...]:
         return always
     waiting = re.compile(f"wait={NUMBER}")
     said = (Call(name, "PUT", re.compile(f"{own}/{name}")) for name in MESSAGES)
-    asked = (Call(name, "GET", re.compile(f"{own}/{name}"), waiting) for name in RELAYED)
+    asked = (Call(name, "GET", re.compile(f"{own}/{name}"), waiting) for name in FETCHED)
     return (*always, *said, *asked)
 
 
 def longest_answer(call: str, declaration: Declaration) -> int:
     """Bytes, whatever the answer's status: an aggregator that says more is not listened to."""
-    if call in PARAMETERS:
+    if call in PARAMETER_CALLS:
         return max(longest_update(declare_answer(part)) for part in declaration.parts)
-    if call in RELAYED:
+    if call in FETCHED:
         return max(longest_relayed(part, MOST_CLIENTS) for part in declaration.parts)
-    return ANCHOR if call == "anchor" else SHORT
+    return ANCHOR_ANSWER if call == "anchor" else SHORT_ANSWER
 
 
 LARGE_BODY = 1 << 20  # bytes; to look at more takes long enough for the client's own API to wait for it
@@ -141,12 +141,12 @@ class GateTransport(httpx.AsyncBaseTransport):
         key: PrivateKey,
         *,
         call_seconds: float = CALL_SECONDS,
-        believed: Callable[[str], PublicKey] | None = None,
+        trusted_key: Callable[[str], PublicKey] | None = None,
     ) -> None:
-        """believed: the key that an answer names as its signer's -> the one that it must be; None: any answer is."""
+        """trusted_key: the key that an answer names as its signer's -> the one that it must be; None: any answer is."""
         self._inner, self._boundary, self._call_seconds = inner, boundary, call_seconds
         self._recorder = CallRecorder(ledger)
-        self._signatory, self._believed = Signatory(boundary.client, key), believed
+        self._signatory, self._trusted_key = Signatory(boundary.client, key), trusted_key
         self._host = boundary.aggregator.netloc.decode("ascii")
         self._headers = {name: form for name, form in WORDS.items() if name not in UNSIGNED}
         self._headers[HOST] = re.compile(re.escape(self._host))
@@ -157,7 +157,7 @@ class GateTransport(httpx.AsyncBaseTransport):
     def boundary(self) -> Boundary:
         return self._boundary
 
-    def twin(self, inner: httpx.AsyncBaseTransport, ledger: Ledger) -> GateTransport:
+    def copy_for_test(self, inner: httpx.AsyncBaseTransport, ledger: Ledger) -> GateTransport:
         """This very gate before another wire and with another ledger; it asks nobody about releases."""
         return type(self)(inner, replace(self._boundary, permit=None, permit_basis=None), ledger, self._signatory.key)
 
@@ -165,25 +165,27 @@ class GateTransport(httpx.AsyncBaseTransport):
         call, place = self._declared_call(request)
         body = await request.aread()
         if len(body) > LARGE_BODY:
-            fields = await asyncio.to_thread(self._fields, call, place, request, body)
+            fields = await asyncio.to_thread(self._describe_body, call, place, request, body)
         else:
-            fields = self._fields(call, place, request, body)
-        head = self._head(request)
+            fields = self._describe_body(call, place, request, body)
+        head = self._build_head(request)
         what = {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest(), **self._head_entry(head), **fields}
-        crossing = self._recorder.begin({"call": call.name, "to": str(self._boundary.aggregator), **place, **what})
-        signed = self._sign(request, head, body, crossing)
+        pending = self._recorder.begin({"call": call.name, "to": str(self._boundary.aggregator), **place, **what})
+        signed = self._sign(request, head, body, pending)
         self.traffic.up += len(body)
         try:
-            response = await self._answer_in_time(signed, longest_answer(call.name, self._boundary.declaration))
+            response = await self._read_answer_in_time(signed, longest_answer(call.name, self._boundary.declaration))
         except (httpx.HTTPError, FederationError) as error:
             name = type(error).__name__
-            self._recorder.end(crossing, {"error": name}, told=name)
+            self._recorder.end(pending, {"error": name}, fingerprint=name)
             raise
         except BaseException:
-            self._recorder.cut_off(crossing)
+            self._recorder.write_intent(pending)
             raise
         self.traffic.down += len(response.content)
-        self._recorder.end(crossing, read_outcome(call.name, response), told=read_news(call.name, response))
+        self._recorder.end(
+            pending, read_outcome(call.name, response), fingerprint=fingerprint_answer(call.name, response)
+        )
         return response
 
     async def aclose(self) -> None:
@@ -220,15 +222,19 @@ class GateTransport(httpx.AsyncBaseTransport):
         if wrong := sorted(name for name, value in headers.items() if not self._headers[name].fullmatch(value)):
             raise PrivacyError(f"expected this client's own values of the headers {wrong}, got others")
 
-    def _fields(self, call: Call, place: Mapping[str, str], request: httpx.Request, body: bytes) -> dict[str, Any]:
+    def _describe_body(
+        self, call: Call, place: Mapping[str, str], request: httpx.Request, body: bytes
+    ) -> dict[str, Any]:
         """What the body holds, field by field, read from the very bytes that are about to leave."""
         if call.name == "join":
             return {"join": self._join_entry(body)}
         if call.name == "update":
             self._require_size(request.headers, body)
-            return self._masked_entry(place, body) if self._boundary.declaration.secure else self._update(body)
+            return (
+                self._masked_entry(place, body) if self._boundary.declaration.secure else self._open_update_entry(body)
+            )
         if call.name in MESSAGES:
-            return relayed_entry(call.name, self._boundary.client, place, body)
+            return message_entry(call.name, self._boundary.client, place, body)
         if body:
             raise PrivacyError(f"expected no body for {call.name!r}, got {len(body)} bytes")
         return {}
@@ -252,12 +258,12 @@ class GateTransport(httpx.AsyncBaseTransport):
             raise PrivacyError(f"expected at most {self._boundary.max_upload_bytes} bytes of {MEDIA_TYPE}")
 
     def _masked_entry(self, place: Mapping[str, str], body: bytes) -> dict[str, Any]:
-        found = masked_update(self._boundary.declaration, self._boundary.client, place, body)
+        found = decode_masked_update(self._boundary.declaration, self._boundary.client, place, body)
         tensors = describe_tensors(self._boundary.declaration, dict(sorted(found.vector.items())))
         written = {"tensors": tensors, "scalars": dict(found.header.scalars)}
         return self._release_entry(None) | self._noise_entry(found.vector) | written
 
-    def _update(self, body: bytes) -> dict[str, Any]:
+    def _open_update_entry(self, body: bytes) -> dict[str, Any]:
         try:
             specification, content = decode(body)
             check(self._boundary.declaration.with_tensors(content.arrays), specification, content)
@@ -283,7 +289,7 @@ class GateTransport(httpx.AsyncBaseTransport):
             raise PrivacyError("expected no part of a noised sum, because this silo has no account for it, got one")
         return {"noise": self._boundary.permit_basis()}
 
-    def _head(self, request: httpx.Request) -> RequestHead:
+    def _build_head(self, request: httpx.Request) -> RequestHead:
         """What leaves in place of the head that came: the same, written in the one way."""
         media, length = request.headers.get(TYPE), request.headers.get(LENGTH)
         target = request.url.raw_path.decode("ascii")
@@ -294,9 +300,9 @@ class GateTransport(httpx.AsyncBaseTransport):
         query = head.target.partition("?")[2]
         return {"head": {"bytes": head.size(self._boundary.client)} | ({"query": query} if query else {})}
 
-    def _sign(self, request: httpx.Request, head: RequestHead, body: bytes, crossing: Crossing) -> httpx.Request:
+    def _sign(self, request: httpx.Request, head: RequestHead, body: bytes, pending: PendingCall) -> httpx.Request:
         target = RequestTarget.of(request.method, request.url.raw_path)
-        made = sign(target, body, self._signatory, created=crossing.created, nonce=crossing.nonce)
+        made = sign(target, body, self._signatory, created=pending.created, nonce=pending.nonce)
         if not is_made_by(made, target, self._signatory.key):  # made by a library that was changed
             raise PrivacyError("expected the one signature that this client's key makes of the request, got another")
         headers = [*head.headers(), *made.items()]
@@ -304,15 +310,15 @@ class GateTransport(httpx.AsyncBaseTransport):
             request.method, request.url, headers=headers, stream=request.stream, extensions=request.extensions
         )
 
-    async def _answer_in_time(self, request: httpx.Request, longest: int) -> httpx.Response:
+    async def _read_answer_in_time(self, request: httpx.Request, longest: int) -> httpx.Response:
         """Each step of a call has its limit; all together have one too, else an answer could trickle in for ever."""
         try:
             async with asyncio.timeout(self._call_seconds):
-                return await self._answer(request, longest)
+                return await self._read_answer(request, longest)
         except TimeoutError:
             raise httpx.ReadTimeout("the answer was not whole in time", request=request) from None
 
-    async def _answer(self, request: httpx.Request, longest: int) -> httpx.Response:
+    async def _read_answer(self, request: httpx.Request, longest: int) -> httpx.Response:
         """The whole answer, read here so that its size is on record and bounded."""
         response = await self._inner.handle_async_request(request)
         parts, size = [], 0
@@ -327,13 +333,13 @@ class GateTransport(httpx.AsyncBaseTransport):
         finally:
             await response.aclose()
         content = b"".join(parts)
-        self._require_believed(request, response, content)
+        self._require_trusted_answer(request, response, content)
         return httpx.Response(response.status_code, headers=response.headers, content=content, request=request)
 
-    def _require_believed(self, request: httpx.Request, response: httpx.Response, content: bytes) -> None:
+    def _require_trusted_answer(self, request: httpx.Request, response: httpx.Response, content: bytes) -> None:
         """UnavailableError for an answer that is not the aggregator's own, where its key is pinned."""
-        if self._believed is None:
+        if self._trusted_key is None:
             return
         headers, sha256 = list(response.headers.items()), hashlib.sha256(content).digest()
-        key = self._believed(read_signer(headers))
+        key = self._trusted_key(read_signer(headers))
         require_answer(response.status_code, headers, sha256, request.headers[SIGNATURE], key)

@@ -24,14 +24,14 @@ from shared.protocol.request_heads import CONSTANT, USER_AGENT
 from shared.protocol.schemas import JoinIn
 from shared.protocol.wire import MEDIA_TYPE
 
-WAY_OUT = ("client_service", "shared", "httpx", "httpcore", "h11", "http_message_signatures")
+CODE_PACKAGES = ("client_service", "shared", "httpx", "httpcore", "h11", "http_message_signatures")
 """Packages through whose hands every request goes."""
-STARTED = ("sitecustomize.py", "usercustomize.py")
+STARTUP_FILES = ("sitecustomize.py", "usercustomize.py")
 """What Python runs before everything else, wherever it finds it."""
-UNREAD = "__pycache__"
+CACHE_FOLDER = "__pycache__"
 
 
-def folder_of(package: str) -> Path:
+def package_folder(package: str) -> Path:
     """Where this process has the package from."""
     found = find_spec(package)
     if found is None or found.origin is None:
@@ -48,14 +48,14 @@ def digest_folder(folder: Path) -> str:
     return whole.hexdigest()
 
 
-def code_digests() -> dict[str, str]:
+def digest_code() -> dict[str, str]:
     """Of the code that this process runs."""
-    return {package: digest_folder(folder_of(package)) for package in WAY_OUT}
+    return {package: digest_folder(package_folder(package)) for package in CODE_PACKAGES}
 
 
 def _files(folder: Path) -> Iterator[Path]:
     for path in folder.rglob("*"):
-        if path.is_file() and UNREAD not in path.relative_to(folder).parts:
+        if path.is_file() and CACHE_FOLDER not in path.relative_to(folder).parts:
             yield path
 
 
@@ -81,14 +81,14 @@ CONTROL = "control: a declared question"
 
 
 @dataclass
-class Nowhere(httpx.AsyncBaseTransport):
+class NullTransport(httpx.AsyncBaseTransport):
     """It counts what comes through."""
 
-    reached: int = field(default=0)
+    requests: int = field(default=0)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         del request
-        self.reached += 1
+        self.requests += 1
         return httpx.Response(204, stream=httpx.ByteStream(b""))
 
 
@@ -107,17 +107,17 @@ class GateOut(Message):
 async def check_gate(gate: GateTransport) -> dict[str, str]:
     """Each message by its name, and whether it was refused or passed."""
     with TemporaryDirectory(prefix="lpsfed-gate-") as folder:
-        beneath = Nowhere()
-        twin = gate.twin(beneath, Ledger(Path(folder) / LEDGER))
-        return {name: await _try_request(twin, beneath, request) for name, request in _messages(gate.boundary)}
+        beneath = NullTransport()
+        copy = gate.copy_for_test(beneath, Ledger(Path(folder) / LEDGER))
+        return {name: await _try_request(copy, beneath, request) for name, request in _messages(gate.boundary)}
 
 
-async def _try_request(twin: GateTransport, beneath: Nowhere, request: httpx.Request) -> str:
-    before = beneath.reached
+async def _try_request(copy: GateTransport, beneath: NullTransport, request: httpx.Request) -> str:
+    before = beneath.requests
     try:
-        await twin.handle_async_request(request)
+        await copy.handle_async_request(request)
     except PrivacyError:
-        return "refused" if beneath.reached == before else "refused, but something was sent"
+        return "refused" if beneath.requests == before else "refused, but something was sent"
     return "passed"
 
 

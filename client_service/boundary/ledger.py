@@ -23,7 +23,7 @@ Entry = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class _Held:
+class _VerifiedPrefix:
     """The first entries, whose chain was seen to hold, and by then how many changes of the file were not ours."""
 
     count: int = 0
@@ -40,11 +40,11 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._places = [0]  # the byte at which every STRIDE-th entry begins
+        self._offsets = [0]  # the byte at which every STRIDE-th entry begins
         self._count, self._last, end = self._read_end()
-        self._require_whole()
+        self._require_complete()
         self._cut_torn_line(end)
-        self._held, self._changes, self._stamp = _Held(), 0, self._look()
+        self._verified, self._changes, self._stamp = _VerifiedPrefix(), 0, self._file_state()
         self._second = 0
 
     def __len__(self) -> int:
@@ -61,30 +61,30 @@ class Ledger:
         """When the last entry was written by this process: seconds since the epoch, without their fractions."""
         return self._second
 
-    def append(self, kind: str, *, seal: bool = False, **fields: Any) -> int:
-        """Write one durable entry; its sequence number, from 1. `seal`: see `HeadedLedger`.
+    def append(self, kind: str, *, durable_head: bool = False, **fields: Any) -> int:
+        """Write one durable entry; its sequence number, from 1. `durable_head`: see `HeadedLedger`.
 
         An intent says in `created` the second of its time, by which its call is signed.
         """
-        del seal
+        del durable_head
         moment = datetime.now(UTC)
         self._second = int(moment.timestamp())
         now = moment.isoformat(timespec="milliseconds")
         if kind == INTENT:
             fields["created"] = self._second
         entry: Entry = {"sequence": self._count + 1, "time": now, "kind": kind, **fields, "previous": self._last}
-        entry |= self._marks(entry)
+        entry |= self._extra_fields(entry)
         entry["hash"] = hash_entry(entry)
-        if self._look() != self._stamp:  # not by us
+        if self._file_state() != self._stamp:  # not by us
             self._changes += 1
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry, separators=(",", ":")) + "\n")
             file.flush()
             os.fsync(file.fileno())
             end = file.tell()
-        self._stamp = self._look()
+        self._stamp = self._file_state()
         self._count, self._last = self._count + 1, entry["hash"]
-        self._remember(self._count, end)
+        self._index_entry(self._count, end)
         return self._count
 
     def knows_nonce(self, nonce: str) -> bool:
@@ -101,21 +101,21 @@ class Ledger:
     def verify(self) -> int:
         """The number of entries, if every hash and the chain hold; DataError naming the first line that does not.
 
-        Entries that held before are not read again while the file is as our own last entry left it. After any other
+        Entries that verified before are not read again while the file is as our own last entry left it. After any other
         change, one that left its size as it was too, all are.
         """
         written, changes = self._count, self._changes
-        untouched = self._look() == self._stamp
-        held = self._held if untouched and self._held.changes == changes else _Held()
-        count, last = held.count, held.last
+        untouched = self._file_state() == self._stamp
+        verified = self._verified if untouched and self._verified.changes == changes else _VerifiedPrefix()
+        count, last = verified.count, verified.last
         for entry in self.entries(count):
             if not _is_next_entry(entry, last):
                 raise DataError(f"{self._path}, line {count + 1}: expected the chain to hold, got another hash")
             count, last = count + 1, entry["hash"]
         if count < written:
             raise DataError(f"{self._path}, line {count + 1}: expected {written} entries, the file ends before")
-        if untouched and self._look() == self._stamp:
-            self._held = _Held(count, last, changes)
+        if untouched and self._file_state() == self._stamp:
+            self._verified = _VerifiedPrefix(count, last, changes)
         return count
 
     def _read(self, after: int) -> Iterator[Entry]:
@@ -129,14 +129,14 @@ class Ledger:
 
         Where no line begins there, somebody has changed the file, and only counting from its beginning helps.
         """
-        number = min(after // STRIDE, len(self._places) - 1)
-        file.seek(max(0, self._places[number] - 1))
+        number = min(after // STRIDE, len(self._offsets) - 1)
+        file.seek(max(0, self._offsets[number] - 1))
         if number and file.read(1) != b"\n":
             number = 0
             file.seek(0)
         return after - number * STRIDE
 
-    def _look(self) -> tuple[int, ...] | None:
+    def _file_state(self) -> tuple[int, ...] | None:
         """What another change of the file is seen by: which file it is, its size, and when the system saw it change."""
         try:
             found = self._path.stat()
@@ -144,9 +144,9 @@ class Ledger:
             return None
         return found.st_ino, found.st_size, found.st_ctime_ns
 
-    def _remember(self, count: int, end: int) -> None:
+    def _index_entry(self, count: int, end: int) -> None:
         if count % STRIDE == 0:
-            self._places.append(end)
+            self._offsets.append(end)
 
     def _read_end(self) -> tuple[int, str, int]:
         """How many whole entries the file has, the hash of the last, and the byte after it."""
@@ -158,15 +158,15 @@ class Ledger:
                 if not line.endswith(b"\n"):
                     break
                 count, end, last = count + 1, end + len(line), line
-                self._remember(count, end)
+                self._index_entry(count, end)
         return count, str(parse_entry(last).get("hash")) if count else GENESIS, end
 
-    def _marks(self, entry: Entry) -> Mapping[str, Any]:
+    def _extra_fields(self, entry: Entry) -> Mapping[str, Any]:
         """What else an entry says, for a ledger that is more than this."""
         del entry
         return {}
 
-    def _require_whole(self) -> None:
+    def _require_complete(self) -> None:
         """For a ledger whose end is known elsewhere too: DataError, before anything is changed, where it is missing."""
 
     def _cut_torn_line(self, end: int) -> None:
@@ -200,13 +200,13 @@ def entry_nonce(digest: str) -> str:
     return digest[: 2 * NONCE_BYTES]
 
 
-def ends_in(entry: Entry, digest: str) -> bool:
+def has_hash(entry: Entry, digest: str) -> bool:
     """Is this entry as it was written, with this hash?"""
     return bool(entry.get("hash") == digest == hash_entry(entry))
 
 
 def _is_next_entry(entry: Entry, previous: str) -> bool:
-    return entry.get("previous") == previous and ends_in(entry, str(entry.get("hash")))
+    return entry.get("previous") == previous and has_hash(entry, str(entry.get("hash")))
 
 
 def parse_entry(line: bytes) -> Entry:

@@ -19,8 +19,8 @@ from client_service.boundary.ledger import (
     GENESIS,
     Entry,
     Ledger,
-    ends_in,
     follow_chain,
+    has_hash,
     hash_entry,
     parse_entry,
     read_lines,
@@ -66,10 +66,10 @@ class LedgerHeads:
         DataError for a file that is none, or whose MAC was not made with this key.
         """
         self.state_directory, self.path = state_directory, (directory or state_directory) / NAME
-        self._take(key)
+        self._set_key(key)
         self._lock = threading.Lock()
         found = self._read()
-        self.found = found is not None
+        self.existed = found is not None
         self._heads = dict(found.heads) if found else {}
         self._digests = dict(found.digests) if found else {}
         self.adopted: dict[str, int] = {}  # entries of ledgers that were there before their heads, for whoever tells it
@@ -82,7 +82,7 @@ class LedgerHeads:
         """How far this ledger reaches at least; None where it was never told."""
         return self._heads.get(name)
 
-    def note(self, name: str, head: LedgerHead) -> None:
+    def set_head(self, name: str, head: LedgerHead) -> None:
         """A ledger has these entries, durably. It is on record with the next `save`."""
         with self._lock:
             self._heads[name] = head
@@ -101,7 +101,7 @@ class LedgerHeads:
 
     def rekey(self, key: PrivateKey) -> None:
         """All of it is under this key when this returns."""
-        self._take(key)
+        self._set_key(key)
         self.save()
 
     def save(self) -> None:
@@ -111,7 +111,7 @@ class LedgerHeads:
             content = said.model_copy(update={"mac": self.mac(PURPOSE, said.content())}).model_dump_json()
             self.path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self.path, content.encode(), PRIVATE)
-            self.found = True
+            self.existed = True
 
     def mac(self, purpose: str, content: bytes) -> str:
         """64 hex digits that only the holder of the silo's key can write beside this content for this purpose."""
@@ -121,7 +121,7 @@ class LedgerHeads:
         """Was this written beside the content by a holder of the silo's key?"""
         return hmac.compare_digest(self.mac(purpose, content).encode(), mac.encode())
 
-    def _take(self, key: PrivateKey) -> None:
+    def _set_key(self, key: PrivateKey) -> None:
         self._mac_key, self._key = derive_secret(key, LABEL), fingerprint(key.public_key())
 
     def _read(self) -> HeadsFile | None:
@@ -147,8 +147,8 @@ def load_heads_file(path: Path) -> HeadsFile | None:
 
 # kind of the entry by which an operator takes records as they are; see client_service/refresh/record_check.py
 ADOPTED = "adopted"
-MARK = b'"mac":'  # in a line, where quotes within a text are escaped
-LAG = 64  # entries without `seal` that a head may be behind
+MAC_FIELD = b'"mac":'  # in a line, where quotes within a text are escaped
+LAG = 64  # entries without `durable_head` that a head may be behind
 
 
 class HeadedLedger(Ledger):
@@ -162,19 +162,19 @@ class HeadedLedger(Ledger):
         if known is None and len(self):
             heads.adopted[name] = len(self)
         self._saved = None if known is None else known.count
-        heads.note(name, LedgerHead(len(self), self.last_hash))
+        heads.set_head(name, LedgerHead(len(self), self.last_hash))
 
-    def append(self, kind: str, *, seal: bool = False, **fields: Any) -> int:
-        """As of any ledger. With `seal` the head is durable too when this returns."""
+    def append(self, kind: str, *, durable_head: bool = False, **fields: Any) -> int:
+        """As of any ledger. With `durable_head` the head is durable too when this returns."""
         if self._saved is None or not self._path.exists():  # or a crash would leave marked entries without a head
-            self.seal()
+            self.save_head()
         number = super().append(kind, **fields)
-        self._heads.note(self._name, LedgerHead(number, self.last_hash))
-        if seal or self._saved is None or number - self._saved >= LAG:
-            self.seal()
+        self._heads.set_head(self._name, LedgerHead(number, self.last_hash))
+        if durable_head or self._saved is None or number - self._saved >= LAG:
+            self.save_head()
         return number
 
-    def seal(self) -> None:
+    def save_head(self) -> None:
         """The head is durable when this returns, and tells of every entry."""
         if not self._path.exists():
             self._path.touch()
@@ -184,16 +184,16 @@ class HeadedLedger(Ledger):
         self._heads.save()
         self._saved = len(self)
 
-    def _marks(self, entry: Entry) -> Mapping[str, Any]:
+    def _extra_fields(self, entry: Entry) -> Mapping[str, Any]:
         return {"mac": self._heads.mac(_purpose(self._name), hash_entry(entry).encode())}
 
-    def _require_whole(self) -> None:
-        end = find_fault(self._path, self._heads.head(self._name), self._heads.path)
-        if fault := end or find_stranger(self._heads, self._name):
+    def _require_complete(self) -> None:
+        end = find_end_fault(self._path, self._heads.head(self._name), self._heads.path)
+        if fault := end or find_unsigned_entry(self._heads, self._name):
             raise DataError(fault)
 
 
-def find_stranger(heads: LedgerHeads, name: str) -> str | None:
+def find_unsigned_entry(heads: LedgerHeads, name: str) -> str | None:
     """The first entry beyond a ledger's head that nobody with the silo's key has written, if there is one."""
     head, path = heads.head(name), heads.state_directory / name
     if head is None:
@@ -210,16 +210,16 @@ def _purpose(name: str) -> str:
     return f"entry of {name}"
 
 
-def find_fault(path: Path, head: LedgerHead | None, heads: Path) -> str | None:
+def find_end_fault(path: Path, head: LedgerHead | None, heads: Path) -> str | None:
     """What is wrong with the end of a ledger's file, if what its head tells is true. `heads`: where that stands."""
     lines = read_lines(path)
     if head is None:
-        marked = any(MARK in line for line in lines)
+        marked = any(MAC_FIELD in line for line in lines)
         return f"{path}: expected its head in {heads}, got none: that was taken away" if marked else None
     count, last = next(iter(deque(enumerate(islice(lines, head.count), start=1), maxlen=1)), (0, b""))
     if count < head.count:
         return f"{path}: expected at least {head.count} entries, as {heads} tells, got {count}: its end was cut off"
-    if count and not ends_in(parse_entry(last), head.hash):
+    if count and not has_hash(parse_entry(last), head.hash):
         return f"{path}, line {count}: expected the entry that {heads} tells of, got another: it was written anew"
     tail = [parse_entry(line) for line in islice(lines, LAG + 1)]
     beyond, broken = follow_chain(tail, head.hash)

@@ -34,14 +34,14 @@ Draw = Callable[[float, float], float]
 
 
 @dataclass
-class _Turns:
+class _TokenBucket:
     """Of one question: how often it may be asked at once, as it was at a moment."""
 
-    left: float
-    since: float
+    tokens: float
+    updated: float
 
 
-class Pace:
+class RetrySchedule:
     """Of one client. `draw`: a number between two others."""
 
     def __init__(
@@ -53,63 +53,65 @@ class Pace:
         draw: Draw = random.uniform,
     ) -> None:
         self._least, self.clock, self._sleep, self._draw = least, clock, sleep, draw
-        self._turns: OrderedDict[str, _Turns] = OrderedDict()
-        self._failures = self._setbacks = 0
+        self._buckets: OrderedDict[str, _TokenBucket] = OrderedDict()
+        self._failed_calls = self._failed_steps = 0
         self._not_before = 0.0
 
-    async def turn(self, question: str) -> None:
+    async def wait_turn(self, question: str) -> None:
         """Wait until this may be asked."""
-        while (wait := max(self._not_before - self.clock(), self._wait(question))) > 0.0:
+        while (wait := max(self._not_before - self.clock(), self._seconds_to_wait(question))) > 0.0:
             await self._sleep(wait)
-        self._turns[question].left -= 1.0
+        self._buckets[question].tokens -= 1.0
 
-    def answered(self, question: str, *, news: bool) -> None:
+    def record_answer(self, question: str, *, news: bool) -> None:
         """The aggregator is there. Without news this question is not asked again at once."""
-        self._failures = 0
-        if not news and question in self._turns:
-            self._turns[question].left = 0.0
+        self._failed_calls = 0
+        if not news and question in self._buckets:
+            self._buckets[question].tokens = 0.0
 
-    def earned(self) -> None:
+    def reset_bursts(self) -> None:
         """The aggregator has taken an update: what follows from that may follow at once."""
-        self._turns.clear()
+        self._buckets.clear()
 
-    def failed(self, asked: float | None = None) -> float:
+    def record_failed_call(self, retry_after: float | None = None) -> float:
         """A call has failed; the seconds until the next one. `asked`: what the aggregator itself asks for."""
-        self._failures += 1
-        pause = max(self._draw(0.0, _longest_pause(PAUSE_SECONDS, self._failures)), min(asked or 0.0, AWAY_SECONDS))
-        return self._hold(pause)
+        self._failed_calls += 1
+        pause = max(
+            self._draw(0.0, _longest_pause(PAUSE_SECONDS, self._failed_calls)), min(retry_after or 0.0, AWAY_SECONDS)
+        )
+        return self._pause(pause)
 
-    def held_up(self, error: FederationError) -> None:
+    def record_failure(self, error: FederationError) -> None:
         """All that a change of the federation asks for has ended in an error: it begins anew after a pause."""
-        self._setbacks += 1
-        passing = isinstance(error, UnavailableError | ConflictError)
-        base = PAUSE_SECONDS if passing else LONG_PAUSE_SECONDS
+        self._failed_steps += 1
+        temporary = isinstance(error, UnavailableError | ConflictError)
+        base = PAUSE_SECONDS if temporary else LONG_PAUSE_SECONDS
         least = 0.0 if isinstance(error, UnavailableError) else base
-        self._hold(self._draw(least, _longest_pause(base, self._setbacks)))
+        self._pause(self._draw(least, _longest_pause(base, self._failed_steps)))
 
-    def went_on(self) -> None:
+    def record_success(self) -> None:
         """It has not."""
-        self._setbacks = 0
+        self._failed_steps = 0
 
-    def _hold(self, pause: float) -> float:
+    def _pause(self, pause: float) -> float:
         self._not_before = max(self._not_before, self.clock() + pause)
         return self._not_before - self.clock()
 
-    def _wait(self, question: str) -> float:
+    def _seconds_to_wait(self, question: str) -> float:
         """The seconds until this question has a turn; 0 where it has one. As of now it is the latest one."""
         if self._least == 0.0:
-            self._turns[question] = _Turns(BURST, 0.0)
+            self._buckets[question] = _TokenBucket(BURST, 0.0)
             return 0.0
         now = self.clock()
-        known = self._turns.pop(question, _Turns(BURST, now))
-        left = min(BURST, known.left + (now - known.since) / self._least)
-        self._turns[question] = _Turns(left, now)
-        if len(self._turns) > MOST_QUESTIONS:
-            self._turns.popitem(last=False)
-        return 0.0 if left > 1.0 - ROUNDING else (1.0 - left) * self._least
+        known = self._buckets.pop(question, _TokenBucket(BURST, now))
+        tokens = min(BURST, known.tokens + (now - known.updated) / self._least)
+        self._buckets[question] = _TokenBucket(tokens, now)
+        if len(self._buckets) > MOST_QUESTIONS:
+            self._buckets.popitem(last=False)
+        return 0.0 if tokens > 1.0 - ROUNDING else (1.0 - tokens) * self._least
 
 
-def seconds_asked(answer: httpx.Response) -> float | None:
+def read_retry_after(answer: httpx.Response) -> float | None:
     """Retry-After, where it is a number of seconds."""
     said = answer.headers.get("retry-after", "")
     return float(said) if said.isascii() and said.isdigit() and len(said) < 10 else None

@@ -21,10 +21,10 @@ MESSAGES: Mapping[str, type[FromClient]] = {
     "consents": Consent,
     "answers": UnmaskAnswer,
 }
-RELAYED = ("roster", "delivery", "sharers", "request", "signatures")  # what a client asks for in a secure round
+FETCHED = ("roster", "delivery", "sharers", "request", "signatures")  # what a client asks for in a secure round
 
 
-def relayed_entry(call: str, client: str, place: Mapping[str, str], body: bytes) -> dict[str, Any]:
+def message_entry(call: str, client: str, place: Mapping[str, str], body: bytes) -> dict[str, Any]:
     """What the ledger says of a message for the others: whom it concerns. The message itself is in its hash."""
     try:
         message = MESSAGES[call].model_validate_json(body)
@@ -36,7 +36,7 @@ def relayed_entry(call: str, client: str, place: Mapping[str, str], body: bytes)
     return {"concerns": _concerned_clients(message)}
 
 
-def masked_update(declaration: Declaration, client: str, place: Mapping[str, str], body: bytes) -> MaskedUpdate:
+def decode_masked_update(declaration: Declaration, client: str, place: Mapping[str, str], body: bytes) -> MaskedUpdate:
     """The masked vector in a body, of a part of the declaration; an unmasked one is not taken for it."""
     try:
         found = decode_masked(declaration.with_tensors(tensor_names(body) - {SCALARS}), body)

@@ -14,7 +14,7 @@ Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 ACCURACY, AUC = "accuracy", "auc"
 NODE_LABELS = {AUC: MeasureLabel(AUC, "AUC"), ACCURACY: MeasureLabel(ACCURACY, "Accuracy")}
-BY_CHANCE = 0.5  # the area under the curve where nothing is told apart, or where all nodes are of one class
+CHANCE_AUC = 0.5  # the area under the curve where nothing is told apart, or where all nodes are of one class
 
 
 def choose_primary(classes: int) -> str:
@@ -46,11 +46,11 @@ def area_under_curve(probabilities: NDArray[np.floating], labels: Int64) -> floa
     chosen = (1,) if classes == 2 else range(classes)
     told_apart = [one for one in chosen if 0 < np.sum(labels == one) < len(labels)]
     areas = [float(place_positives(probabilities[:, one], labels == one)[0].mean()) for one in told_apart]
-    return float(np.mean(areas)) if areas else BY_CHANCE
+    return float(np.mean(areas)) if areas else CHANCE_AUC
 
 
 @dataclass(frozen=True)
-class PerNode:
+class NodeContributions:
     """Contributions of nodes to a measure.
 
     parts: groups of values, each of whose means is the measure: of one group for accuracy, of positives and of
@@ -64,23 +64,23 @@ class PerNode:
         """Computes the measure."""
         return float(self.parts[0].mean())
 
-    def deviation(self) -> float:
+    def standard_error(self) -> float:
         """Estimates the standard error of the measure; 1 where a group has one node."""
         if min(map(len, self.parts)) < 2:
             return 1.0
         return float(np.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in self.parts)))
 
-    def less(self, other: PerNode, scale: float = 1.0, other_scale: float = 1.0) -> PerNode:
+    def subtract(self, other: NodeContributions, scale: float = 1.0, other_scale: float = 1.0) -> NodeContributions:
         """Subtracts another model's contributions of the same nodes, node by node."""
         pairs = zip(self.parts, other.parts, strict=True)
-        return PerNode(tuple(ours * scale - theirs * other_scale for ours, theirs in pairs))
+        return NodeContributions(tuple(ours * scale - theirs * other_scale for ours, theirs in pairs))
 
 
-def contributions(probabilities: NDArray[np.floating], labels: Int64) -> PerNode | None:
+def node_contributions(probabilities: NDArray[np.floating], labels: Int64) -> NodeContributions | None:
     """Splits the primary measure into contributions of nodes; None where it says nothing, as of one class."""
     if probabilities.shape[1] != 2:
-        return PerNode(((probabilities.argmax(1) == labels).astype(np.float64),)) if len(labels) else None
+        return NodeContributions(((probabilities.argmax(1) == labels).astype(np.float64),)) if len(labels) else None
     positive = labels == 1
     if not 0 < positive.sum() < len(labels):
         return None
-    return PerNode(place_positives(probabilities[:, 1], positive))
+    return NodeContributions(place_positives(probabilities[:, 1], positive))

@@ -59,7 +59,7 @@ Candidates = Callable[[Rows], Iterable[Float32]]
 them until the next: one memory serves all."""
 
 
-def hits_of_each(
+def find_candidate_hits(
     candidates: Candidates, target: sparse.csr_array, seen: sparse.csr_array, users: Rows, interrupt: Interrupt = NEVER
 ) -> tuple[list[Hits], Counts]:
     """As `find_hits` gives them, of several candidates in one pass over `users`, a block of them at a time."""
@@ -68,7 +68,7 @@ def hits_of_each(
 
     def hits(rows: Rows) -> list[Hits]:
         interrupt.check()
-        out, wanted, owners = seen[rows], held_out(target, rows), np.arange(len(rows))[:, None]
+        out, wanted, owners = seen[rows], mark_held_out(target, rows), np.arange(len(rows))[:, None]
         lists = (best_unseen(scores, out, K) for scores in candidates(rows))
         return [wanted[owners, ranked] & (ranked >= 0) for ranked in lists]
 
@@ -76,7 +76,7 @@ def hits_of_each(
     return [np.concatenate(one) for one in zip(*found, strict=True)], counts[judged]
 
 
-def held_out(target: sparse.csr_array, rows: Rows) -> NDArray[np.bool_]:
+def mark_held_out(target: sparse.csr_array, rows: Rows) -> NDArray[np.bool_]:
     """Marks the held-out items of these users in a mask (B, N)."""
     own = target[rows]
     found = np.zeros(own.shape, dtype=bool)
@@ -84,7 +84,7 @@ def held_out(target: sparse.csr_array, rows: Rows) -> NDArray[np.bool_]:
     return found
 
 
-def validation_users(users: int, seed: int) -> Rows:
+def sample_validation_users(users: int, seed: int) -> Rows:
     """At most 2,000 users of M, the same in every round."""
     rows = np.random.default_rng(seed).permutation(users)[:VALIDATION_USERS]
     return np.sort(rows).astype(np.int64)
@@ -98,17 +98,17 @@ def list_hits(ranked: Rows, target: sparse.csr_array) -> Hits:
     return np.isin(rows * width + np.where(ranked < 0, width - 1, ranked), owner * width + target.indices)
 
 
-def on_validation(shard: Shard, top: TopItems, users: Rows) -> Measures:
+def measure_validation(shard: Shard, top: TopItems, users: Rows) -> Measures:
     """Measures on validation items; candidates are all items outside the training items."""
     return evaluate(top, shard.valid, shard.train, users)
 
 
-def on_test(shard: Shard, top: TopItems) -> Measures:
+def measure_test(shard: Shard, top: TopItems) -> Measures:
     """Measures on test items, all users; candidates are all items outside training and validation."""
     return evaluate(top, shard.test, sparse.csr_array(shard.train + shard.valid))
 
 
-def ranked_by(scores: Callable[[Rows], NDArray[np.floating]]) -> TopItems:
+def rank_by_scores(scores: Callable[[Rows], NDArray[np.floating]]) -> TopItems:
     """Lists from a function of user rows (B,) -> scores of every item (B, N)."""
 
     def top(users: Rows, seen: sparse.csr_array, k: int) -> Rows:

@@ -58,7 +58,7 @@ def _blocks(examples: Prefixes, items: int) -> Iterator[Int64]:
 SMOOTHING = 20.0  # of the item neighbours: an item of few sessions is not near to all of them
 
 
-def floors_of(clicks: Int64, starts: Int64, items: int) -> dict[str, ScoreItems]:
+def build_floors(clicks: Int64, starts: Int64, items: int) -> dict[str, ScoreItems]:
     """Each floor by its name, from training sessions over `items` items."""
     return {
         "popularity": score_by_popularity(clicks, items),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
 from client_service.boundary.aggregator_api import Aggregator
-from client_service.boundary.anchors import AnchorQuestion
+from client_service.boundary.anchors import AnchorInputs
 from client_service.federation.basis_run import BasisRun
 from client_service.federation.client_run import ClientRun, RebuildResult, RefreshResult, Silo
 from client_service.federation.killed_runs import KilledRuns
@@ -38,7 +38,7 @@ T = TypeVar("T")
 TAKES_PART = ("expected", "received")
 LONGEST_ROUND = 3600.0  # seconds that a change of the shard waits for the round at hand
 FAILURES = {"failed": "the aggregator ended the run as failed", "cancelled": "the operator cancelled the run"}
-WORK = {"fit": "training", "apply": "evaluating", "skip_round": "evaluating", "accept": "drawing the anchor"}
+WORK = {"fit": "training", "apply": "evaluating", "skip_round": "evaluating", "check_anchor": "drawing the anchor"}
 ERROR_SECONDS = 0.2  # after an unforeseen error
 
 
@@ -121,7 +121,7 @@ class Agent:
         self._schedule_retry(FederationError(reason))
 
     def _schedule_retry(self, error: FederationError) -> None:
-        """The next call waits: see `Pace`."""
+        """The next call waits: see `RetrySchedule`."""
         self._set_status(problem=str(error))
         self.poll.hold_up(error)
 
@@ -315,9 +315,9 @@ class Agent:
     async def _anchor(self, place: RunContext, state: RunOut, number: int) -> Float64:
         """K^R of the round, as this client draws it. PrivacyError where the aggregator says another one, and where rho
         would be compared with more anchors than the silo's policy allows."""
-        said = await self._aggregator.anchor(place.run, number)
-        anchors, question = self.silo.anchors, AnchorQuestion(place.method, state.seed, number, place.run)
-        return await self._work(anchors.accept, question, said)
+        said = await self._aggregator.fetch_anchor(place.run, number)
+        anchors, question = self.silo.anchors, AnchorInputs(place.method, state.seed, number, place.run)
+        return await self._work(anchors.check_anchor, question, said)
 
     async def _personalised(self, part: ClientRun, number: int) -> Parameters:
         """Wait for the round to be aggregated."""

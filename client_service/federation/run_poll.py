@@ -68,8 +68,8 @@ async def open_link(
         permit,
         permit_basis,
     )
-    believed = None if members is None else members.aggregator
-    async with connect(boundary, ledger, key, limits=settings.limits(), inner=outside, believed=believed) as link:
+    trusted_key = None if members is None else members.aggregator
+    async with connect(boundary, ledger, key, limits=settings.limits(), inner=outside, trusted_key=trusted_key) as link:
         yield link
 
 
@@ -116,7 +116,7 @@ class RunPoll:
 
     async def ask(self) -> RunOut:
         """Asks for the present run; the aggregator holds the answer while it is the one that `note_done` has noted."""
-        return await self._aggregator.current(self.sequence, self._wait)
+        return await self._aggregator.fetch_run(self.sequence, self._wait)
 
     def asks_nothing(self, state: RunOut) -> bool:
         """Checks if the present run asks nothing of this client: there is none, or it is over."""
@@ -126,11 +126,11 @@ class RunPoll:
         """Notes that this client has done what this state asks of it."""
         self.ended_run = state.run if state.phase in ENDED else None
         self.sequence = state.sequence
-        self._aggregator.pace.went_on()
+        self._aggregator.schedule.record_success()
 
     def hold_up(self, error: FederationError) -> None:
-        """Notes an error; the next call waits: see `Pace`."""
+        """Notes an error; the next call waits: see `RetrySchedule`."""
         LOGGER.warning("held_up", code=error.code, reason=str(error))
         self._metrics.held_up.labels(error.code).inc()
         self.sequence = None  # whatever was missed meanwhile is asked for again
-        self._aggregator.pace.held_up(error)
+        self._aggregator.schedule.record_failure(error)

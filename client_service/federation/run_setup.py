@@ -231,7 +231,7 @@ class RunOpening:
 
     async def starting_parameters(self, part: ClientRun) -> Parameters:
         """What a run begins with; statistics begin with zeros, which nobody needs to send."""
-        return await self._aggregator.model(part.place.run) if part.part == TRAINING else part.received
+        return await self._aggregator.fetch_model(part.place.run) if part.part == TRAINING else part.received
 
     async def fetch_missing(self, part: ClientRun, number: int) -> None:
         """What is needed beside the parameters of round `number`. PrivacyError for other ones than were told first:
@@ -248,6 +248,6 @@ class RunOpening:
         wait = self._silo.settings.wait_seconds
         while True:
             self._patience.check()
-            found = await self._aggregator.personalised(part.place.run, number, wait, part.part)
+            found = await self._aggregator.fetch_personalised(part.place.run, number, wait, part.part)
             if found is not None:
                 return found

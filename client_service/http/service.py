@@ -15,7 +15,7 @@ import httpx
 
 from client_service.boundary.anchors import KnownAnchors
 from client_service.boundary.gate import GateTransport
-from client_service.boundary.gate_self_test import GateOut, check_gate, code_digests
+from client_service.boundary.gate_self_test import GateOut, check_gate, digest_code
 from client_service.boundary.ledger_heads import HeadedLedger
 from client_service.federation.agent import Agent
 from client_service.federation.client_run import RebuildResult, RefreshResult, Silo
@@ -383,7 +383,7 @@ class ClientService(AnswerService):
         """Forbidden messages put to the gate that this client sends through, and which code that is."""
         if self._gate is None:
             raise UnavailableError("the client has not opened its way out yet")
-        verdicts, code = await check_gate(self._gate), await asyncio.to_thread(code_digests)
+        verdicts, code = await check_gate(self._gate), await asyncio.to_thread(digest_code)
         return GateOut(client=self.settings.name, verdicts=verdicts, code=code)
 
     def declaration(self) -> Declaration:
@@ -409,4 +409,4 @@ async def _sealed_at_end(records: OpenRecords) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        records.seal()
+        records.save_heads()

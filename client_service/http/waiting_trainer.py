@@ -323,7 +323,7 @@ async def _sealed(ledger: HeadedLedger) -> AsyncIterator[None]:
         yield
     finally:
         try:
-            ledger.seal()
+            ledger.save_head()
         except OSError as error:
             LOGGER.error("ledger_not_sealed", reason=error.strerror)
 

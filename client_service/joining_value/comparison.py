@@ -14,7 +14,7 @@ from scipy import sparse
 from client_service.data.interactions import Shard
 from client_service.data.sessions import TRAIN, SessionShard
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, SESSION_LABELS, SESSION_PRIMARY, K
-from client_service.evaluation.ranking import CHUNK, TopItems, list_hits, ranked_by, validation_users
+from client_service.evaluation.ranking import CHUNK, TopItems, list_hits, rank_by_scores, sample_validation_users
 from client_service.evaluation.session_ranking import (
     ScoreItems,
     rank_prefixes,
@@ -83,7 +83,7 @@ def rank_by_choice(
     made = made or ClosedFormScorers.of_shard(shard, spectrum)
     fusion = fuse(chosen.recipe, shard.train, spectrum, made=made)
     base, codes = filter_scores(chosen.start, spectrum, shard.train), fusion.encoded(shard.train)
-    return ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
+    return rank_by_scores(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
 
 
 EASE_SIDE = 4_000  # users or items, the fewer of both: 2 s on one core for each of five ridges
@@ -163,7 +163,7 @@ def paired_ratio(federated: Float64, alone: Float64) -> FigureOut | None:
 
 def _validation_gain(shard: Shard, tops: Mapping[str, TopItems]) -> FigureOut | None:
     """What is served less the silo alone, on the validation items by which the served model was chosen."""
-    users = validation_users(shard.train.shape[0], seed=0)
+    users = sample_validation_users(shard.train.shape[0], seed=0)
     users = users[np.diff(shard.valid.indptr)[users] > 0]
     if len(users) == 0:
         return None

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_service.data.node_graphs import TEST, TRAIN, UNKNOWN, VALID, NodeShard
-from client_service.evaluation.node_measures import NODE_LABELS, PerNode, choose_primary, contributions
+from client_service.evaluation.node_measures import NODE_LABELS, NodeContributions, choose_primary, node_contributions
 from client_service.joining_value.comparison import FEW_USERS, NORMAL
 from client_service.joining_value.messages import ComparisonOut, CurveOut, FigureOut, GraphQualityOut, GroupOut
 from client_service.model_store.node_models import ServedNodes
@@ -31,13 +31,13 @@ def compare_nodes(shard: NodeShard, served: ServedNodes) -> ComparisonOut:
     parts = (counts <= low, (counts > low) & (counts <= high), counts > high)
     chosen = ((WHOLE, test), *((name, test[part]) for name, part in zip(DEGREES, parts, strict=True)))
     groups = (_group(name, shard, served, rows) for name, rows in chosen)
-    ours, theirs = (contributions(one[valid], shard.labels[valid]) for one in (served.probabilities, served.alone))
+    ours, theirs = (node_contributions(one[valid], shard.labels[valid]) for one in (served.probabilities, served.alone))
     return ComparisonOut(
         measure=NODE_LABELS[choose_primary(len(shard.classes))].key,
         users=len(test),
         few=len(test) < FEW_USERS,
         groups=tuple(group for group in groups if group is not None),
-        validation_gain=None if ours is None or theirs is None else _interval(ours.less(theirs)),
+        validation_gain=None if ours is None or theirs is None else _interval(ours.subtract(theirs)),
     )
 
 
@@ -50,28 +50,30 @@ def _group(name: str, shard: NodeShard, served: ServedNodes, rows: Int64) -> Gro
         "alone": served.alone[rows],
         "federated": served.probabilities[rows],
     }
-    found = {way: contributions(probabilities, labels) for way, probabilities in ways.items()}
+    found = {way: node_contributions(probabilities, labels) for way, probabilities in ways.items()}
     known = {way: one for way, one in found.items() if one is not None}
     if len(known) < len(ways):
         return None
     ours, alone = known["federated"], known["alone"]
     figures = {way: _interval(one, 0.0) for way, one in known.items()}
-    return GroupOut(name=name, users=len(rows), **figures, gain=_interval(ours.less(alone)), ratio=_ratio(ours, alone))
+    return GroupOut(
+        name=name, users=len(rows), **figures, gain=_interval(ours.subtract(alone)), ratio=_ratio(ours, alone)
+    )
 
 
-def _interval(values: PerNode, floor: float | None = None) -> FigureOut:
-    error = NORMAL * values.deviation()
+def _interval(values: NodeContributions, floor: float | None = None) -> FigureOut:
+    error = NORMAL * values.standard_error()
     low = values.mean - error
     return FigureOut(
         mean=values.mean, low=low if floor is None else max(floor, low), high=min(1.0, values.mean + error)
     )
 
 
-def _ratio(ours: PerNode, alone: PerNode) -> FigureOut | None:
+def _ratio(ours: NodeContributions, alone: NodeContributions) -> FigureOut | None:
     """Computes the ratio of both, with its interval by the delta method on the logarithm."""
     if min(ours.mean, alone.mean) <= 0.0 or min(map(len, ours.parts)) < 2:
         return None
-    error = NORMAL * ours.less(alone, 1.0 / ours.mean, 1.0 / alone.mean).deviation()
+    error = NORMAL * ours.subtract(alone, 1.0 / ours.mean, 1.0 / alone.mean).standard_error()
     ratio = ours.mean / alone.mean
     return FigureOut(mean=ratio, low=ratio * float(np.exp(-error)), high=ratio * float(np.exp(error)))
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from client_service.boundary.call_attempts import Attempt, attempts
+from client_service.boundary.call_attempts import Attempt, list_attempts
 from client_service.boundary.ledger import GENESIS, Ledger, follow_chain
 from shared.method.declaration import Declaration
 from shared.protocol.masked_wire import forms, readable_scalars
@@ -208,13 +208,13 @@ class Record:
         waiting = [entry for entry in held if entry.get("kind") == "intent" and entry.get("sequence") not in ended]
         self._open = waiting[-LONGEST_OPEN:]
         waited = {entry.get("sequence") for entry in self._open}
-        for one in attempts(entry for entry in held if entry.get("sequence") not in waited):
+        for one in list_attempts(entry for entry in held if entry.get("sequence") not in waited):
             self._totals = self._plus(self._totals, one)
             if one.call != POLL and one.of is None:
                 self._latest.append(one)
 
     def _summary(self, written: int) -> Summary:
-        totals, waiting = self._totals, attempts(self._open)
+        totals, waiting = self._totals, list_attempts(self._open)
         for one in waiting:
             totals = self._plus(totals, one)
         latest = (*self._latest, *(one for one in waiting if one.call != POLL))

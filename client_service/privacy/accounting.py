@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from client_service.boundary.ledger import Entry, ends_in, parse_entry, read_lines
+from client_service.boundary.ledger import Entry, has_hash, parse_entry, read_lines
 from client_service.boundary.ledger_heads import HeadedLedger, LedgerHeads
 from client_service.privacy.settings import SCALARS, TENSORS, Mechanism, PrivacySettings
 from shared.errors import DataError, SettingsError
@@ -116,7 +116,7 @@ class Account:
         """Durable when this returns. `kept`: scalars drawn once, by what they belong to; `place`: for readers alone."""
         parts = {name: [one.mechanism, one.noise_multiplier] for name, one in charges.items()}
         entry = {"shard": self._shard, "occasion": occasion, "charges": parts, "kept": dict(kept)}
-        self._ledger.append("charge", seal=True, **entry, **place)
+        self._ledger.append("charge", durable_head=True, **entry, **place)
         self._take(entry)
 
     def _take(self, entry: Mapping[str, Any]) -> None:
@@ -155,7 +155,7 @@ def find_shortfall(ledger: Path, account: Path, told: str = TOLD) -> str | None:
     end = release.get("account")
     if end is not None:
         number = end["entries"]
-        held = 0 < number <= len(charges) and ends_in(charges[number - 1], end["hash"])
+        held = 0 < number <= len(charges) and has_hash(charges[number - 1], end["hash"])
         return None if held else f"{expected}, its entry {number}, got {len(charges)} entries without it"
     most = max(_spent_epsilons(charges, release.get("delta")), default=0.0)
     short = not charges or most < release["epsilon"] * (1 - ROUNDING)

@@ -247,4 +247,4 @@ def _move_silo(
     old.close()  # its lists stay in memory, and no more of them are written
     feedback.move_to(overlay, lambda: publish(new))
     return_free_memory()
-    return replace(silo, shard=shard, answers=new, anchors=silo.anchors.of_shard(shard.digest))
+    return replace(silo, shard=shard, answers=new, anchors=silo.anchors.for_shard(shard.digest))

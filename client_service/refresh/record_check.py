@@ -16,8 +16,8 @@ from client_service.boundary.ledger_heads import (
     HeadsFile,
     LedgerHead,
     LedgerHeads,
-    find_fault,
-    find_stranger,
+    find_end_fault,
+    find_unsigned_entry,
     load_heads_file,
 )
 from client_service.privacy.accounting import ACCOUNT, SECRET, find_shortfall
@@ -57,7 +57,7 @@ def verify_records(state_directory: Path, key: PrivateKey | None, directory: Pat
         said, faults = None, [str(error)]
     else:
         faults += [_find_any(state_directory / name, said, name, file) for name in _names(state_directory, said)]
-        faults += [] if heads is None else [find_stranger(heads, name) for name in heads]
+        faults += [] if heads is None else [find_unsigned_entry(heads, name) for name in heads]
         faults += [_replaced_secret(state_directory, name, said, file) for name in SECRETS]
     faults += _find_shortfalls(state_directory)
     entries = {name: sum(1 for _ in read_lines(state_directory / name)) for name in _names(state_directory, said)}
@@ -74,7 +74,7 @@ def rekey_records(state_directory: Path, old: PrivateKey, new: PrivateKey, direc
         said = load_heads_file((directory or state_directory) / NAME)
         renewed = said is not None and said.key == fingerprint(new.public_key())
         heads = LedgerHeads(state_directory, new if renewed else old, directory)
-        if not heads.found:
+        if not heads.existed:
             raise DataError(f"{heads.path}: expected the heads of ledgers, got none")
         for name in [*heads]:  # the heads come to the last entries, which are under the old key
             HeadedLedger(heads, name)
@@ -103,13 +103,13 @@ def adopt_records(
         heads = LedgerHeads(state_directory, key, directory)
         for name in _names(state_directory, None):
             ledger = Ledger(state_directory / name)
-            heads.note(name, LedgerHead(len(ledger), ledger.last_hash))
+            heads.set_head(name, LedgerHead(len(ledger), ledger.last_hash))
         for name in SECRETS:
             if (secret := state_directory / name).exists():
                 heads.require_digest(name, secret.read_bytes())
         heads.save()
         gave_up = {} if give_up is None else {"gave_up": give_up}
-        HeadedLedger(heads, LEDGER).append(ADOPTED, seal=True, reason=reason, **gave_up)
+        HeadedLedger(heads, LEDGER).append(ADOPTED, durable_head=True, reason=reason, **gave_up)
     return heads.path
 
 
@@ -126,7 +126,7 @@ def _names(state_directory: Path, said: HeadsFile | None) -> Iterable[str]:
 
 def _find_any(path: Path, said: HeadsFile | None, name: str, file: Path) -> str | None:
     """The first thing that is wrong with a ledger: its end, or its chain."""
-    if fault := find_fault(path, (said or NOTHING).heads.get(name), file):
+    if fault := find_end_fault(path, (said or NOTHING).heads.get(name), file):
         return fault
     count, broken = follow_chain(map(parse_entry, read_lines(path)))
     return None if broken is None else f"{path}, line {count}: expected the chain to hold, got another hash"

@@ -37,10 +37,10 @@ class OpenRecords:
     guard: Guard | None
     basis_guard: BasisGuard | None
 
-    def seal(self) -> None:
+    def save_heads(self) -> None:
         """At a clean end the head of the ledger tells of its last entry; of the others it always does."""
         try:
-            self.ledger.seal()
+            self.ledger.save_head()
         except OSError as error:
             LOGGER.error("ledger_not_sealed", reason=error.strerror)
 

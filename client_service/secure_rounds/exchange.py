@@ -120,7 +120,7 @@ class SecureExchange:
         return state
 
     async def _share(self, terms: RoundTerms, state: BegunRound) -> Sharing:
-        await self._aggregator.relay("keys", state.message)
+        await self._aggregator.send_message("keys", state.message)
         roster = await self._ask("roster", Roster, terms)
         identity = self._own.identity
         members = self._own.members.of(roster, self._own.name, identity.public_key())
@@ -128,7 +128,7 @@ class SecureExchange:
         return self._save(client.share(state, roster, members, identity))
 
     async def _check(self, terms: RoundTerms, state: Sharing) -> Checked:
-        await self._aggregator.relay("shares", state.message)
+        await self._aggregator.send_message("shares", state.message)
         checked = client.check(state, await self._ask("delivery", Delivery, terms), self._own.identity)
         for dealer in checked.message.complaints:
             LOGGER.warning("shares_refused", run=terms.run, round=terms.round, dealer=dealer)
@@ -136,7 +136,7 @@ class SecureExchange:
 
     async def _mask(self, terms: RoundTerms, state: Checked | Ready, update: Parameters) -> ReceiptOut:
         if isinstance(state, Checked):
-            await self._aggregator.relay("checks", state.message)
+            await self._aggregator.send_message("checks", state.message)
         sharers = await self._ask("sharers", Sharers, terms)
         ready, body = await asyncio.get_running_loop().run_in_executor(self._worker, mask_body, state, sharers, update)
         self._save(ready)
@@ -152,15 +152,15 @@ class SecureExchange:
         agreed, consent = client.consent(state, request, self._own.identity)
         self._save(agreed)
         self._memory.remember_sum(state.roster, request.survivors, state.proven, self._listed)
-        await self._aggregator.relay("consents", consent)
+        await self._aggregator.send_message("consents", consent)
         answer = client.unmask(agreed, await self._ask("signatures", Consents, terms))
         with suppress(RoundClosedError):  # the others' answers were enough
-            await self._aggregator.relay("answers", answer)
+            await self._aggregator.send_message("answers", answer)
 
     async def _ask(self, kind: str, model: type[Answer], terms: RoundTerms) -> Answer:
         while True:
             self._patience.check()
-            found = await self._aggregator.relayed(kind, model, terms.run, terms.round, self._wait)
+            found = await self._aggregator.fetch_message(kind, model, terms.run, terms.round, self._wait)
             if found is not None:
                 return found
 

@@ -100,7 +100,7 @@ class RoundMemory:
         self.agreed |= set(entry["agreed"])
 
     def _append(self, kind: str, **fields: Any) -> None:
-        self._ledger.append(kind, seal=True, **fields)
+        self._ledger.append(kind, durable_head=True, **fields)
         self._take({"kind": kind, **fields})
 
     def pin(self, member: str, key: str) -> None:

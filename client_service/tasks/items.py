@@ -19,7 +19,7 @@ from client_service.data.interaction_files import hold_shard, load_shard, read_c
 from client_service.data.interactions import Shard
 from client_service.data.item_matches import name_items, read_matches
 from client_service.evaluation.metrics import LABELS, PRIMARY, Measures
-from client_service.evaluation.ranking import on_test, on_validation, validation_users
+from client_service.evaluation.ranking import measure_test, measure_validation, sample_validation_users
 from client_service.event_log.log_store import Absorbed
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.service import open_log
@@ -124,7 +124,7 @@ def _choice_basis(place: RunContext) -> str:
 
 def count_judged(shard: Shard) -> int:
     """The users by whose validation items a model is judged."""
-    users = validation_users(shard.train.shape[0], seed=0)
+    users = sample_validation_users(shard.train.shape[0], seed=0)
     return int(np.count_nonzero(np.diff(shard.valid.indptr)[users]))
 
 
@@ -179,13 +179,13 @@ def relate_scores(shard: Shard, served: ServedItems, interrupt: Interrupt) -> Re
 
 def judge_validation_lists(shard: Shard, served: ServedItems, interrupt: Interrupt) -> Measures:
     """On the validation items of at most 2,000 users, the same in every round."""
-    users = validation_users(shard.train.shape[0], seed=0)
-    return on_validation(shard, interrupt.before(served.ranker.top), users)
+    users = sample_validation_users(shard.train.shape[0], seed=0)
+    return measure_validation(shard, interrupt.before(served.ranker.top), users)
 
 
 def judge_test_lists(shard: Shard, served: ServedItems, interrupt: Interrupt) -> Measures:
     """On the test items of all users."""
-    return on_test(shard, interrupt.before(served.ranker.top))
+    return measure_test(shard, interrupt.before(served.ranker.top))
 
 
 def summarise_items(

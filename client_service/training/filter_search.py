@@ -14,10 +14,10 @@ from client_service.evaluation.metrics import Measures, measure_hits
 from client_service.evaluation.ranking import (
     Candidates,
     TopItems,
-    hits_of_each,
-    on_validation,
-    ranked_by,
-    validation_users,
+    find_candidate_hits,
+    measure_validation,
+    rank_by_scores,
+    sample_validation_users,
 )
 from client_service.models.closed_form.ease import RIDGES as EASE_RIDGES
 from client_service.models.closed_form.ease import ease_scores
@@ -57,7 +57,7 @@ def filter_scores(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array) -
 
 def filter_top(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array) -> TopItems:
     """Lists of the filter alone."""
-    return ranked_by(filter_scores(chosen, spectrum, train))
+    return rank_by_scores(filter_scores(chosen, spectrum, train))
 
 
 def best_filter(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) -> BestChoice[Filter]:
@@ -78,14 +78,14 @@ def best_low_pass(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER
 def popularity_top(shard: Shard) -> TopItems:
     """Everybody gets the items with most training edges; of equally many, the item whose id sorts first.
 
-    Scores are places in this order, exact in float32 up to 2^24 items, so that no two are equal and what `ranked_by`
-    does with ties does not matter.
+    Scores are places in this order, exact in float32 up to 2^24 items, so that no two are equal and how
+    `rank_by_scores` breaks ties does not matter.
     """
     _, by_item = degrees(shard.train)
     order = np.lexsort((np.array(shard.item_ids), -by_item))  # the last key counts first
     places = np.empty(len(order), dtype=np.float32)
     places[order] = np.arange(len(order), 0, -1)
-    return ranked_by(lambda rows: np.broadcast_to(places, (len(rows), len(places))))
+    return rank_by_scores(lambda rows: np.broadcast_to(places, (len(rows), len(places))))
 
 
 def best_ease(shard: Shard, side: int = EASE_SIDE, interrupt: Interrupt = NEVER) -> BestChoice[float] | None:
@@ -93,14 +93,14 @@ def best_ease(shard: Shard, side: int = EASE_SIDE, interrupt: Interrupt = NEVER)
     if min(shard.train.shape) > side:
         return None
     ridges = interrupt.each(EASE_RIDGES)
-    return _best(shard, ((ridge, ranked_by(ease_scores(shard.train, ridge))) for ridge in ridges))
+    return _best(shard, ((ridge, rank_by_scores(ease_scores(shard.train, ridge))) for ridge in ridges))
 
 
 def _best_of(shard: Shard, spectrum: Spectrum, filters: Sequence[Filter], interrupt: Interrupt) -> BestChoice[Filter]:
     """Of all in one pass."""
     order, scores = _scores_of_each(filters, spectrum, shard.train)
-    users = validation_users(shard.train.shape[0], seed=0)
-    hits, relevant = hits_of_each(scores, shard.valid, shard.train, users, interrupt)
+    users = sample_validation_users(shard.train.shape[0], seed=0)
+    hits, relevant = find_candidate_hits(scores, shard.valid, shard.train, users, interrupt)
     measured = dict(zip(order, (measure_hits(one, relevant) for one in hits), strict=True))
     chosen = max(filters, key=lambda one: measured[one].primary_value)
     return BestChoice(chosen, filter_top(chosen, spectrum, shard.train), measured[chosen])
@@ -138,8 +138,8 @@ def _scores_of_each(
 
 
 def _best(shard: Shard, candidates: Iterable[tuple[Choice, TopItems]]) -> BestChoice[Choice]:
-    users = validation_users(shard.train.shape[0], seed=0)
-    judged = (BestChoice(choice, top, on_validation(shard, top, users)) for choice, top in candidates)
+    users = sample_validation_users(shard.train.shape[0], seed=0)
+    judged = (BestChoice(choice, top, measure_validation(shard, top, users)) for choice, top in candidates)
     return max(judged, key=lambda chosen: chosen.validation.primary_value)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import PerUser
-from client_service.evaluation.ranking import TopItems, ranked_by
+from client_service.evaluation.ranking import TopItems, rank_by_scores
 from client_service.models.closed_form.ease import OWN_SIDE
 from client_service.models.closed_form.part import LOUDNESSES, Scorer, ScorerPart, TrainingGraph
 from client_service.models.closed_form.registry import PARTS, ClosedFormScorers
@@ -115,7 +115,7 @@ def fused_top(
     )
     fusion = fuse(recipe, shard.train, spectrum, common, made)
     base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encoded(shard.train)
-    return ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
+    return rank_by_scores(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
 
 
 def _choose_weights(judge: Judge, parts: OwnParts, graph: TrainingGraph) -> Weights:

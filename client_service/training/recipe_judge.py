@@ -15,7 +15,7 @@ from scipy import sparse
 from client_service.compiled.top_items import top_columns
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, K, PerUser
-from client_service.evaluation.ranking import held_out, hits_of_each, split_users, validation_users
+from client_service.evaluation.ranking import find_candidate_hits, mark_held_out, sample_validation_users, split_users
 from client_service.models.closed_form.part import Scorer
 from client_service.models.ranker import Rows
 from client_service.models.score_fusion import standard_scores, standardise
@@ -54,7 +54,7 @@ class Judge:
     """
 
     def __init__(self, shard: Shard, interrupt: Interrupt) -> None:
-        users = validation_users(shard.train.shape[0], seed=0)
+        users = sample_validation_users(shard.train.shape[0], seed=0)
         some = users[: max(1, MOST_SCORES // shard.train.shape[1])]
         self.users: Rows = some[np.diff(shard.valid.indptr)[some] > 0]
         self.count = len(self.users)
@@ -83,7 +83,7 @@ class Judge:
     def by_user_of_each(self, candidates: Blends) -> list[PerUser]:
         """Measures each user's rankings by the scores of several candidates in one pass."""
         shard = self._shard
-        hits, relevant = hits_of_each(
+        hits, relevant = find_candidate_hits(
             lambda users: candidates(self._places(users)),
             shard.valid,
             shard.train,
@@ -165,7 +165,7 @@ class Judge:
             places = rows, np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             width = int(lengths.max(initial=0))
             wanted = np.zeros((len(users), width), dtype=bool)
-            wanted[places] = held_out(shard.valid, users)[rows, columns]
+            wanted[places] = mark_held_out(shard.valid, users)[rows, columns]
             return wanted, [_keep_columns(one, (rows, columns), places, width) for one in whole]
 
         blocks = in_threads(keep, split_users(self.users, items))

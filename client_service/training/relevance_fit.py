@@ -14,7 +14,7 @@ from scipy.special import expit
 
 from client_service.compiled.model import UNFITTED, Relevance
 from client_service.data.interactions import Shard
-from client_service.evaluation.ranking import split_users, validation_users
+from client_service.evaluation.ranking import sample_validation_users, split_users
 from client_service.models.ranker import Rows
 from client_service.runtime.interruption import Interrupt
 from shared.method.graph import Float64
@@ -39,7 +39,7 @@ class PairScorer(Protocol):
 def fit_relevance(shard: Shard, ranker: PairScorer, interrupt: Interrupt) -> Relevance:
     """By the scores of validation items against those of drawn items that the user has not met; UNFITTED where there
     are none of either."""
-    users = validation_users(shard.train.shape[0], seed=0)
+    users = sample_validation_users(shard.train.shape[0], seed=0)
     judging = users[np.diff(shard.valid.indptr)[users] > 0][:USERS]
     if not len(judging):
         return UNFITTED

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from client_service.boundary.gate_self_test import digest_folder, folder_of
+from client_service.boundary.gate_self_test import digest_folder, package_folder
 from client_service.federation.messages import QualityOut, StatusOut
 from client_service.runtime.device import pin_threads
 from client_service.settings import ClientSettings
@@ -59,7 +59,7 @@ class SiloHost:
         pin_threads(threads)
         self._scratch = tempfile.TemporaryDirectory(prefix="lpsfed-silos-")
         self._silos: dict[str, SiloRun] = {}
-        self._marks: dict[str, Marks] = {}
+        self._extra_fields: dict[str, Marks] = {}
 
     def take_in(self, order: SiloOrder) -> str:
         """Open a silo from its files. Its name. DataError for a shard of no use."""
@@ -72,14 +72,14 @@ class SiloHost:
             (folder / "catalogue.txt").write_bytes(order.catalogue)
         (folder / "state").mkdir(exist_ok=True)
         self._silos[name] = SiloRun(order.settings.model_copy(update=places))
-        self._marks[name] = mark_files(folder / "state")
+        self._extra_fields[name] = mark_files(folder / "state")
         return name
 
     def ask(self, client: str, verb: Verb, arguments: tuple[Any, ...]) -> SiloReply:
         """Let a silo do one thing."""
         silo, folder = self._silos[client], Path(self._scratch.name) / client / "state"
         value = getattr(silo, verb)(*arguments)
-        changes, self._marks[client] = changes_since(folder, self._marks[client])
+        changes, self._extra_fields[client] = changes_since(folder, self._extra_fields[client])
         return SiloReply(client, value, SiloReport(silo.status, silo.quality, changes))
 
     def code(self) -> Mapping[str, str]:
@@ -93,4 +93,4 @@ class SiloHost:
 
 def code_of_engine() -> Mapping[str, str]:
     """Digests of the packages that decide what a run gives."""
-    return {package: digest_folder(folder_of(package)) for package in PACKAGES}
+    return {package: digest_folder(package_folder(package)) for package in PACKAGES}

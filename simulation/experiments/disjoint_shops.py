@@ -21,7 +21,7 @@ from client_service.data.events import SPLITS, row_numbers
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import PerUser, ndcg
-from client_service.evaluation.ranking import TopItems, find_hits, ranked_by
+from client_service.evaluation.ranking import TopItems, find_hits, rank_by_scores
 from client_service.models.closed_form.content import (
     ContentSums,
     add_constant,
@@ -138,7 +138,7 @@ def _measure_warm(shard: Shard, together: ClosedFormScorers, visits: _Visits) ->
     def lists(made: ClosedFormScorers) -> TopItems:
         fusion = fuse(best_recipe(shard, spectrum, chosen, made=made), shard.train, spectrum, (), made)
         codes = fusion.encoded(visits.train)
-        return ranked_by(lambda rows: fusion.added(base[rows], take_codes(codes, rows)))
+        return rank_by_scores(lambda rows: fusion.added(base[rows], take_codes(codes, rows)))
 
     return {name: ndcg(*find_hits(lists(made), visits.test, seen)) for name, made in ways.items()}
 

@@ -16,8 +16,8 @@ from client_service.data.interactions import Shard
 from client_service.data.session_files import load_session_shard
 from client_service.data.sessions import TRAIN, SessionShard
 from client_service.evaluation.metrics import Measures
-from client_service.evaluation.ranking import TopItems, on_test
-from client_service.evaluation.session_ranking import floors_of, measure_prefixes
+from client_service.evaluation.ranking import TopItems, measure_test
+from client_service.evaluation.session_ranking import build_floors, measure_prefixes
 from client_service.models.initial_filter import Filter
 from client_service.training.filter_search import CLOSED_FORMS, best_filter, closed_form_tops, popularity_top
 from client_service.training.fusion_search import fused_top
@@ -69,7 +69,7 @@ NO_BOUNDS = Bounds({}, None, ("Floors, the untrained start and the centralised c
 def measure_floors(shard: Shard, cutoff: int, cache: Path | None) -> ByName:
     """Test quality of every floor and of the untrained model on one shard; None where EASE does not fit in memory."""
     tops = floor_tops(shard, cutoff, cache)
-    return {name: None if top is None else on_test(shard, top) for name, top in tops.items()}
+    return {name: None if top is None else measure_test(shard, top) for name, top in tops.items()}
 
 
 def floor_tops(shard: Shard, cutoff: int, cache: Path | None) -> dict[str, TopItems | None]:
@@ -128,7 +128,7 @@ def _measure_pooled(parts: Sequence[Shard], cutoff: int) -> ByName:
     spectrum = cached_spectrum(pooled, cutoff, None)
     top = fused_top(pooled, spectrum, best_filter(pooled, spectrum).choice)
     count = len(pooled.item_ids)
-    return {one.client: on_test(one.shard, one.restrict_lists(top, count)) for one in slices}
+    return {one.client: measure_test(one.shard, one.restrict_lists(top, count)) for one in slices}
 
 
 def kept_path(folder: Path | None, name: str, parts: Sequence[Digested], kind: int | str) -> Path | None:
@@ -184,5 +184,5 @@ def measure_own_floors(shard: SessionShard) -> dict[str, Measures | None]:
     """On the shard's test examples, its own items candidates."""
     clicks, starts = shard.split_sessions(TRAIN)
     items = len(shard.item_ids)
-    floors = floors_of(clicks, starts, items)
+    floors = build_floors(clicks, starts, items)
     return {name: measure_prefixes(floor, shard.test, items) for name, floor in floors.items()}

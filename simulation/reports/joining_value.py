@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from client_service.boundary.call_attempts import Attempt, attempts
+from client_service.boundary.call_attempts import Attempt, list_attempts
 from client_service.federation.messages import EarlierRun, QualityOut
 from shared.message import Message
 from shared.method.declaration import Declaration
@@ -89,7 +89,7 @@ def federated_way(
 
 
 def _made_in(ledger: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> list[Attempt]:
-    return [one for one in attempts(ledger) if one.run in runs and one.bytes]
+    return [one for one in list_attempts(ledger) if one.run in runs and one.bytes]
 
 
 def _describe_run(made: Sequence[Attempt], declaration: Declaration) -> str:

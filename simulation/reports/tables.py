@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from audit.terminal import as_one_line
-from client_service.boundary.call_attempts import Attempt, attempts
-from client_service.boundary.secure_bodies import MESSAGES, RELAYED
+from client_service.boundary.call_attempts import Attempt, list_attempts
+from client_service.boundary.secure_bodies import FETCHED, MESSAGES
 from client_service.evaluation.metrics import TITLE
 from shared.words import count_noun
 from simulation.reports.averages import CLIENT_MEAN, FEW_SIGN, FEW_WORDS, MEANS, mark_few
@@ -142,12 +142,12 @@ def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:
     """What left each client, from its own ledger: how often each call was made, and the bytes in its bodies below."""
     made = {entry["call"] for ledger in ledgers.values() for entry in ledger if entry["kind"] == "intent"}
     columns = {call: (call,) for call in ("join", "model", "current", "anchor")}
-    if masking := tuple(sorted(made & {*MESSAGES, *RELAYED})):
+    if masking := tuple(sorted(made & {*MESSAGES, *FETCHED})):
         columns["masking"] = masking
     columns |= {call: (call,) for call in ("update", "personalized")}
     table = figure_table("What left each client: calls and bytes, from its ledger", "client", *columns)
     for name, ledger in ledgers.items():
-        made_here = attempts(ledger)
+        made_here = list_attempts(ledger)
         sent = ([one for one in made_here if one.call in calls] for calls in columns.values())
         table.add_row(name, *map(_sent_text, sent))
     return table

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from client_service.boundary import aggregator_api, retry_schedule
-from client_service.boundary.retry_schedule import Pace
+from client_service.boundary.retry_schedule import RetrySchedule
 from client_service.federation.training_run import TrainingRun
 from shared import timeouts
 from shared.method.parameters import Parameters
@@ -41,7 +41,7 @@ def attacked(silos: Silos, tmp_path: Path, opened: Opened, monkeypatch: pytest.M
     async def follow(answer: Answer, *, seed: int = 0) -> tuple[Hasty, Path]:
         time, state = VirtualTime(), tmp_path / f"state-{seed}"
         own = {"clock": time.clock, "sleep": time.sleep, "draw": random.Random(seed).uniform}
-        monkeypatch.setattr(aggregator_api, "Pace", partial(Pace, **own))
+        monkeypatch.setattr(aggregator_api, "RetrySchedule", partial(RetrySchedule, **own))
         way, settings = Hasty(time, answer), small_client(shard, tmp_path, state_directory=state, poll_seconds=LEAST)
         async with opened(settings, way), asyncio.timeout(LONGEST_SECONDS):
             await way.over.wait()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from client_service.boundary.anchors import NAME, AnchorQuestion, KnownAnchors
+from client_service.boundary.anchors import NAME, AnchorInputs, KnownAnchors
 from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError
 from shared.method.anchor import declared_size, draw_anchor
@@ -72,22 +72,22 @@ def test_honest_anchors_of_many_seeds_read_a_spectrum_from_exact_rhos_and_not_fr
     assert np.abs(solve(kernels, rounded) - own).max() > 0.01
 
 
-def said(seed: int) -> tuple[AnchorQuestion, AnchorOut]:
+def said(seed: int) -> tuple[AnchorInputs, AnchorOut]:
     drawn = draw_anchor(METHOD, declared_size(SIZE), seed=seed, number=0)
-    return AnchorQuestion(METHOD, seed, 1), AnchorOut(run="run-1", round=1, kernel=tuple(drawn), source="declared")
+    return AnchorInputs(METHOD, seed, 1), AnchorOut(run="run-1", round=1, kernel=tuple(drawn), source="declared")
 
 
 def test_a_silo_answers_for_so_many_anchors_of_its_shard_and_no_more_over_restarts_too(tmp_path: Path) -> None:
     first = KnownAnchors(Ledger(tmp_path / NAME), "shard", limit=3, agreed=None)
     for seed in (1, 2, 1):
-        first.accept(*said(seed))
+        first.check_anchor(*said(seed))
     again = KnownAnchors(Ledger(tmp_path / NAME), "shard", limit=3, agreed=None)
-    again.accept(*said(3))
+    again.check_anchor(*said(3))
     with pytest.raises(PrivacyError, match="at most 3 different anchors for one shard"):
-        again.accept(*said(4))
-    again.accept(*said(2))  # an earlier one tells nothing new
-    KnownAnchors(Ledger(tmp_path / NAME), "another shard", limit=3, agreed=None).accept(*said(4))
-    KnownAnchors(Ledger(tmp_path / NAME), "shard", limit=None, agreed=None).accept(*said(4))
+        again.check_anchor(*said(4))
+    again.check_anchor(*said(2))  # an earlier one tells nothing new
+    KnownAnchors(Ledger(tmp_path / NAME), "another shard", limit=3, agreed=None).check_anchor(*said(4))
+    KnownAnchors(Ledger(tmp_path / NAME), "shard", limit=None, agreed=None).check_anchor(*said(4))
 
 
 def test_where_kernels_are_trained_each_round_of_each_run_is_a_question_of_its_own(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_where_kernels_are_trained_each_round_of_each_run_is_a_question_of_its_o
     known, heard = KnownAnchors(Ledger(tmp_path / NAME), "shard", limit=3, agreed=None), said(1)[1]
 
     def ask(run: str, number: int) -> None:
-        known.accept(AnchorQuestion(method, 1, number, run), heard)
+        known.check_anchor(AnchorInputs(method, 1, number, run), heard)
 
     for run, number in (("run-1", 1), ("run-1", 2), ("run-1", 2), ("run-2", 1)):
         ask(run, number)

@@ -15,7 +15,7 @@ from audit.probes.own_gate import CODE, GATE, WORD
 from audit.probes.part import PartLocation
 from client_service.boundary import gate_self_test
 from client_service.boundary.gate import GateTransport
-from client_service.boundary.gate_self_test import WAY_OUT, folder_of
+from client_service.boundary.gate_self_test import CODE_PACKAGES, package_folder
 from client_service.settings import client_settings
 from shared.method.settings import MethodSettings
 
@@ -44,8 +44,8 @@ async def client(silos: Silos, small: MethodSettings, opened: Opened, tmp_path: 
 def container(folder: Path) -> PartLocation:
     """A process whose root holds the very code that this one runs."""
     process = folder / "proc" / "7"
-    for package in WAY_OUT:
-        place = folder_of(package)
+    for package in CODE_PACKAGES:
+        place = package_folder(package)
         shutil.copytree(place, process / "root" / place.relative_to("/"), ignore=shutil.ignore_patterns("*.pyc"))
     steering = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(own_gate.STEERING)]
     (process / "environ").write_bytes("\0".join(["HOME=/tmp", *steering, ""]).encode())
@@ -93,7 +93,7 @@ async def test_files_of_code_that_were_changed_are_named_whatever_the_client_say
     client: httpx.AsyncClient, tmp_path: Path, package: str
 ) -> None:
     here = container(tmp_path)
-    changed = here.process / "root" / folder_of(package).relative_to("/") / "__init__.py"
+    changed = here.process / "root" / package_folder(package).relative_to("/") / "__init__.py"
     changed.write_text(changed.read_text(encoding="utf-8") + "\n# sends more\n", encoding="utf-8")
     assert set(failed(await own_gate.probe_own_gate(client, here))) == {(CODE, package)}
 
@@ -101,7 +101,7 @@ async def test_files_of_code_that_were_changed_are_named_whatever_the_client_say
 async def test_code_that_is_put_before_it_is_named(client: httpx.AsyncClient, tmp_path: Path) -> None:
     here = container(tmp_path)
     (here.process / "environ").write_bytes(b"PYTHONPATH=/state/changed:/opt/code\0LD_PRELOAD=/state/x.so\0")
-    place = folder_of("httpx").parent
+    place = package_folder("httpx").parent
     (here.process / "root" / place.relative_to("/") / "sitecustomize.py").write_text("import httpx")
     found = failed(await own_gate.probe_own_gate(client, here))
     told = found[CODE, "its environment"]

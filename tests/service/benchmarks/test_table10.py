@@ -24,7 +24,7 @@ from benchmarks.table10.run import (
     run_loop,
 )
 from client_service.data.interactions import Shard, shard_of_matrices
-from client_service.evaluation.ranking import K, ranked_by
+from client_service.evaluation.ranking import K, rank_by_scores
 
 
 def matrix(rows: list[list[int]]) -> sparse.csr_array:
@@ -88,7 +88,7 @@ def test_the_graph_grows_by_what_is_accepted_and_nobody_is_shown_an_item_twice()
     def recommend(now: Shard, iteration: int) -> Any:
         seen.append(now.train)
         scores = np.random.default_rng(iteration).random((30, 60))
-        return ranked_by(lambda rows: scores[rows])
+        return rank_by_scores(lambda rows: scores[rows])
 
     certain = Users(np.ones((30, 60)), np.roll(np.arange(30), 1))
     rows = run_loop(shard, certain, recommend, iterations=3, seed=0)

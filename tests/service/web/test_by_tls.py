@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
-from client_service.boundary.retry_schedule import Pace
+from client_service.boundary.retry_schedule import RetrySchedule
 from shared.errors import SettingsError
 from shared.web.calling import Calling
 from simulation.cli import app as cli
@@ -128,7 +128,7 @@ async def test_a_silo_that_is_kept_out_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # One try: a second one could be cut off in its handshake.
-    monkeypatch.setattr(Pace, "held_up", lambda pace, _: pace._hold(60.0))
+    monkeypatch.setattr(RetrySchedule, "record_failure", lambda schedule, _: schedule._pause(60.0))
     files = {"tls_client_key": papers.key}
     wrong = {name: name_of and files.get(name, papers.crt)(name_of) for name, name_of in spoilt.items()}
     with (

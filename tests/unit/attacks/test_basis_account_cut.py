@@ -45,7 +45,7 @@ def send_noised(state: Path, run: str) -> None:
         common=CommonTerms(**told, seed=0, rounds=1),
     )
     guard.release(Parameters(weigh_pairs(sparse.csr_array(np.eye(6)))), terms, method)
-    ledger.append("masked", seal=True, run=run, noise=guard.permit())
+    ledger.append("masked", durable_head=True, run=run, noise=guard.permit())
     heads.save()
 
 

@@ -64,11 +64,11 @@ async def calling(folder: Path, method: MethodSettings, outside: Endless) -> Asy
 async def ask(aggregator: Aggregator, call: str, declaration: Declaration) -> object:
     asked = {
         "join": lambda: aggregator.join(declaration, None),
-        "current": lambda: aggregator.current(None, 0.0),
-        "model": lambda: aggregator.model("run-1"),
-        "anchor": lambda: aggregator.anchor("run-1", 1),
-        "personalized": lambda: aggregator.personalised("run-1", 1, 0.0),
-        "roster": lambda: aggregator.relayed("roster", Roster, "run-1", 1, 0.0),
+        "current": lambda: aggregator.fetch_run(None, 0.0),
+        "model": lambda: aggregator.fetch_model("run-1"),
+        "anchor": lambda: aggregator.fetch_anchor("run-1", 1),
+        "personalized": lambda: aggregator.fetch_personalised("run-1", 1, 0.0),
+        "roster": lambda: aggregator.fetch_message("roster", Roster, "run-1", 1, 0.0),
     }
     return await asked[call]()
 
@@ -89,7 +89,7 @@ async def test_a_head_of_many_tensors_is_not_taken_apart(tmp_path: Path) -> None
         tracemalloc.start()
         try:
             with pytest.raises(FederationError) as raised:
-                await aggregator.model("run-1")
+                await aggregator.fetch_model("run-1")
             assert tracemalloc.get_traced_memory()[1] < 3 * len(body)
         finally:
             tracemalloc.stop()

@@ -21,7 +21,7 @@ from benchmarks.harness.measure import locate_client
 from benchmarks.harness.plan import Block
 from benchmarks.harness.store import read_known
 from client_service.data.interaction_files import load_shard
-from client_service.evaluation.ranking import on_test, ranked_by
+from client_service.evaluation.ranking import measure_test, rank_by_scores
 from client_service.models.ranker import Rows
 from shared.errors import DataError, SettingsError
 
@@ -62,8 +62,8 @@ def test_groups_are_three_to_two_to_one_with_the_fewest_records_first() -> None:
 
 def test_groups_of_users_average_to_the_whole_and_items_count_only_their_own(silos: Silos) -> None:
     shard = load_shard(silos(1)[0])
-    top = ranked_by(lambda rows: np.broadcast_to(np.arange(12.0), (len(rows), 12)))
-    found, whole = measure_groups(shard, top), on_test(shard, top)
+    top = rank_by_scores(lambda rows: np.broadcast_to(np.arange(12.0), (len(rows), 12)))
+    found, whole = measure_groups(shard, top), measure_test(shard, top)
     weights = [users for _, _, users in found["users"].values()]
     assert sum(weights) == whole.users
     assert np.average([ndcg for _, ndcg, _ in found["users"].values()], weights=weights) == pytest.approx(
@@ -90,8 +90,8 @@ def test_the_centralised_lists_hold_a_client_s_items_alone(tmp_path: Path) -> No
     inside = values[np.ix_(found.users, found.items)]
     seen = sparse.csr_array(client.train + client.valid)
     rows: Rows = np.arange(len(client.user_ids))
-    limited = found.restrict_lists(ranked_by(lambda asked: values[asked]), len(whole.item_ids))
-    expected = ranked_by(lambda asked: inside[asked])(rows, seen, 20)
+    limited = found.restrict_lists(rank_by_scores(lambda asked: values[asked]), len(whole.item_ids))
+    expected = rank_by_scores(lambda asked: inside[asked])(rows, seen, 20)
     assert np.array_equal(limited(rows, seen, 20), expected)
 
 

@@ -33,9 +33,11 @@ def state(tmp_path: Path, pair: KeyFiles) -> Path:
     heads = LedgerHeads(folder, read_private(pair.private))
     ledger, account = HeadedLedger(heads, LEDGER), Account(heads, SHARD)
     account.charge("round", {"tensors": Charge("gaussian", 3.0)}, {}, run="run-1", round=1, epsilon=1.5)
-    ledger.append("intent", seal=True, call="update", privacy={"epsilon": 1.5, "delta": 1e-5, "account": account.end})
+    ledger.append(
+        "intent", durable_head=True, call="update", privacy={"epsilon": 1.5, "delta": 1e-5, "account": account.end}
+    )
     ledger.append("outcome", of=1)
-    ledger.seal()
+    ledger.save_head()
     return folder
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from client_service.data.interaction_files import change_shard, write_shard
-from client_service.evaluation.ranking import on_validation
+from client_service.evaluation.ranking import measure_validation
 from client_service.event_log.shard_update import append_events, erase_users
 from client_service.federation.agent import Agent
 from client_service.federation.best_model import load_model
@@ -217,7 +217,7 @@ def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
     found = load_model(ITEMS, shard, folder, CPU)
     assert found is not None and found.version == "run-1.0"
     rows = np.arange(len(shard.user_ids))
-    again = on_validation(shard, found.ranker.top, rows)
+    again = measure_validation(shard, found.ranker.top, rows)
     assert again.values == pytest.approx(head.values)
 
 

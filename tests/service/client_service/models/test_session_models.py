@@ -9,7 +9,7 @@ import torch
 from client_service.data.prefixes import Prefixes, prefixes_of_sessions
 from client_service.data.sessions import SessionShard, shuffled_batches
 from client_service.evaluation.metrics import measure_ranks
-from client_service.evaluation.session_ranking import floors_of, measure_prefixes, rank_targets
+from client_service.evaluation.session_ranking import build_floors, measure_prefixes, rank_targets
 from client_service.model_store.session_models import freeze_sessions
 from client_service.models.sequence import tagnn
 from client_service.models.sequence.srgnn import SRGNN, session_graphs
@@ -217,7 +217,7 @@ def test_batches_hold_every_example_once_and_little_padding() -> None:
 
 def test_floors_count() -> None:
     clicks, starts = np.array([A, B, A, B, C, A, B]), np.array([0, 4, 7])
-    floors = floors_of(clicks, starts, 3)
+    floors = build_floors(clicks, starts, 3)
     asked = Prefixes(np.array([C, A, B]), np.array([0]), np.array([2]))
     assert floors["popularity"](asked).tolist() == [[3, 3, 1]]
     assert floors["successors"](asked).tolist() == [[0, 3, 0]]  # B -> C lies between two sessions only where they do

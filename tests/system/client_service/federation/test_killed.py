@@ -206,7 +206,7 @@ BEST_IN_ROUND_2 = (0.1, 0.2, 0.4, 0.3)  # the primary measure on validation item
 @pytest.fixture(autouse=True)
 def judged_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which round has the best model is planted: what training finds differs between processors."""
-    judge, evaluate, rounds = BestModel.judge, items.on_validation, dict[str, int]()
+    judge, evaluate, rounds = BestModel.judge, items.measure_validation, dict[str, int]()
 
     def note_round(best: BestModel, costs: Any, **learnt: float) -> None:
         rounds[best.place.client] = costs.round
@@ -217,7 +217,7 @@ def judged_alike(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(found, values={**found.values, found.primary: BEST_IN_ROUND_2[rounds[shard.name]]})
 
     monkeypatch.setattr(BestModel, "judge", note_round)
-    monkeypatch.setattr(items, "on_validation", evaluate_as_planned)
+    monkeypatch.setattr(items, "measure_validation", evaluate_as_planned)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from client_service.boundary import call_records
-from client_service.boundary.call_attempts import attempts
-from client_service.boundary.call_records import COUNTED_SECONDS, MOST_SERIES, POLLS, CallRecorder, Crossing
+from client_service.boundary.call_attempts import list_attempts
+from client_service.boundary.call_records import COUNTED_SECONDS, MOST_SERIES, POLLS, CallRecorder, PendingCall
 from client_service.boundary.ledger import Ledger
 from tests.support.hasty import VirtualTime
 
@@ -32,14 +32,14 @@ def calls(ledger: Ledger, time: VirtualTime) -> CallRecorder:
     return CallRecorder(ledger, clock=time.clock)
 
 
-def begun(calls: CallRecorder, call: str = "current", query: str = "wait=20", **others: Any) -> Crossing:
+def begun(calls: CallRecorder, call: str = "current", query: str = "wait=20", **others: Any) -> PendingCall:
     return calls.begin({"call": call, **SAID, "head": {"query": query}, **others})
 
 
 def asked(calls: CallRecorder, call: str = "current", query: str = "wait=20", *, told: str = "204") -> str:
-    crossing = begun(calls, call, query)
-    calls.end(crossing, NOTHING, told=told)
-    return crossing.nonce
+    call = begun(calls, call, query)
+    calls.end(call, NOTHING, fingerprint=told)
+    return call.nonce
 
 
 def kinds(ledger: Ledger) -> list[str]:
@@ -54,7 +54,7 @@ def test_repetitions_become_one_line_before_anything_else_is_written(calls: Call
     line = list(ledger.entries())[2]
     assert (line["of"], line["n"], line["call"], line["status"], line["bytes"]) == (1, 4, "current", 204, 12)
     assert line["from"] <= line["to"] and ledger.verify() == 4
-    once, four, update = attempts(ledger.entries())
+    once, four, update = list_attempts(ledger.entries())
     assert (once.times, four.times, four.of, four.answer_bytes, update.bytes) == (1, 4, 1, 12, 9)
 
 
@@ -63,8 +63,8 @@ def test_another_question_another_query_and_any_body_are_written(calls: CallReco
     asked(calls, query="wait=20&after=3")
     asked(calls, "personalized")
     for _ in range(2):
-        crossing = begun(calls, "join", "", bytes=5)
-        calls.end(crossing, NOTHING, told="204")
+        call = begun(calls, "join", "", bytes=5)
+        calls.end(call, NOTHING, fingerprint="204")
     assert kinds(ledger) == ["intent", "outcome"] * 5
 
 
@@ -73,28 +73,28 @@ def test_another_answer_is_written_by_itself_and_with_its_nonce(calls: CallRecor
     asked(calls)
     nonce = asked(calls, told="200 news")
     assert kinds(ledger) == ["intent", "outcome", POLLS, "intent", "outcome"]
-    assert attempts(ledger.entries())[-1].nonce == nonce
+    assert list_attempts(ledger.entries())[-1].nonce == nonce
     assert asked(calls, told="200 news") != nonce and asked(calls) != nonce
     assert len(kinds(ledger)) == 5  # both answers are known by now
 
 
 def test_a_repetition_that_is_cut_off_is_an_intent_without_an_outcome(calls: CallRecorder, ledger: Ledger) -> None:
     asked(calls)
-    calls.cut_off(begun(calls))
+    calls.write_intent(begun(calls))
     assert kinds(ledger) == ["intent", "outcome", "intent"]
-    assert attempts(ledger.entries())[-1].status is None
+    assert list_attempts(ledger.entries())[-1].status is None
 
 
 def test_calls_under_way_at_the_same_time_are_told_apart(calls: CallRecorder, ledger: Ledger) -> None:
     one, two = begun(calls), begun(calls, "personalized")
-    calls.end(two, NOTHING, told="204")
-    calls.end(one, NOTHING, told="204")
+    calls.end(two, NOTHING, fingerprint="204")
+    calls.end(one, NOTHING, fingerprint="204")
     again, other = begun(calls), begun(calls)
     assert again.nonce != other.nonce
-    calls.end(other, {"error": "ConnectError"}, told="ConnectError")
-    calls.end(again, NOTHING, told="204")
+    calls.end(other, {"error": "ConnectError"}, fingerprint="ConnectError")
+    calls.end(again, NOTHING, fingerprint="204")
     calls.flush()
-    found = [(one.call, one.status, one.error, one.times) for one in attempts(ledger.entries())]
+    found = [(one.call, one.status, one.error, one.times) for one in list_attempts(ledger.entries())]
     assert found == [
         ("current", 204, None, 1),
         ("personalized", 204, None, 1),
@@ -130,4 +130,4 @@ def test_what_is_remembered_is_bounded_and_loses_no_count(calls: CallRecorder, l
             asked(calls, query=f"after={number}")
     calls.flush()
     assert len(calls._series) <= MOST_SERIES >= len(calls._nonces)
-    assert sum(one.times for one in attempts(ledger.entries())) == 9 * MOST_SERIES
+    assert sum(one.times for one in list_attempts(ledger.entries())) == 9 * MOST_SERIES

@@ -405,7 +405,7 @@ async def test_the_client_s_own_connection_heeds_no_redirect_and_no_proxy_of_the
         wire = Wire(302, {"Location": "http://elsewhere/"})
         async with connected(wire, tmp_path) as aggregator:
             with pytest.raises(ProtocolError):
-                await aggregator.model("run-1")
+                await aggregator.fetch_model("run-1")
         assert [request.url.host for request in wire.reached] == ["aggregator"]
         proxy.setblocking(False)
         with pytest.raises(BlockingIOError):  # nobody has knocked
@@ -448,6 +448,6 @@ async def test_an_answer_that_would_have_to_be_unpacked_is_refused(gated: Opened
 async def test_parameters_that_are_not_the_declared_ones_are_not_taken_in_either(tmp_path: Path, what: str) -> None:
     async with connected(Wire(content=OTHER_UPDATES[what]), tmp_path) as aggregator:
         with pytest.raises(ProtocolError):
-            await aggregator.model("run-1")
+            await aggregator.fetch_model("run-1")
         with pytest.raises(ProtocolError):
-            await aggregator.personalised("run-1", 1, wait=0.5)
+            await aggregator.fetch_personalised("run-1", 1, wait=0.5)

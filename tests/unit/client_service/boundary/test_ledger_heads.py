@@ -41,7 +41,7 @@ def test_a_question_waits_for_the_head_and_a_body_does_not(tmp_path: Path) -> No
     ledger = ledger_in(tmp_path)
     ledger.append("intent")
     assert told(tmp_path) == 0
-    ledger.append("intent", seal=True)
+    ledger.append("intent", durable_head=True)
     assert told(tmp_path) == 2
     for _ in range(LAG - 1):
         ledger.append("intent")
@@ -49,7 +49,7 @@ def test_a_question_waits_for_the_head_and_a_body_does_not(tmp_path: Path) -> No
     ledger.append("intent")
     assert told(tmp_path) == 2 + LAG
     ledger.append("intent")
-    ledger.seal()
+    ledger.save_head()
     assert told(tmp_path) == 3 + LAG
 
 
@@ -64,7 +64,7 @@ def test_each_entry_says_that_a_head_covers_it_and_the_first_is_written_after_th
 @pytest.mark.parametrize("beyond", [0, 1, LAG])
 def test_a_ledger_that_a_crash_left_longer_than_its_head_goes_on(tmp_path: Path, beyond: int) -> None:
     ledger = ledger_in(tmp_path)
-    ledger.append("intent", seal=True)
+    ledger.append("intent", durable_head=True)
     before = (tmp_path / NAME).read_bytes()
     for _ in range(beyond):
         ledger.append("intent")
@@ -72,7 +72,7 @@ def test_a_ledger_that_a_crash_left_longer_than_its_head_goes_on(tmp_path: Path,
     with (tmp_path / LEDGER).open("a") as file:
         file.write('{"sequence":')  # and in the middle of a line
     again = ledger_in(tmp_path)
-    assert len(again) == 1 + beyond == again.verify() and again.append("intent", seal=True) == 2 + beyond
+    assert len(again) == 1 + beyond == again.verify() and again.append("intent", durable_head=True) == 2 + beyond
     assert told(tmp_path) == 2 + beyond
 
 
@@ -103,13 +103,13 @@ def test_wherever_an_entry_is_cut_off_the_ledger_opens_again(
         try:
             ledger = ledger_in(tmp_path)
             for _ in range(3):
-                ledger.append("intent", seal=True)
+                ledger.append("intent", durable_head=True)
                 written += 1
         except Killed:
             pass
     again = ledger_in(tmp_path)
     assert len(again) >= written and again.verify() == len(again)
-    again.append("intent", seal=True)
+    again.append("intent", durable_head=True)
 
 
 def test_a_ledger_of_an_older_version_is_adopted_once(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_ledger_of_an_older_version_is_adopted_once(tmp_path: Path) -> None:
     for _ in range(3):
         older.append("intent")
     heads = heads_in(tmp_path)
-    HeadedLedger(heads, LEDGER).seal()
+    HeadedLedger(heads, LEDGER).save_head()
     assert heads.adopted == {LEDGER: 3} and told(tmp_path) == 3
     again = heads_in(tmp_path)
     HeadedLedger(again, LEDGER)
@@ -132,7 +132,7 @@ def test_a_ledger_of_an_older_version_is_adopted_once(tmp_path: Path) -> None:
 
 def test_what_is_beyond_the_head_must_follow_from_it_and_be_little(tmp_path: Path) -> None:
     ledger = ledger_in(tmp_path)
-    ledger.append("intent", seal=True)
+    ledger.append("intent", durable_head=True)
     before, path = (tmp_path / NAME).read_bytes(), tmp_path / LEDGER
     ledger.append("intent")
     lines = path.read_text()
@@ -150,7 +150,7 @@ def test_what_is_beyond_the_head_must_follow_from_it_and_be_little(tmp_path: Pat
 @pytest.mark.parametrize("mac", [{}, {"mac": "0" * 64}])
 def test_who_has_not_the_key_can_write_nothing_beyond_the_head(tmp_path: Path, mac: dict[str, str]) -> None:
     """Such as an adoption, by which a client would go on without an entry that the aggregator tells of."""
-    ledger_in(tmp_path).append("intent", seal=True)
+    ledger_in(tmp_path).append("intent", durable_head=True)
     Ledger(tmp_path / LEDGER).append("adopted", reason="by nobody", gave_up="ab" * 16, **mac)
     with pytest.raises(DataError, match="line 2: expected the MAC that this client's key makes"):
         ledger_in(tmp_path)
@@ -159,7 +159,7 @@ def test_who_has_not_the_key_can_write_nothing_beyond_the_head(tmp_path: Path, m
 def test_an_entry_of_one_ledger_is_none_of_another(tmp_path: Path) -> None:
     heads = heads_in(tmp_path)
     one, two = HeadedLedger(heads, LEDGER), HeadedLedger(heads, "other.jsonl")
-    one.seal(), two.seal()
+    one.save_head(), two.save_head()
     two.append("note")
     (tmp_path / LEDGER).write_bytes((tmp_path / "other.jsonl").read_bytes())
     with pytest.raises(DataError, match="line 1: expected the MAC"):
@@ -182,7 +182,7 @@ def test_an_entry_of_one_ledger_is_none_of_another(tmp_path: Path) -> None:
 def test_heads_that_this_silo_has_not_written_are_refused(
     tmp_path: Path, change: Callable[[dict[str, Any]], Any], says: str
 ) -> None:
-    ledger_in(tmp_path).append("intent", seal=True)
+    ledger_in(tmp_path).append("intent", durable_head=True)
     path = tmp_path / NAME
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
     with pytest.raises(DataError, match=says):
@@ -190,7 +190,7 @@ def test_heads_that_this_silo_has_not_written_are_refused(
 
 
 def test_the_file_is_its_owner_s_alone_and_tells_nothing_of_the_key(tmp_path: Path) -> None:
-    ledger_in(tmp_path).append("intent", seal=True)
+    ledger_in(tmp_path).append("intent", durable_head=True)
     path = tmp_path / NAME
     assert path.stat().st_mode & 0o777 == 0o600 and KEY.private_bytes_raw().hex() not in path.read_text()
 
@@ -200,7 +200,7 @@ def test_heads_may_lie_in_a_folder_of_their_own_and_tell_of_several_ledgers(tmp_
     heads = LedgerHeads(state, KEY, elsewhere)
     one, two = HeadedLedger(heads, LEDGER), HeadedLedger(heads, "other/kept.jsonl")
     one.append("intent")
-    two.append("note", seal=True)
+    two.append("note", durable_head=True)
     again = LedgerHeads(state, KEY, elsewhere)
     assert list(again) == [LEDGER, "other/kept.jsonl"] and [p.name for p in elsewhere.iterdir()] == [NAME]
     assert [again.head(name).count for name in again] == [1, 1]  # type: ignore[union-attr]

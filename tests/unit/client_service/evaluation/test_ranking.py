@@ -12,7 +12,13 @@ from scipy import sparse
 import client_service.evaluation.ranking
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import K, ndcg, recall
-from client_service.evaluation.ranking import evaluate, on_test, on_validation, ranked_by, validation_users
+from client_service.evaluation.ranking import (
+    evaluate,
+    measure_test,
+    measure_validation,
+    rank_by_scores,
+    sample_validation_users,
+)
 from client_service.models.ranker import Rows
 
 HITS = np.array([[True, False, True], [False, False, False], [True, True, True]])
@@ -94,20 +100,20 @@ def test_users_are_taken_in_chunks_without_losing_one(monkeypatch: pytest.Monkey
 
 def test_lists_are_ranked_by_score_without_what_was_seen() -> None:
     scores = np.array([[0.1, 0.9, 0.5, 0.7], [4.0, 3.0, 2.0, 1.0]])
-    top = ranked_by(lambda rows: scores[rows])
+    top = rank_by_scores(lambda rows: scores[rows])
     seen = matrix([[1], [0, 3]], 4)
     assert top(np.array([0, 1]), seen, 2).tolist() == [[3, 2], [1, 2]]
     assert top(np.array([1]), seen[[1]], 2).tolist() == [[1, 2]]
 
 
 def test_a_list_with_too_few_candidates_ends_in_minus_one() -> None:
-    top = ranked_by(lambda rows: np.tile([3.0, 2.0, 1.0], (len(rows), 1)))
+    top = rank_by_scores(lambda rows: np.tile([3.0, 2.0, 1.0], (len(rows), 1)))
     assert top(np.array([0]), matrix([[0]], 3), 20).tolist() == [[1, 2] + [-1] * 18]
 
 
 def test_the_scores_themselves_are_not_changed() -> None:
     scores = np.array([[1.0, 2.0]], dtype=np.float32)
-    ranked_by(lambda _: scores)(np.array([0]), matrix([[1]], 2), 1)
+    rank_by_scores(lambda _: scores)(np.array([0]), matrix([[1]], 2), 1)
     assert scores.tolist() == [[1.0, 2.0]]
 
 
@@ -121,13 +127,13 @@ def test_validation_leaves_out_training_items_and_testing_validation_items_too(
         seen.append(excluded.toarray()[0].tolist())
         return np.array([[1, 3]] * len(users))
 
-    assert on_validation(shard, top, np.array([0])).values["ndcg"] == 1.0
-    assert on_test(shard, top).values["ndcg"] == pytest.approx(1 / math.log2(3))
+    assert measure_validation(shard, top, np.array([0])).values["ndcg"] == 1.0
+    assert measure_test(shard, top).values["ndcg"] == pytest.approx(1 / math.log2(3))
     assert seen == [[1, 0, 0, 0], [1, 1, 0, 0]]
 
 
 def test_validation_asks_the_same_users_every_time_and_at_most_two_thousand() -> None:
-    assert validation_users(30, 0).tolist() == list(range(30))
-    drawn = validation_users(5000, 3)
-    assert len(set(drawn.tolist())) == 2000 and drawn.tolist() == sorted(validation_users(5000, 3).tolist())
-    assert drawn.tolist() != validation_users(5000, 4).tolist()
+    assert sample_validation_users(30, 0).tolist() == list(range(30))
+    drawn = sample_validation_users(5000, 3)
+    assert len(set(drawn.tolist())) == 2000 and drawn.tolist() == sorted(sample_validation_users(5000, 3).tolist())
+    assert drawn.tolist() != sample_validation_users(5000, 4).tolist()

@@ -13,7 +13,7 @@ import pytest
 
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import LABELS
-from client_service.evaluation.ranking import on_test
+from client_service.evaluation.ranking import measure_test
 from client_service.federation.messages import EarlierRun, QualityOut
 from client_service.joining_value.comparison import compare_with_local, mean_interval, paired_ratio, rank_local_lists
 from client_service.joining_value.messages import ComparisonOut, FigureOut, GroupOut
@@ -47,8 +47,10 @@ def test_all_three_are_judged_on_the_same_users_and_the_gain_is_the_difference(t
     whole = found.groups[0]
     assert (whole.name, whole.users, found.users, found.few, found.measure) == ("all users", 40, 40, True, "ndcg@20")
     assert whole.federated == whole.popularity
-    assert whole.popularity.mean == pytest.approx(on_test(planted, popularity_top(planted)).primary_value)
-    assert whole.alone.mean == pytest.approx(on_test(planted, rank_local_lists(planted, 12, tmp_path)).primary_value)
+    assert whole.popularity.mean == pytest.approx(measure_test(planted, popularity_top(planted)).primary_value)
+    assert whole.alone.mean == pytest.approx(
+        measure_test(planted, rank_local_lists(planted, 12, tmp_path)).primary_value
+    )
     assert whole.gain.mean == pytest.approx(whole.federated.mean - whole.alone.mean)
     assert whole.ratio is not None and whole.ratio.high < 1
     assert whole.ratio.mean == pytest.approx(whole.federated.mean / whole.alone.mean)
@@ -66,7 +68,7 @@ def test_the_other_floors_are_those_of_a_report_and_stand_between(tmp_path: Path
     assert list(floors) == ["lowpass", "ridge", "ease"] and found.left_out == ()
     for name, figure in floors.items():
         top = tops[name]
-        assert top is not None and figure.mean == pytest.approx(on_test(planted, top).primary_value)
+        assert top is not None and figure.mean == pytest.approx(measure_test(planted, top).primary_value)
         assert 0.0 <= figure.low <= figure.mean <= figure.high
     assert all(list(group.floors) == list(floors) for group in found.groups)
     chart = comparison_chart(QualityOut(client="a", run="run-1", comparison=found))

@@ -11,7 +11,7 @@ import torch
 from scipy import sparse
 
 from client_service.data.interactions import Shard, shard_of_matrices
-from client_service.evaluation.ranking import on_test, ranked_by
+from client_service.evaluation.ranking import measure_test, rank_by_scores
 from client_service.federation.best_model import BestModel
 from client_service.federation.messages import RoundCosts
 from client_service.model_store.model_files import freeze, load_head
@@ -75,7 +75,7 @@ def test_ease_of_the_sums_gives_the_very_lists_of_ease_on_all_data(shared: tuple
     found = standard_scores(theirs, shard.train.astype(np.float32))
     np.testing.assert_allclose(found, scores, atol=1e-6)
     users = np.arange(shard.train.shape[0])
-    lists = [ranked_by(lambda rows, s=s: s[rows])(users, shard.train, 10) for s in (found, scores)]
+    lists = [rank_by_scores(lambda rows, s=s: s[rows])(users, shard.train, 10) for s in (found, scores)]
     assert np.array_equal(*lists)
 
 
@@ -167,7 +167,7 @@ def test_a_silo_is_served_like_alone_where_the_sums_hide_its_pairs(planted: Shar
     def quality(known: CommonBasis | None) -> float:
         context = RunContext("shop", "run-1", 0, SMALL, tmp_path, basis=known)
         training, _ = begin_training(context, shard, torch.device("cpu"), NEVER)
-        return on_test(shard, freeze("run-1.0", training).ranker.top).primary_value
+        return measure_test(shard, freeze("run-1.0", training).ranker.top).primary_value
 
     assert quality(basis) >= 0.95 * quality(None), "half as good where popularity counts for .85 of the score"
 

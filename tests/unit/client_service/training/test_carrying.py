@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from client_service.data.interactions import Shard
-from client_service.evaluation.ranking import on_validation
+from client_service.evaluation.ranking import measure_validation
 from client_service.event_log.shard_update import append_events
 from client_service.model_store.model_files import freeze
 from client_service.models.initial_filter import Filter
@@ -54,7 +54,7 @@ def parameters(training: ItemTrainer) -> dict[str, torch.Tensor]:
 
 def quality(training: ItemTrainer) -> float:
     users = np.arange(len(training.shard.user_ids))
-    return on_validation(training.shard, freeze("v", training).ranker.top, users).primary_value
+    return measure_validation(training.shard, freeze("v", training).ranker.top, users).primary_value
 
 
 @pytest.fixture

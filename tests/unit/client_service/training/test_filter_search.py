@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 
 from client_service.data.interactions import Shard, shard_of_matrices
-from client_service.evaluation.ranking import on_validation, ranked_by, validation_users
+from client_service.evaluation.ranking import measure_validation, rank_by_scores, sample_validation_users
 from client_service.models.closed_form.ease import ease_scores
 from client_service.models.initial_filter import Filter
 from client_service.models.ranker import Rows
@@ -86,9 +86,9 @@ def test_of_equally_popular_items_the_first_by_id_comes_first_however_the_rows_l
 def test_ease_has_the_ridge_that_validation_prefers(planted: Shard) -> None:
     found = best_ease(planted)
     assert found is not None
-    users = validation_users(planted.train.shape[0], seed=0)
+    users = sample_validation_users(planted.train.shape[0], seed=0)
     judged = {
-        ridge: on_validation(planted, ranked_by(ease_scores(planted.train, ridge)), users).primary_value
+        ridge: measure_validation(planted, rank_by_scores(ease_scores(planted.train, ridge)), users).primary_value
         for ridge in EASE_RIDGES
     }
     assert judged[found.choice] == max(judged.values()) == found.validation.primary_value
@@ -102,7 +102,9 @@ def test_ease_is_left_out_where_its_matrix_would_not_fit(planted: Shard) -> None
 def test_the_low_pass_floor_is_the_candidate_that_validation_prefers(planted: Shard) -> None:
     spectrum = low_spectrum(planted.train, 39)
     judged = {
-        chosen: on_validation(planted, filter_top(chosen, spectrum, planted.train), everybody(planted)).primary_value
+        chosen: measure_validation(
+            planted, filter_top(chosen, spectrum, planted.train), everybody(planted)
+        ).primary_value
         for chosen in LOW_PASS
     }
     assert len({judged[LOW_PASS[0]], judged[LOW_PASS[1]]}) == 2
@@ -115,7 +117,7 @@ def test_the_starting_filter_is_as_good_on_validation_as_any_of_its_last_step(pl
     found = best_filter(planted, spectrum)
     for exponent in (0.1, 0.3, 0.5):
         other = Filter(found.choice.cutoff, found.choice.ridge, exponent)
-        quality = on_validation(planted, filter_top(other, spectrum, planted.train), everybody(planted))
+        quality = measure_validation(planted, filter_top(other, spectrum, planted.train), everybody(planted))
         assert quality.primary_value <= found.validation.primary_value
     assert found.validation.users == 40 and found.choice.cutoff <= 39
 

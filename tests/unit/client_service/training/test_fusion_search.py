@@ -13,7 +13,7 @@ from scipy import sparse
 
 from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.metrics import K
-from client_service.evaluation.ranking import on_test, on_validation, ranked_by
+from client_service.evaluation.ranking import measure_test, measure_validation, rank_by_scores
 from client_service.model_store.model_files import freeze
 from client_service.models.closed_form.ease import EASE, RIDGES, ease, ridges_for
 from client_service.models.closed_form.frequency import item_frequency
@@ -230,7 +230,7 @@ def test_a_large_silo_is_never_served_what_validation_says_is_worse_than_one_par
     shard = repeated(planted, 6, 240)
     spectrum = low_spectrum(shard.train, 12)
     chosen = best_filter(shard, spectrum)
-    fused = on_validation(shard, fused_top(shard, spectrum, chosen.choice), np.arange(240))
+    fused = measure_validation(shard, fused_top(shard, spectrum, chosen.choice), np.arange(240))
     assert fused.primary_value >= chosen.validation.primary_value - 1e-6
     judge = Judge(shard, NEVER)
     usual = judge.quality(judge.scored(ease(shard.train, EASE.usual)))
@@ -270,8 +270,8 @@ def test_a_small_silo_in_which_the_frequent_items_are_all_that_is_known_is_serve
         def quality(one: Recipe) -> float:
             fusion = fuse(one, shard.train, spectrum)
             base, codes = filter_scores(start, spectrum, shard.train), fusion.encoded(shard.train)
-            top = ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
-            return on_test(shard, top).primary_value
+            top = rank_by_scores(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
+            return measure_test(shard, top).primary_value
 
         return quality(recipe), quality(replace(recipe, parts=others))
 
