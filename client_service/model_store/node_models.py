@@ -64,10 +64,11 @@ class ServedNodes(FrozenModel):
     of_known_alone: bool = field(default=False, kw_only=True)
 
 
-def freeze_nodes(version: str, training: NodeTrainer) -> ServedNodes:
+def freeze_nodes(version: str, training: NodeTrainer, *, refitted: bool = False) -> ServedNodes:
     """Copies the model, and chooses the closed form or the network by validation.
 
-    Where both are as good the closed form answers: it is the simpler one.
+    Where both are as good the closed form answers: it is the simpler one. refitted: a closed form that was chosen
+    answers as it is fitted on all labelled nodes; `joining` has the measures of before.
     """
     shard, valid = training.shard, training.shard.nodes_of(VALID)
     alone, closed = training.alone.predict(), training.closed_form.predict()
@@ -83,12 +84,13 @@ def freeze_nodes(version: str, training: NodeTrainer) -> ServedNodes:
     joining = Joining(
         NODE_LABELS[name].title, len(valid), _judge(shard, alone, valid), _judge(shard, chosen, valid), answers
     )
+    answering = training.refitted_form if refitted and not by_network else training.closed_form
     return ServedNodes(
         version,
         copy.deepcopy(training.model).requires_grad_(False),
-        probabilities=chosen,
+        probabilities=chosen if by_network else answering.predict(),
         alone=alone,
-        form=form or lay_out_closed_form(training.closed_form),
+        form=form or lay_out_closed_form(answering),
         joining=joining,
         of_known_alone=by_network and form is None,
     )

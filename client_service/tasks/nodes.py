@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from client_service.compilation.nodes import compile_nodes_in_memory, publish_nodes
 from client_service.compiled.publication import SERVING
 from client_service.data.node_files import load_node_shard, save_node_shard
-from client_service.data.node_graphs import TEST, VALID, NodeShard
+from client_service.data.node_graphs import TEST, TRAIN, UNKNOWN, UNLABELLED, VALID, NodeShard
 from client_service.evaluation.metrics import Measures
 from client_service.evaluation.node_measures import ACCURACY, NODE_LABELS, choose_primary, measure_nodes
 from client_service.event_log.log_store import Absorbed
@@ -23,13 +25,14 @@ from client_service.model_store.model_files import ModelHead
 from client_service.model_store.node_models import ServedNodes, freeze_nodes
 from client_service.model_store.refitting import load_model_basis
 from client_service.runtime.interruption import Interrupt
+from client_service.runtime.logs import LOGGER
 from client_service.serving.node_labels import NodeLabels
 from client_service.settings import ClientSettings
 from client_service.sums.node_gram import SummedGram
 from client_service.sums.storage import FOLDER, complete_shard
 from client_service.tasks.page_texts import NODES as NOUNS
 from client_service.tasks.page_texts import try_node
-from client_service.tasks.task import EventIntake, ModelStart, OpenedTask, Reopened, RunContext, Task
+from client_service.tasks.task import EventIntake, ModelStart, OpenedTask, Refitting, Reopened, RunContext, Task
 from client_service.training.node_trainer import NodeTrainer, complete_sizes
 from shared.method.declaration import Counts
 
@@ -98,6 +101,38 @@ def rebuild_training(head: ModelHead, shard: NodeShard, folder: Path, device: to
     return training
 
 
+def label_all(shard: NodeShard) -> NodeShard:
+    """Returns the shard with all labelled nodes for training."""
+    return shard.with_splits(np.where(shard.labels == UNKNOWN, UNLABELLED, TRAIN).astype(np.int8))
+
+
+class NodeRefit:
+    """Refits the kept models of one shard on all of its labelled nodes.
+
+    folder: the folder of models. A network that validation prefers answers as it was trained. The closed form is fitted
+    once for all rounds of a run.
+    """
+
+    def __init__(self, shard: NodeShard, folder: Path, device: torch.device) -> None:
+        self._shard, self._folder, self._device = shard, folder, device
+        self._begun: tuple[tuple[object, ...], NodeTrainer] | None = None
+
+    def __call__(self, head: ModelHead, trained: Mapping[str, torch.Tensor]) -> ServedNodes | None:
+        """Refits the model of a head. trained: the parameters in its file; None where these do not fit."""
+        chosen = (head.method, head.kind, head.basis)
+        if self._begun is None or self._begun[0] != chosen:
+            self._begun = chosen, rebuild_training(head, self._shard, self._folder, self._device)
+        training = self._begun[1]
+        own = dict(training.model.named_parameters())
+        if own.keys() != trained.keys() or any(own[name].shape != value.shape for name, value in trained.items()):
+            LOGGER.warning("model_not_refitted", reason="its parameters do not fit the network")
+            return None
+        with torch.no_grad():
+            for name, value in trained.items():
+                own[name].copy_(value)
+        return freeze_nodes(head.version, training, refitted=True)
+
+
 def summarise_nodes(
     place: RunContext, shard: NodeShard, served: ServedNodes, training: NodeTrainer, interrupt: Interrupt
 ) -> dict[str, Any]:
@@ -154,6 +189,7 @@ NODES = Task(
     try_out=try_node,
     freeze=freeze_nodes,
     summarise=summarise_nodes,
+    refitting=Refitting(everything=label_all, refit=NodeRefit),
     events=EventIntake(
         open=open_nodes,
         hold=hold_node_shard,

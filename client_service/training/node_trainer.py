@@ -19,6 +19,7 @@ from client_service.models.nodes.closed_form import (
     find_own_projection,
     fit_nodes,
     propagated_blocks,
+    refit_nodes,
 )
 from client_service.models.nodes.measures import primary_score
 from client_service.sums.node_directions import require_columns
@@ -72,7 +73,8 @@ class NodeTrainer(NodeNetworkTrainer):
     def fuse_with(self, known: SummedGram) -> None:
         """Adds the sums of all silos, by which the closed form answers from now on."""
         self.summed, self.basis = known, known.digest
-        self.__dict__.pop("closed_form", None)
+        for fitted in ("closed_form", "refitted_form"):
+            self.__dict__.pop(fitted, None)
 
     @property
     def has_network(self) -> bool:
@@ -101,6 +103,16 @@ class NodeTrainer(NodeNetworkTrainer):
         if len(valid) and scores[0] > scores[1] + 1.0 / len(valid):
             return self._fit_with_sums(replace(self.shard, borders=None))
         return with_borders
+
+    @cached_property
+    def refitted_form(self) -> ClosedForm:
+        """Fits the closed form that answers again, on all labelled nodes. Slow.
+
+        Validation has chosen it by training nodes alone, and cannot judge this one.
+        """
+        closed = self.closed_form
+        pooled = None if self.summed is None else self.summed.pool(closed.shard, closed.design)
+        return replace(closed, model=refit_nodes(closed.model, closed.shard, closed.design, pooled))
 
     def _validate(self, closed: ClosedForm) -> float:
         valid = self.shard.nodes_of(VALID)

@@ -201,6 +201,21 @@ def draw_splits(
     return found
 
 
+def draw_stratified_splits(
+    labels: Int64, seed: Sequence[int] | int, shares: tuple[float, float, float]
+) -> NDArray[np.int8]:
+    """Draws TRAIN, VALID and TEST of each class, (n,): one node is for training, the next for validation."""
+    found, rng = np.full(len(labels), UNLABELLED, np.int8), np.random.default_rng(seed)
+    for label in np.unique(labels[labels != UNKNOWN]):
+        own = rng.permutation(np.flatnonzero(labels == label))
+        train = max(1, round(shares[0] * len(own)))
+        ends = train, train + max(1, round(shares[1] * len(own)))
+        found[own] = TEST
+        found[own[: ends[1]]] = VALID
+        found[own[: ends[0]]] = TRAIN
+    return found
+
+
 def divide_graph(
     graph: NodeShard,
     cut: GraphCut,

@@ -6,31 +6,32 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from client_service.data.node_files import save_node_shard
 from client_service.data.node_graphs import TEST, TRAIN, VALID, NodeShard
 from shared.errors import SettingsError
 from shared.message import Message
 from shared.method.settings import validate_settings
-from simulation.graphs.cut import GraphCut, cut_graph, divide_graph, draw_splits
+from simulation.graphs.cut import GraphCut, cut_graph, divide_graph, draw_stratified_splits
 from simulation.graphs.generator import GraphSizes, generate_graph
 from simulation.graphs.read import AS_NAMED, SHARES, GraphOptions, read_graph
 from simulation.partitioning.sources import SUMMARY, USUAL_CLIENTS, Cut, Shards, number_silos
 from simulation.progress import step
 
 RINGS = "rings"
+OWN_SHARES = (0.6, 0.2, 0.2)  # of the labelled nodes of a silo that joins with a graph of its own
 
 
 class GraphRules(Message):
     """Rules of `lpsfed partition --task nodes --rule key=value`."""
 
     official: int | None = Field(None, ge=0, le=99, description="of .npz data, which of the splits that come with them")
-    train: float = Field(SHARES[0], gt=0, lt=1, description="share of a silo's labelled nodes for training")
-    valid: float = Field(SHARES[1], gt=0, lt=1, description="share of them for validation; the others are for test")
+    train: float | None = Field(None, gt=0, lt=1, description="share of a silo's labelled nodes for training")
+    valid: float | None = Field(None, gt=0, lt=1, description="share of them for validation; the others are for test")
     homophily: tuple[float, ...] = Field(
         GraphSizes.homophily, description=f"{RINGS}: of each platform, share of edges to the same label, as .9/.5/.2"
     )
@@ -48,17 +49,20 @@ class GraphRules(Message):
             raise ValueError("expected shares from 0 to 1 with / between them")
         return given
 
-    @field_validator("valid")
-    @classmethod
-    def _leaves_a_test(cls, valid: float, info: Any) -> float:
-        if valid + info.data.get("train", 0.0) >= 1:
+    @model_validator(mode="after")
+    def _leaves_a_test(self) -> Self:
+        if (self.train or 0.0) + (self.valid or 0.0) >= 1:
             raise ValueError("expected train + valid below 1")
-        return valid
+        return self
 
-    @property
-    def shares(self) -> tuple[float, float, float]:
-        """Returns the shares of training, validation and test."""
-        return self.train, self.valid, 1.0 - self.train - self.valid
+    def find_shares(self, usual: tuple[float, float, float]) -> tuple[float, float, float]:
+        """Returns the shares of training, validation and test; what no rule says is divided as usual."""
+        train, valid = self.train, self.valid
+        if train is None:
+            train = usual[0] if valid is None else (1.0 - valid) * usual[0] / (usual[0] + usual[2])
+        if valid is None:
+            valid = (1.0 - train) * usual[1] / (usual[1] + usual[2])
+        return train, valid, 1.0 - train - valid
 
 
 def parse_graph_rules(changes: dict[str, Any]) -> GraphRules:
@@ -96,7 +100,9 @@ def divide_shards(graph: NodeShard, cut: GraphCut, rules: GraphRules, split_seed
     """Builds a shard for each silo; a split that comes with the data is kept."""
     names = [f"client-{number}" for number in number_silos(len(cut.nodes))]
     own = rules.official is not None or brings_split(graph)
-    return divide_graph(graph, cut, split_seed=None if own else split_seed, names=names, shares=rules.shares)
+    return divide_graph(
+        graph, cut, split_seed=None if own else split_seed, names=names, shares=rules.find_shares(SHARES)
+    )
 
 
 def brings_split(graph: NodeShard) -> bool:
@@ -105,10 +111,13 @@ def brings_split(graph: NodeShard) -> bool:
 
 
 def split_own_graph(graph: NodeShard, name: str, rules: GraphRules, seed: int = 0) -> NodeShard:
-    """Builds the shard of a silo's own graph, with a split drawn where none is."""
+    """Builds the shard of a silo's own graph, with a split of each class drawn where none is.
+
+    Nobody compares its figures with published ones, so that most labels are for training.
+    """
     if brings_split(graph):
         return replace(graph, name=name)
-    return replace(graph, name=name, splits=draw_splits(graph.labels, seed, rules.shares))
+    return replace(graph, name=name, splits=draw_stratified_splits(graph.labels, seed, rules.find_shares(OWN_SHARES)))
 
 
 def _summarise(graph: NodeShard, shards: Sequence[NodeShard], cut: GraphCut, number: int) -> dict[str, Any]:

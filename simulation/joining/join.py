@@ -72,6 +72,8 @@ from simulation.sessions.cut import build_session_part
 from simulation.sessions.sessions import Sessions
 
 CALL_SECONDS = 30.0
+REFITTED = ("items", "nodes")
+"""Tasks whose models are fitted again on everything that a silo has."""
 FIRST_PORT = 8801
 FEDERATION_SETTINGS = ("task", "strategy", "secure", "catalogue", "method")
 """Settings that follow from what the federation is."""
@@ -338,7 +340,7 @@ def silo_values(
         **({"aggregator_authority": str(path / AUTHORITY)} if invitation.authority else {}),
         **({"task": federation.task} if federation.task != "items" else {}),
         "strategy": federation.strategy,
-        **({"fit_everything": True} if federation.task == "items" else {}),
+        **({"fit_everything": True} if federation.task in REFITTED else {}),
         **_trust_settings(path, invitation, federation, members),
         **({"catalogue": str(path / CATALOGUE)} if catalogue else {}),
         **({"matches": str(path / MATCHES)} if choices.matches is not None else {}),

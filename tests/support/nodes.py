@@ -70,7 +70,8 @@ def node_silo(folder: Path, shard: NodeShard | None = None, model: str = "node_r
 
 def keep_node_model(settings: ClientSettings) -> ClientSettings:
     """Keeps the closed form of the silo's own nodes, as a finished run without rounds leaves it; the same settings."""
-    place = RunContext(settings.name, "run-1", 0, settings.method, settings.models_directory)
+    everything = settings.fit_everything
+    place = RunContext(settings.name, "run-1", 0, settings.method, settings.models_directory, fit_everything=everything)
     shard = NODES.read(settings)
     run = TrainingRun(place, NODES, shard, NODES.answer(shard), torch.device("cpu"))
     run.begin(Parameters({}), 0)

@@ -6,16 +6,16 @@ that sums of them over silos give the ridge on all silos' training nodes. A logi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, groupby
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data.node_graphs import TRAIN, VALID, NodeShard
+from client_service.data.node_graphs import TRAIN, UNKNOWN, VALID, NodeShard
 from client_service.models.nodes.calibration import UNCALIBRATED, Calibration, calibrate
 from client_service.models.nodes.logistic import fit_logistic, logistic_forms
 from client_service.models.nodes.measures import primary_score
@@ -31,6 +31,7 @@ OWN_WEIGHTS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)  # multiples of a silo's own Gr
 MOST_LOGISTIC_NODES = 5000  # for training, up to which a silo alone tries a logistic regression too
 LEAST_SCALE = 1e-12  # of a column's squares
 ALONE = float("inf")
+LOGISTIC = "logistic "  # before the form of a logistic regression
 TIE_MARGIN = (
     0.1  # over the square root of the validation nodes: candidates whose measure is less below the best are as good
 )
@@ -294,7 +295,8 @@ class NodeComparison:
 class NodeModel:
     """Fitted closed form, as plain arrays.
 
-    weights: of all columns of the design, (D, c), 0 of those that the form does not use.
+    weights: of all columns of the design, (D, c), 0 of those that the form does not use. parts: the candidates whose
+    weighted mean they are, each with its share.
     """
 
     spec: DesignSpec
@@ -302,6 +304,7 @@ class NodeModel:
     choice: NodeChoice
     comparison: NodeComparison | None = None
     calibration: Calibration = UNCALIBRATED
+    parts: tuple[tuple[NodeChoice, float], ...] = ()
 
     @property
     def linear(self) -> Float32:
@@ -330,6 +333,7 @@ class _Candidate:
     score: float
     choice: NodeChoice
     weights: Float64  # (D, c)
+    parts: tuple[tuple[NodeChoice, float], ...] = ()  # whose mean the weights are, each with its share
 
 
 def fit_nodes(
@@ -367,8 +371,36 @@ def fit_nodes(
         ):
             chosen = joined
     comparison = NodeComparison(alone.score, together, len(valid))
-    model = NodeModel(spec, chosen.weights.astype(np.float32), chosen.choice, comparison)
+    model = NodeModel(spec, chosen.weights.astype(np.float32), chosen.choice, comparison, parts=chosen.parts)
     return replace(model, calibration=calibrate(model.scores(design[valid]), shard.labels[valid]))
+
+
+def refit_nodes(model: NodeModel, shard: NodeShard, design: Float32, pooled: NodeGram | None = None) -> NodeModel:
+    """Fits a chosen model again on all labelled nodes of the silo.
+
+    pooled: as in `fit_nodes`, of training nodes. Form, strength, own share and calibration stay as chosen.
+    """
+    known, train = np.flatnonzero(shard.labels != UNKNOWN), shard.splits == TRAIN
+    labels, classes = shard.labels, len(shard.classes)
+    whole = count_gram(design[known], labels[known], classes)
+    held = known[~train[known]]
+    more = count_gram(design[held], labels[held], classes)
+    weights = np.zeros((model.spec.width, classes))
+    ordered = sorted(model.parts, key=lambda part: (part[0].form, part[0].own))
+    for (form, own), parts in groupby(ordered, key=lambda part: (part[0].form, part[0].own)):
+        columns = model.spec.forms[form.removeprefix(LOGISTIC)]
+        shares = {choice.strength: share for choice, share in parts}
+        if form.startswith(LOGISTIC):
+            solved: Iterable[tuple[float, Float64]] = fit_logistic(
+                design[known][:, columns].astype(np.float64), labels[known], classes
+            )
+        else:
+            gram = whole if own == ALONE or pooled is None else pooled + more + whole.weigh(own)
+            ridge = decompose_ridge(gram.select_columns(columns))
+            solved = ((strength, ridge.solve(strength)) for strength in shares)
+        for strength, found in solved:
+            weights[columns] += shares.get(strength, 0.0) * found
+    return replace(model, weights=weights.astype(np.float32))
 
 
 def _contradicts(weights: Float64, rows: Float32, labels: Int64) -> bool:
@@ -393,7 +425,7 @@ def _logistic_candidates(shard: NodeShard, design: Float32, spec: DesignSpec) ->
             weights = np.zeros((spec.width, classes))
             weights[columns] = solved
             score = primary_score(design[valid].astype(np.float64) @ weights, labels[valid], classes)
-            yield _Candidate(score, NodeChoice(f"logistic {form}", strength, ALONE), weights), -strength
+            yield _Candidate(score, NodeChoice(f"{LOGISTIC}{form}", strength, ALONE), weights), -strength
 
 
 def _candidates(
@@ -426,11 +458,13 @@ def _choose(shard: NodeShard, design: Float32, candidates: list[tuple[_Candidate
     usual = min((one for one in candidates if one[0].choice.own == first), key=lambda one: one[1])[0]
     best = max((one for one, _ in candidates), key=lambda one: one.score)
     if best.score == float("-inf"):
-        return replace(usual, score=float("nan"))
+        return replace(usual, score=float("nan"), parts=((usual.choice, 1.0),))
     least = best.score - TIE_MARGIN / len(valid) ** 0.5
-    near = [one.weights for one, _ in candidates if one.score >= least]
+    near = [one for one, _ in candidates if one.score >= least]
     usual_nodes = USUAL_NODES_ALONE if first == ALONE else USUAL_NODES
     share = usual_nodes / (usual_nodes + len(valid))
-    weights = (1.0 - share) * np.mean(near, axis=0) + share * usual.weights
+    weights = (1.0 - share) * np.mean([one.weights for one in near], axis=0) + share * usual.weights
     score = primary_score(design[valid].astype(np.float64) @ weights, labels, classes)
-    return _Candidate(score, replace(best.choice, count=len(near)), weights)
+    shares = {one.choice: (1.0 - share) / len(near) for one in near}
+    shares[usual.choice] = shares.get(usual.choice, 0.0) + share
+    return _Candidate(score, replace(best.choice, count=len(near)), weights, tuple(shares.items()))

@@ -27,6 +27,7 @@ QUICK = {
     " --strategies fedmf --servers none",
     "benchmarks.fedga.silos": "{clicks} --clients 2 --rounds 1 --methods fedavg --set width=8",
     "benchmarks.fedga.sums": "{clicks} --clients 2 --least 1 --rounds 1 --most 40",
+    "benchmarks.node_splits": "--silos 2 --accounts 60 --seeds 1",
     "benchmarks.privacy.noised_basis": "--data {folder} --name ratings.csv --silos 2 --epsilons 3",
     "benchmarks.refitted": "--data {folder} --name ratings.csv --silos 1",
     "benchmarks.sparse.mixtures": "--data {folder} --name ratings.csv --silos 3 --cut random",

@@ -78,6 +78,7 @@ NOT_YET: frozenset[str] = frozenset(
         "benchmarks/fedutr",
         "benchmarks/guard",
         "benchmarks/harness",
+        "benchmarks/node_splits",
         "benchmarks/nodes",
         "benchmarks/peers",
         "benchmarks/privacy",

@@ -81,6 +81,10 @@ def test_every_node_of_an_odd_graph_has_probabilities(name: str) -> None:
         assert all(np.isfinite(value) for value in judge(shard, served, NEVER).values.values())
     compare_nodes(shard, served).model_dump_json()
     describe_graph(shard, served).model_dump_json()
+    refitted = freeze_nodes("run-1.0", training, refitted=True)
+    assert np.allclose(refitted.probabilities.sum(1), 1.0) and refitted.joining == served.joining
+    answers.served = refitted
+    assert all(np.isfinite(list(one.probabilities.values())).all() for one in answers.answer(asked).results)
 
 
 def test_a_shard_of_other_sizes_than_all_silos_share_is_refused() -> None:

@@ -14,7 +14,15 @@ from scipy import sparse
 from client_service.data.foreign_edges import build_foreign_edges
 from client_service.data.node_graphs import TEST, TRAIN, UNKNOWN, UNLABELLED, VALID, NodeShard, build_adjacency
 from shared.errors import SettingsError
-from simulation.graphs.cut import CUTS, cut_graph, divide_graph, draw_splits, share_kept, take_nodes
+from simulation.graphs.cut import (
+    CUTS,
+    cut_graph,
+    divide_graph,
+    draw_splits,
+    draw_stratified_splits,
+    share_kept,
+    take_nodes,
+)
 
 METIS = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="pymetis is an extra")
 
@@ -98,6 +106,21 @@ def test_splits_are_drawn_of_labelled_nodes_alone() -> None:
     assert {TRAIN, UNLABELLED} == {int(split) for shard in own for split in shard.splits}
     drawn = divide_graph(graph, cut_graph(graph, 2, 0, "growth"), split_seed=5)
     assert {TRAIN, VALID, TEST} <= {int(split) for split in drawn[0].splits}
+
+
+def test_a_stratified_draw_has_each_class_for_training_first_and_then_for_validation() -> None:
+    shares = (0.6, 0.2, 0.2)
+    labels = np.repeat([UNKNOWN, 0, 1], [10, 100, 15])
+    found = draw_stratified_splits(labels, 3, shares)
+    assert np.bincount(found[labels == 0]).tolist() == [60, 20, 20]
+    assert np.bincount(found[labels == 1]).tolist() == [9, 3, 3]
+    assert (found[labels == UNKNOWN] == UNLABELLED).all()
+    assert found.tolist() == draw_stratified_splits(labels, 3, shares).tolist()
+    assert found.tolist() != draw_stratified_splits(labels, 4, shares).tolist()
+    few = {1: [1], 2: [1, 1], 3: [2, 1], 4: [2, 1, 1], 5: [3, 1, 1]}
+    for count, expected in few.items():
+        assert np.bincount(draw_stratified_splits(np.zeros(count, np.int64), 0, shares)).tolist() == expected
+    assert draw_stratified_splits(np.array([UNKNOWN]), 0, shares).tolist() == [UNLABELLED]
 
 
 def test_without_pymetis_growth_is_usual_and_metis_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,8 +122,37 @@ def test_one_silo_s_graph_is_split_where_its_data_are_not() -> None:
     shard = make_platforms()[0]
     assert split_own_graph(shard, "bank", parse_graph_rules({})).splits.tolist() == shard.splits.tolist()
     whole = shard.with_splits(np.where(shard.labels == UNKNOWN, UNLABELLED, TRAIN).astype(np.int8))
-    found = split_own_graph(whole, "bank", parse_graph_rules({"train": ".6", "valid": ".2"}))
-    assert found.name == "bank" and len(found.nodes_of(TRAIN)) > 2 * len(found.nodes_of(VALID)) > 0
+    known = int((whole.labels != UNKNOWN).sum())
+    for rules, shares in (
+        ({}, (0.6, 0.2, 0.2)),
+        ({"train": ".5"}, (0.5, 0.25, 0.25)),
+        ({"valid": ".4"}, (0.45, 0.4, 0.15)),
+        ({"train": ".2", "valid": ".3"}, (0.2, 0.3, 0.5)),
+    ):
+        found = split_own_graph(whole, "bank", parse_graph_rules(rules))
+        assert found.name == "bank"
+        for split, share in zip((TRAIN, VALID, TEST), shares, strict=True):
+            assert abs(len(found.nodes_of(split)) - share * known) <= 2, rules
+    with pytest.raises(SettingsError, match="train \\+ valid below 1"):
+        parse_graph_rules({"train": ".6", "valid": ".4"})
+
+
+@pytest.mark.parametrize(
+    ("labels", "train", "valid"),
+    [([0, 0, 0, 0, 0, 0, 0, 1, 1, 1], 6, 2), ([0, 0, 1], 2, 1), ([1], 1, 0), ([0] * 9, 5, 2)],
+)
+def test_few_labels_are_for_training_first(labels: list[int], train: int, valid: int) -> None:
+    """Of ten labels, of three, of one, and of one class: each class that can be is for training and for validation."""
+    shard = make_platforms()[0]
+    known = np.full(len(shard.labels), UNKNOWN)
+    known[: len(labels)] = labels
+    found = split_own_graph(
+        replace(shard, labels=known, splits=np.where(known == UNKNOWN, UNLABELLED, TRAIN).astype(np.int8)),
+        "bank",
+        parse_graph_rules({}),
+    )
+    assert (len(found.nodes_of(TRAIN)), len(found.nodes_of(VALID))) == (train, valid)
+    assert set(found.labels[found.nodes_of(TRAIN)]) == set(labels)
 
 
 def test_a_silo_takes_the_columns_that_all_silos_share() -> None:

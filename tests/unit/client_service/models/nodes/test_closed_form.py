@@ -12,10 +12,12 @@ from client_service.data.node_graphs import TEST, TRAIN, UNKNOWN, UNLABELLED, VA
 from client_service.models.nodes.closed_form import (
     ALONE,
     DesignSpec,
+    NodeChoice,
     count_gram,
     find_own_projection,
     fit_nodes,
     make_design,
+    refit_nodes,
     solve_ridge,
 )
 from client_service.models.nodes.measures import accuracy, primary_score
@@ -123,6 +125,32 @@ def test_joining_helps_a_silo_of_few_labels_and_says_by_how_much() -> None:
             - accuracy(alone.scores(design[rows]), shard.labels[rows])
         )
     assert np.mean(gains) > 0
+
+
+def test_a_refitted_model_has_what_was_chosen_and_every_label() -> None:
+    """Where no node is held out it is the same model; else each candidate is solved again, by all labelled nodes."""
+    for classes, logistic in ((3, False), (2, True)):
+        shard = drawn_shard(200, classes=classes)
+        design, train = make_design(shard, SPEC), shard.nodes_of(TRAIN)
+        own = count_gram(design[train], shard.labels[train], classes)
+        other = drawn_shard(200, classes=classes, seed=9)
+        pooled = own + count_gram(make_design(other, SPEC), other.labels, classes)
+        for sums in (None, pooled):
+            model = fit_nodes(shard, design, SPEC, sums, logistic=logistic)
+            assert abs(sum(share for _, share in model.parts) - 1.0) < 1e-9
+            only = replace(shard, labels=np.where(shard.splits == TRAIN, shard.labels, UNKNOWN))
+            assert np.allclose(refit_nodes(model, only, design, sums).weights, model.weights, atol=1e-4)
+            whole = refit_nodes(model, shard, design, sums)
+            assert whole.calibration == model.calibration and whole.choice == model.choice
+            assert np.abs(whole.weights - model.weights).max() > 1e-3
+    parts = ((NodeChoice("linear1", 0.1, 3.0), 0.25), (NodeChoice("linear0", 1.0, 0.0), 0.75))
+    found = refit_nodes(replace(model, parts=parts), shard, design, pooled)
+    every = count_gram(design, shard.labels, 2)
+    expected = np.zeros((SPEC.width, 2))
+    for choice, share in parts:
+        gram = (pooled + own.weigh(-1.0) + every.weigh(1.0 + choice.own)).select_columns(SPEC.forms[choice.form])
+        expected[SPEC.forms[choice.form]] += share * solve_ridge(gram, [choice.strength])[0]
+    assert np.allclose(found.weights, expected, atol=1e-5)
 
 
 def test_a_silo_that_others_would_harm_stays_alone() -> None:
