@@ -24,12 +24,10 @@ from shared.protocol.secure.messages import FEWEST_CLIENTS
 from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation, learnt_task, require_mean
-from shared.sums import find_part, find_sum, list_sums, makes_models
+from shared.sums import SUMS, find_part, find_sum, list_sums, makes_models
 from shared.sums.common_items import ITEMS
 from shared.sums.content import CONTENT, CONTENT_SUM
 from shared.sums.item_basis import USUAL_EXACT, USUAL_PLACES, USUAL_WORDS, choose_basis
-from shared.sums.node_gram import NODE_GRAM
-from shared.sums.transitions import TRANSITIONS
 from shared.timeouts import LONGEST_BODY_SECONDS, SIGNATURE_SECONDS, require_time_for_a_body
 from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import EnvironmentSettings, read_settings
@@ -343,14 +341,14 @@ class AggregatorSettings(Listening, EnvironmentSettings):
 def _with_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodSettings:
     """Completes the settings by the sums that are shared; alone: nothing is trained.
 
-    With a list of items its length chooses the kind, unless the settings say one; visits have transitions, and nodes
-    Gram sums. Without one
-    the silos sum the list of their common items first, and each kind that this list may choose is declared. How
-    features of items go together is summed too, unless sums.content.kind is off.
+    A task with a usual sum (`Sum.usual_of`), such as visits and nodes, has that one. Of users, the length of the list
+    of items chooses the kind, unless the settings say one; without a list the silos sum the list of their common items
+    first, and each kind that this list may choose is declared. How features of items go together is summed too, unless
+    sums.content.kind is off.
     ValueError for what cannot be summed.
     """
     task = learnt_task(build_strategy(strategy, method), method)
-    of_visits, of_nodes = task == "sessions", task == "nodes"
+    usual = next((one for one in SUMS.values() if one.usual_of == task), None)
     if alone and strategy != (fitting := "lpsfed" if task == "items" else "local"):
         raise ValueError(f"share: expected both, or the strategy {fitting}, with strategy = {strategy!r}, got sums")
     changes: dict[str, Any] = {"strategy": {**method.strategy, "train": False, "send": False}} if alone else {}
@@ -358,17 +356,17 @@ def _with_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodS
         if method.strategy.get(name, needed) not in (needed, str(needed).lower()):
             raise ValueError(f"share: expected both with strategy.{name} = {method.strategy[name]!r}, got sums")
     noised = method.basis.epsilon is not None
-    if of_nodes:
-        changes["basis"] = method.basis.model_copy(update={"kind": NODE_GRAM.name})
+    if usual is not None and not usual.listed:
+        changes["basis"] = method.basis.model_copy(update={"kind": usual.name})
     elif method.catalogue == 0:
-        if noised or of_visits:
+        if noised or usual is not None:
             raise ValueError(f"share: {WITHOUT_LIST}")
         changes |= {"basis": BasisSettings(), "sums": dict(method.sums) | _sums_over_list(method.basis)}
     elif method.basis.kind == "off":
         chosen = {"kind": "exact"} if noised else choose_basis(method.catalogue)[0]
-        chosen = {"kind": TRANSITIONS.name} if of_visits else chosen
+        chosen = chosen if usual is None else {"kind": usual.name}
         changes["basis"] = method.basis.model_copy(update=chosen)
-    if task == "items" and not noised:  # content sums have no noise, and visits and nodes no titles
+    if usual is None and not noised:  # content sums have no noise, and visits and nodes no titles
         changes["sums"] = {CONTENT: BasisSettings(kind=CONTENT_SUM.name)} | changes.get("sums", dict(method.sums))
     try:
         return validate_settings(MethodSettings, method.model_copy(update=changes).model_dump())

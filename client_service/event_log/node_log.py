@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from client_service.compiled.nodes import CompiledNodes
 from client_service.data.files import current_file
 from client_service.event_log.messages import ErasedNodeOut, NodeEventIn, NodesIn, NodesOut
 from client_service.event_log.node_overlay import NodeOverlay
@@ -22,8 +21,9 @@ HEAD = "shard.json"
 class NodeLog(SiloLog[NodeStore, NodeOverlay]):
     """Event log of nodes, edges and labels."""
 
-    def __init__(self, store: NodeStore, overlay: NodeOverlay, nodes: CompiledNodes, folder: Path) -> None:
+    def __init__(self, store: NodeStore, overlay: NodeOverlay, folder: Path) -> None:
         super().__init__(store, overlay, folder, states_other_nodes)
+        nodes = overlay.nodes
         self._names, self._classes = nodes.feature_names, frozenset(nodes.head.classes)
         self._batches = RequestBatcher(self._take_all, MOST_TOGETHER)
 
@@ -89,8 +89,8 @@ def open_node_store(settings: LogSettings) -> NodeStore:
     return NodeStore(settings.state_directory, most=settings.most_interactions)
 
 
-def open_node_log(settings: LogSettings, overlay: NodeOverlay, nodes: CompiledNodes) -> NodeLog:
+def open_node_log(settings: LogSettings, overlay: NodeOverlay) -> NodeLog:
     """Opens the event log, which the overlay follows from then on."""
     store = open_node_store(settings)
     overlay.attach_store(store)
-    return NodeLog(store, overlay, nodes, settings.shard)
+    return NodeLog(store, overlay, settings.shard)

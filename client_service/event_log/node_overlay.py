@@ -85,6 +85,11 @@ class NodeOverlay:
             self.attach_store(store)
 
     @property
+    def nodes(self) -> CompiledNodes:
+        """Returns the graph that the overlay changes."""
+        return self._nodes
+
+    @property
     def shard_digest(self) -> str:
         """Returns the digest of the shard that the overlay changes."""
         return self._nodes.digest

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +15,8 @@ from pydantic import SecretStr
 
 from client_service.compiled.arrays import release_pages
 from client_service.compiled.publication import SERVING, Publication, read_publication
-from client_service.event_log.node_log import open_node_log
-from client_service.event_log.service import SiloLog, open_log
+from client_service.event_log.registry import EVENT_LOGS
+from client_service.event_log.service import SiloLog
 from client_service.http.answer_service import AnswerService
 from client_service.http.authentication import CallerKeys
 from client_service.http.trainer_proxy import TrainerProxy
@@ -26,9 +25,9 @@ from client_service.runtime.logs import LOGGER
 from client_service.runtime.memory import mapped_memory, return_free_memory
 from client_service.runtime.trainer_process import ChildProcess, find_socket
 from client_service.serving.model_server import ModelServer
-from client_service.serving.next_items import NextItems, open_next_items
-from client_service.serving.node_labels import NodeLabels, open_node_labels
-from client_service.serving.recommender import Recommender, open_recommender
+from client_service.serving.next_items import open_next_items
+from client_service.serving.node_labels import open_node_labels
+from client_service.serving.recommender import open_recommender
 from shared.errors import DataError, UnavailableError
 from shared.web.health import TrainerStanding
 from shared.web.listening import Listening
@@ -78,6 +77,14 @@ class ServerSettings(Listening):
     def cautions(self) -> list[str]:
         """Lists warnings that the operator should read before others call."""
         return list(self.cautions_told)
+
+
+OPEN_ANSWERS: dict[str, Callable[[Path, Publication, ServerSettings], ModelServer]] = {
+    "items": lambda serving, published, settings: open_recommender(serving, published, settings.least_rating),
+    "sessions": lambda serving, published, _: open_next_items(serving, published),
+    "nodes": lambda serving, published, _: open_node_labels(serving, published),
+}
+"""By task: opens what answers from the folder of published files. DataError for a damaged folder."""
 
 
 class Server(AnswerService):
@@ -167,7 +174,7 @@ class Server(AnswerService):
         The trainer may remove a folder while it is opened here. The next look tries an unreadable publication again.
         """
         try:
-            if isinstance(self._answers, Recommender):
+            if self._answers is not None:
                 self._answers.drop_fallback()
             found = read_publication(self._serving)
             if found is None or found == self._published:
@@ -191,31 +198,22 @@ class Server(AnswerService):
         """
         before = self._answers
         if before is not None and self._published is not None and found.shard == self._published.shard:
-            if isinstance(before, NextItems | NodeLabels):
-                return before.take_up(self._serving, found)
-            assert isinstance(before, Recommender)
-            other = before.with_model(self._serving, found)
-            other.set_fallback(before)
-            self._answers = other
+            self._replace_answers(before.with_model(self._serving, found), before)
             return
-        if found.task == "sessions":
-            self._answers = open_next_items(self._serving, found)
-            return
-        if found.task == "nodes":
-            labels = open_node_labels(self._serving, found)
-            return self._follow_with(labels, labels.overlay, partial(open_node_log, nodes=labels.nodes))
-        new = open_recommender(self._serving, found, self.settings.least_rating)
-        if isinstance(before, Recommender):
-            new.set_fallback(before)
-        self._follow_with(new, new.overlay, open_log)
-
-    def _follow_with(self, new: ModelServer, overlay: Any, open_one: Callable[..., SiloLog[Any, Any]]) -> None:
-        """Lets new answers follow the log, and answer."""
-        if self._feedback is None:
-            self._feedback = open_one(self.settings, overlay)
-            self._answers = new
+        new = OPEN_ANSWERS[found.task](self._serving, found, self.settings)
+        kind = EVENT_LOGS.get(found.task)
+        if kind is None:
+            self._replace_answers(new, before)
+        elif self._feedback is None:
+            self._feedback = kind.open_log(self.settings, new.overlay)
+            self._replace_answers(new, before)
         else:
-            self._feedback.move_to(overlay, lambda: setattr(self, "_answers", new))
+            self._feedback.move_to(new.overlay, lambda: self._replace_answers(new, before))
+
+    def _replace_answers(self, new: ModelServer, before: ModelServer | None) -> None:
+        if before is not None and before is not new:
+            new.set_fallback(before)
+        self._answers = new
 
     @property
     def hindrance(self) -> str | None:

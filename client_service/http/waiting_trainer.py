@@ -22,8 +22,7 @@ import anyio
 from client_service.boundary.ledger import LEDGER
 from client_service.boundary.ledger_heads import HeadedLedger, LedgerHeads
 from client_service.event_log.log_store import LogStore
-from client_service.event_log.node_log import open_node_store
-from client_service.event_log.service import open_store
+from client_service.event_log.registry import EVENT_LOGS
 from client_service.federation.run_poll import AgentStatus, RunPoll, make_transport, open_link
 from client_service.metrics import ClientMetrics, CountedSeries
 from client_service.refresh.scheduler import RefreshScheduler, SchedulerState
@@ -162,7 +161,7 @@ class WaitingTrainer:
         jobs: list[Coroutine[Any, Any, None]] = []
         store = None
         if handover.refresh is not None and handover.least_rating is not None:
-            store = open_node_store(settings) if settings.task == "nodes" else open_store(settings)
+            store = EVENT_LOGS[settings.task].open_store(settings)
             log = _WatchedLog(store, handover.least_rating)
             self._scheduler = RefreshScheduler(settings, log, self._begin_refresh, handover.refresh)
             jobs.append(self._scheduler.follow())

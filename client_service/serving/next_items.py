@@ -92,13 +92,14 @@ class NextItems(ModelServer):
     def served(self, model: Any) -> None:
         self._served = model if model is None or self._take_up is None else self._take_up(model)
 
-    def take_up(self, serving: Path, published: Publication) -> None:
+    def with_model(self, serving: Path, published: Publication) -> NextItems:
         """Replaces the model by another published one of the same visits.
 
         Raises DataError for a damaged folder, or one of other visits.
         """
         folder = published.model
         self._served = None if folder is None else open_next_model(serving / folder, self._sessions)
+        return self
 
     @property
     def shown_items(self) -> int:
@@ -214,5 +215,4 @@ def open_next_items(serving: Path, published: Publication) -> NextItems:
     """
     sessions = open_sessions(serving / published.shard)
     found = NextItems(sessions)
-    found.take_up(serving, published)
-    return found
+    return found.with_model(serving, published)

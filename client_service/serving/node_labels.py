@@ -71,6 +71,7 @@ class NodeLabels(ModelServer):
     """
 
     score_meaning = LABEL_SCORE
+    overlay: NodeOverlay
 
     def __init__(self, nodes: CompiledNodes, take_up: Callable[[Any], CompiledNodeModel] | None = None) -> None:
         """Opens answers about nodes, without a model yet.
@@ -91,13 +92,14 @@ class NodeLabels(ModelServer):
     def served(self, model: Any) -> None:
         self._served = model if model is None or self._take_up is None else self._take_up(model)
 
-    def take_up(self, serving: Path, published: Publication) -> None:
+    def with_model(self, serving: Path, published: Publication) -> NodeLabels:
         """Replaces the model by another published one of the same graph.
 
         Raises DataError for a damaged folder, or one of another graph.
         """
         folder = published.model
         self._served = None if folder is None else open_node_model(serving / folder, self._nodes)
+        return self
 
     @property
     def known_users(self) -> int:
@@ -332,5 +334,4 @@ def open_node_labels(serving: Path, published: Publication) -> NodeLabels:
     Raises DataError for a damaged folder, or one that is not of the published graph.
     """
     found = NodeLabels(open_nodes(serving / published.shard))
-    found.take_up(serving, published)
-    return found
+    return found.with_model(serving, published)

@@ -72,6 +72,7 @@ class Recommender(ModelServer):
     """
 
     score_meaning = SCORE
+    overlay: Overlay
 
     def __init__(
         self,
@@ -106,12 +107,14 @@ class Recommender(ModelServer):
         model = None if published.model is None else open_model(serving / published.model, self._shard)
         return Recommender(self._shard, self.overlay, model)
 
-    def set_fallback(self, before: Recommender) -> None:
+    def set_fallback(self, before: ModelServer) -> None:
         """Lets the recommender before this one answer known users whose lists are not filled yet.
 
         Ranking for each of them would take a hundred times as long as a look-up, for as long as the lists are filled. A
         recommender whose shard has an erased user is dropped at once: what is kept of him ends with a refresh.
         """
+        if not isinstance(before, Recommender):
+            return
         before.overlay.follow()
         older, before._fallback = before._fallback, None
         if self.model is None or self.lists_share == 1.0 or before.overlay.has_erased:

@@ -152,7 +152,7 @@ def answer_nodes(shard: NodeShard, serving: Path | None = None) -> NodeLabels:
 def open_nodes(settings: ClientSettings, shard: NodeShard) -> OpenedTask:
     """Opens the answers beside the models, and the event log."""
     answers = answer_nodes(shard, settings.state_directory / SERVING)
-    return OpenedTask(answers, open_node_log(settings, answers.overlay, answers.nodes))
+    return OpenedTask(answers, open_node_log(settings, answers.overlay))
 
 
 def merge_events(settings: ClientSettings, shard: NodeShard, store: NodeStore) -> Absorbed[NodeShard]:

@@ -98,6 +98,7 @@ NODE_GRAM = Sum(
     ),
     listed=False,
     over=find_directions_part,
+    usual_of="nodes",
     row="column of features",
     reason="how features of nodes go together, and with labels, because silos hold graphs of nodes",
     words={

@@ -91,7 +91,8 @@ class Sum:
     it is counted over, such as the directions of nodes' features. listed: is it over a list of items, which all silos
     have or have summed? reason: what it tells and why it is summed, where a federation's data alone choose it.
     row: what a row of the first array of its statistics is, in words; "": nothing that anybody counts. replaces_basis:
-    do silos make models of it alone where no basis is summed? keeps_members: must the members of a run's first sum be
+    do silos make models of it alone where no basis is summed? usual_of: the task of which a federation that shares sums
+    sums it, unless the settings choose another; "": of none. keeps_members: must the members of a run's first sum be
     in all of its sums?
     """
 
@@ -113,6 +114,7 @@ class Sum:
     reason: str = ""
     row: str = "item of the catalogue"
     replaces_basis: bool = False
+    usual_of: str = ""
     keeps_members: bool = False
     words: Mapping[str, str] = field(default_factory=dict)
     learnt: Callable[[BasisSettings], str] = describe_sum_alone

@@ -101,6 +101,7 @@ TRANSITIONS = Sum(
     own_names=frozenset({VISITS, COUNTS, SKETCH}),
     sizes=transition_sizes,
     hand_out=hide_rare_transitions,
+    usual_of="sessions",
     reason="what visits of all silos have clicked after what, because silos hold visits",
     words={
         VISITS: "how many of its visits have each item",

@@ -23,6 +23,7 @@ from client_service.compiled.arrays import read_folder_head
 from client_service.compiled.model import CompiledModelHead, map_lists
 from client_service.compiled.publication import CURRENT, HEAD, SERVING, read_publication
 from client_service.data.interaction_files import change_shard, load_shard
+from client_service.event_log.registry import EventLogKind
 from client_service.event_log.shard_update import erase_users
 from client_service.http import server
 from client_service.http.server_app import create_server
@@ -131,7 +132,7 @@ async def test_a_server_that_cannot_open_the_log_says_so_and_not_that_files_are_
     def refuse(*_: Any) -> None:
         raise UnavailableError(held)
 
-    monkeypatch.setattr(server, "open_log", refuse)
+    monkeypatch.setitem(server.EVENT_LOGS, "items", EventLogKind(refuse, refuse))
     async with asking(served) as http:
         answer = await http.get("/health/ready")
         assert (answer.status_code, answer.json()["detail"]) == (503, held)

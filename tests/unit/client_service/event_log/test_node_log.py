@@ -38,7 +38,7 @@ class GivenSilo:
         save_node_shard(folder / "shard", shard)
         self.store = NodeStore(folder)
         self.answers = self.open(shard)
-        self.log = NodeLog(self.store, self.answers.overlay, self.answers.nodes, folder / "shard")
+        self.log = NodeLog(self.store, self.answers.overlay, folder / "shard")
 
     def open(self, shard: NodeShard) -> NodeLabels:
         answers = NodeLabels(*compile_nodes_in_memory(shard))
