@@ -6,7 +6,7 @@ NAME = "lpsfed"
 
 
 def version_line() -> str:
-    """Name and version of the installed package; of a checkout that is not installed, that it is none."""
+    """Returns name and version of the installed package, or says that it is not installed."""
     try:
         return f"{NAME} {version(NAME)}"
     except PackageNotFoundError:

@@ -1,4 +1,7 @@
-"""The command `lpsfed`, as the package installs it: it answers `--version`, and says which extra is not installed."""
+"""Entry point of the installed command `lpsfed`.
+
+It answers `--version` without importing anything else, and names the missing extra of pip.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ OWN_PACKAGES = {"aggregator_service", "audit", "client_service", "lpsfed", "shar
 
 
 def main() -> None:
-    """Entry point. It imports no other package before `--version` is answered, and none where one is missing."""
+    """Runs the command line.
+
+    Imports no other package before `--version` is answered, so that it works where a dependency is missing.
+    """
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(version_line() + "\n")
         return
@@ -23,7 +29,10 @@ def main() -> None:
 
 
 def _describe_missing(error: ModuleNotFoundError) -> str:
-    """One line for a package that an extra brings. A module of our own that is missing is a fault, and raised."""
+    """Returns one line that names the extra which brings a missing package.
+
+    Raises the error itself where the missing module is one of LPSFed's own.
+    """
     if (error.name or "").partition(".")[0] in OWN_PACKAGES:
         raise error
     reason = str(error)[:1].lower() + str(error)[1:]

@@ -1,4 +1,4 @@
-"""One command -> a federation of real processes: trained, measured, and answering; and the end of those that go on."""
+"""`lpsfed demo`: runs a federation of real processes, and stops demos that still run."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ STOP_SECONDS, POLL_SECONDS = 20.0, 0.1
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo ends with. `key_file` holds the key for `url`, `page_key_file` the key for the silos' pages, and
-    `token_file` the one for the aggregator's; `places`: where all of them answer.
+    """Result of a demo.
 
-    answer: what the silo says to the example that lies at `url`. ways: what each silo has alone, in the strict boundary
-    and, where the experiment has one, with the sums. shops: what each silo gains by its own test items. new: an item
-    that nobody has, in a list; None where no list has one.
+    report: of the experiment. ways: what each silo has alone, in the strict boundary and, where the experiment sums,
+    with sums. ledgers: by silo. url: of the example request; example: that request; answer: what the silo answers.
+    key_file: key for `url`; page_key_file: for the silos' pages; token_file: for the aggregator. places: addresses of
+    all services. shops: gain of each silo on its own test items. new: an item without interactions in a list, or
+    None.
     """
 
     report: dict[str, Any]
@@ -56,9 +57,9 @@ class DemoResult:
 
 @dataclass(frozen=True)
 class NewItemExample:
-    """A new item in the last place of a list.
+    """Item without interactions in the last place of a list.
 
-    place: from 1 on. because: titles of the user's own items that speak for it most.
+    place: from 1 on. because: titles of the user's own items that count most for it.
     """
 
     url: str
@@ -70,7 +71,7 @@ class NewItemExample:
 
     @property
     def line(self) -> str:
-        """Describes it in a sentence."""
+        """Description in one sentence."""
         like = f", for its text is like that of {', '.join(self.because)}" if self.because else ""
         kept = f"Place {self.place} of the list of {self.user} is kept for an item that nobody has bought yet"
         return f"{kept}: {self.item}, {self.title}{like}."
@@ -79,11 +80,11 @@ class NewItemExample:
 def run_demonstration(
     experiment: Experiment, places: Addresses, *, edges_kept: float | None, shown: bool, root: Path, keep: bool = False
 ) -> DemoResult:
-    """Start the services, train in the strict boundary, unless sums alone are sent, and then, where there is one, with
-    the common basis; report, and ask for one recommendation.
+    """Starts the services, trains, reports and asks for one recommendation.
 
-    The processes are recorded in `root`, the demos' folder, and in the user's list of demos. `keep`: leave the services
-    running. Whatever else ends this process, by SIGKILL too, ends them.
+    It trains in the strict boundary, unless sums alone are sent, and then with the common basis, where there is one.
+    The processes are recorded in `root`, the demos' folder, and in the user's list of demos. keep: leave the services
+    running. However else this process ends, by SIGKILL too, the services end with it.
     """
     from shared.sums import list_sums
     from simulation.engines.study import run_study
@@ -132,7 +133,7 @@ def _find_new_item(experiment: Experiment, places: Addresses) -> NewItemExample 
 async def _conduct_over_loopback(
     experiment: Experiment, places: Addresses, children: Children, observe: Observe
 ) -> list[Outcome]:
-    """The outcome of each training run."""
+    """Runs each training run over the services and returns its outcome."""
     from shared.strategies import build_strategy
     from shared.sums import list_sums
     from simulation.experiments.federation import Outcome, conduct_run
@@ -193,8 +194,7 @@ def _ask_json(url: str, key: str, body: dict[str, Any] | None) -> dict[str, Any]
 
 
 def _write_keys(experiment: Experiment) -> tuple[Path, Path, Path]:
-    """The keys of the clients' APIs, the application's and the operator's, and the aggregator's token, each in a file
-    for its owner alone."""
+    """Writes the keys of application and operator and the aggregator's token for their owner alone."""
     application, operator, token = (experiment.folder / name for name in ("application.key", "operator.key", TOKEN))
     write_new(application, experiment.application_key.encode("ascii"), PRIVATE)
     write_new(operator, experiment.operator_key.encode("ascii"), PRIVATE)
@@ -203,7 +203,7 @@ def _write_keys(experiment: Experiment) -> tuple[Path, Path, Path]:
 
 
 def _read_ledger(url: str, key: str) -> list[dict[str, Any]]:
-    """All entries of a client's ledger, page by page."""
+    """Reads all entries of a client's ledger, page by page."""
     entries: list[dict[str, Any]] = []
     while True:
         page = _fetch_json(f"{url}/v1/ledger", key, after=len(entries), limit=1000)
@@ -214,7 +214,7 @@ def _read_ledger(url: str, key: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def _exit_at_sigterm() -> Iterator[None]:
-    """SIGTERM ends what is within in order, as Ctrl-C does."""
+    """Ends the block in order at SIGTERM, as Ctrl-C does."""
 
     def leave(number: int, frame: object) -> None:
         del frame
@@ -229,7 +229,7 @@ def _exit_at_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _record_services(root: Path, places: Addresses, children: Children) -> Iterator[None]:
-    """While the services run, `demo --stop` finds them: in the folder, and in the user's list of demos."""
+    """Records the running services in the folder and in the user's list, for `demo --stop`."""
     urls = {"aggregator": places.aggregator, **places.clients}
     services = {
         name: {"pid": pid, "began": read_start_time(pid), "url": urls[name]} for name, pid in children.pids.items()
@@ -252,15 +252,18 @@ def _record_services(root: Path, places: Addresses, children: Children) -> Itera
 
 
 def demos_folder() -> Path:
-    """The folder with a file for each demo of this user whose services run."""
+    """Returns the folder with one file per demo of this user whose services run."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "lpsfed" / "demos"
 
 
 def stop_demos(folder: Path | None = None) -> list[str]:
-    """End the demos of this folder, by default every demo of this user; what was ended, in words.
+    """Stops the demos of a folder, by default all of this user.
 
-    A process with another start than was recorded is left alone: its number is somebody else's by now.
+    Returns a line for each that was stopped.
+
+    A process whose start time differs from the record is left alone: the system has given its number to another
+    process.
     """
     records = list[Path]()
     with suppress(OSError, RuntimeError):  # no home: no list
@@ -283,7 +286,12 @@ def stop_demos(folder: Path | None = None) -> list[str]:
 
 
 def read_start_time(pid: int) -> str | None:
-    """What tells a process from a later one of the same number; None where it has ended, or where nobody says it."""
+    """Reads an identifier of a process's start.
+
+    It tells the process from a later one of the same number.
+
+    None where the process has ended, or where the system has no /proc.
+    """
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -293,7 +301,7 @@ def read_start_time(pid: int) -> str | None:
 
 
 def _end_process(process: Mapping[str, Any]) -> bool:
-    """Send SIGTERM and wait for the end. False where it is not there any more."""
+    """Sends SIGTERM and waits for the end. False where the process has ended already."""
     pid, began, url = process["pid"], process.get("began"), process.get("url")
     if pid == os.getpid() or not _is_running(pid, began, url):
         return False

@@ -1,7 +1,7 @@
-"""What a command is at -> progress on stderr: a bar on a terminal, without one plain lines at intervals.
+"""Progress of a command on stderr: bars on a terminal, else plain lines at intervals.
 
-Whoever counts opens `count_bar`, whoever cannot count `step`. Within a command of `lpsfed` both show themselves, and
-none does with --quiet or --json; a program that calls the same functions sees no step.
+`count_bar` is for work with a known number of parts, `step` for other work. Within a command of `lpsfed` both show
+themselves, unless --quiet or --json is given; a program that calls the same functions sees no step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Clock = Callable[[], float]
 
 @dataclass
 class Visibility:
-    """What a command may show now.
+    """State of progress: which output is shown now.
 
     in_command: a command runs, so that its steps are shown. last_line_at: time of the last line of progress. bars:
     number of bars that are open.
@@ -51,7 +51,7 @@ class Visibility:
 
     @property
     def show_steps(self) -> bool:
-        """Whether work that nobody has asked to show is shown."""
+        """Whether steps are shown."""
         return self.in_command and not self.quiet
 
 
@@ -60,7 +60,7 @@ visibility = Visibility()
 
 @contextmanager
 def command_progress() -> Iterator[None]:
-    """While a command runs, its steps are shown."""
+    """Shows steps while a command runs."""
     global visibility
     before, visibility = visibility, Visibility(in_command=True)
     try:
@@ -71,28 +71,28 @@ def command_progress() -> Iterator[None]:
 
 @contextmanager
 def heartbeat(name: str) -> Iterator[None]:
-    """Tell from time to time that this command goes on, where nothing else does."""
+    """Prints from time to time that this command still runs, where nothing else is printed."""
     with _run_ticker(Heartbeat(name).look):
         yield
 
 
 def can_show_bars() -> bool:
-    """Whether a bar would be seen."""
+    """Tells whether stderr is a terminal that shows bars."""
     return ERR.is_interactive and not visibility.quiet
 
 
 def hide_progress() -> None:
-    """Show no progress until this command's end."""
+    """Hides progress until this command ends."""
     visibility.quiet = True
 
 
 def print_on_stderr(line: str) -> None:
-    """A line as it is."""
+    """Prints a line on stderr as it is."""
     ERR.print(line, soft_wrap=True)
 
 
 def print_progress(line: str) -> None:
-    """A line of progress, where steps are shown."""
+    """Prints a line of progress where steps are shown."""
     if visibility.show_steps:
         visibility.last_line_at = time.monotonic()
         print_on_stderr(line)
@@ -110,7 +110,7 @@ class Heartbeat:
         self._due = self._began + HEARTBEAT_SECONDS
 
     def look(self) -> None:
-        """To be called every now and then."""
+        """Prints the line when it is due. Called at intervals."""
         now, last_line_at = self._clock(), visibility.last_line_at
         if last_line_at > self._began:
             self._due = max(self._due, last_line_at + LINE_SECONDS)
@@ -120,7 +120,10 @@ class Heartbeat:
 
 
 class ProgressLines:
-    """Tells where a piece of work stands: first after FIRST_SECONDS, then every LINE_SECONDS, and once at its end."""
+    """Lines that say how far a piece of work is.
+
+    The first comes after FIRST_SECONDS, then one every LINE_SECONDS and one at the end.
+    """
 
     def __init__(self, describe: Describe, tell: Callable[[str], None], clock: Clock = time.monotonic) -> None:
         self._describe, self._tell, self._clock = describe, tell, clock
@@ -128,13 +131,13 @@ class ProgressLines:
         self._due = self._began + FIRST_SECONDS
 
     def look(self) -> None:
-        """To be called every now and then, from whichever thread."""
+        """Prints the line when it is due. Called at intervals, from any thread."""
         if (now := self._clock()) >= self._due:
             self._due = now + LINE_SECONDS
             self._print_line(now)
 
     def end(self) -> None:
-        """The last line, of work that was worth a line."""
+        """Prints the last line, where the work was long enough for a first one."""
         if (now := self._clock()) - self._began >= FIRST_SECONDS:
             self._print_line(now)
 
@@ -145,7 +148,7 @@ class ProgressLines:
 
 @contextmanager
 def _run_ticker(look: Callable[[], None]) -> Iterator[None]:
-    """Call `look` every TICK_SECONDS, in a thread that ends with what is within."""
+    """Calls `look` every TICK_SECONDS in a thread that ends with the block."""
     over = threading.Event()
 
     def tick() -> None:
@@ -163,8 +166,10 @@ def _run_ticker(look: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def show_work(bar: Progress, describe: Describe, *, shown: bool) -> Iterator[None]:
-    """Show work that may take long: on a terminal by this bar, else by lines of `describe`. Work within other work that
-    is shown, or in another thread, is not."""
+    """Shows long work: on a terminal by this bar, else by lines of `describe`.
+
+    Work within other shown work, or in another thread, is not shown.
+    """
     if not shown or visibility.quiet or visibility.bars or not _is_main_thread():
         yield
     elif ERR.is_interactive:
@@ -183,7 +188,7 @@ def _is_main_thread() -> bool:
 
 @contextmanager
 def pause_heartbeat() -> Iterator[None]:
-    """While something else tells where a command stands."""
+    """Silences the heartbeat while something else shows progress."""
     mine = visibility
     mine.bars += 1
     try:
@@ -195,7 +200,7 @@ def pause_heartbeat() -> Iterator[None]:
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
-    """Show work whose end nobody knows, where a command does it."""
+    """Shows work of unknown length while a command does it."""
     words = PlainTextColumn(lambda task: task.description)
     bar = Progress(SpinnerColumn(), words, TimeElapsedColumn(), console=ERR, transient=True)
     bar.add_task(what, total=None)
@@ -205,7 +210,10 @@ def step(what: str) -> Iterator[None]:
 
 @contextmanager
 def count_bar(what: str, total: int, *, shown: bool) -> Iterator[Callable[[str], None]]:
-    """Show how many of so many like things are done; what is yielded is called after each, with words about it."""
+    """Shows how many of `total` parts are done.
+
+    Yields a function to call after each part, with words about it.
+    """
     bar = make_bar()
     task, done, words = bar.add_task(what, total=total, phase=""), 0, ""
 
@@ -222,7 +230,7 @@ def count_bar(what: str, total: int, *, shown: bool) -> Iterator[Callable[[str],
 
 
 class PlainTextColumn(ProgressColumn):
-    """A task's words as they are: a problem that is told there may be another's."""
+    """Column of text without markup: another machine's words may be shown in it."""
 
     def __init__(self, words: Callable[[Task], str]) -> None:
         super().__init__()
@@ -233,7 +241,7 @@ class PlainTextColumn(ProgressColumn):
 
 
 def make_bar() -> Progress:
-    """Bars on stderr, so that stdout stays for results. A task has a field `phase`."""
+    """Returns bars on stderr, which leaves stdout to results. A task has a field `phase`."""
     columns = (
         PlainTextColumn(lambda task: task.description),
         BarColumn(),

@@ -1,1 +1,1 @@
-"""Breaks of the boundary, planted on purpose in a running compose federation so that its report must name them."""
+"""Faults planted in a running Compose federation, which its report must name."""

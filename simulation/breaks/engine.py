@@ -1,4 +1,4 @@
-"""The container engine of this machine, controlled by its own commands; each command is reported before it runs."""
+"""Container engine of this machine, controlled by docker commands, which are reported."""
 
 from __future__ import annotations
 
@@ -21,33 +21,38 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Engine:
-    """`tell` is given every command that changes something, as it could be typed."""
+    """Engine that is controlled by docker commands.
+
+    tell: receives every command that changes something, as it could be typed.
+    """
 
     tell: Tell
 
     def read_output(self, *arguments: str) -> str:
-        """What a docker command prints; the command is not reported."""
+        """Returns the output of a docker command, which is not reported."""
         return _run_command(("docker", *arguments), {}, (0,))[1]
 
     def run_command(
         self, *command: str, environment: Mapping[str, str] | None = None, exit_codes: Sequence[int] = (0,)
     ) -> tuple[int, str]:
-        """Report a command and run it to its end. Its exit code and what it has printed. UnavailableError for another
-        exit code."""
+        """Reports and runs a command, and returns exit code and output.
+
+        Raises UnavailableError for an exit code other than `exit_codes`.
+        """
         shown = {key: value for key, value in (environment or {}).items() if "\n" not in value}
         self.tell("$ " + shlex.join([*(f"{key}={value}" for key, value in shown.items()), *command]))
         return _run_command(command, environment or {}, exit_codes)
 
 
 def require_engine() -> None:
-    """UnavailableError where no engine answers; SettingsError where there is no docker at all."""
+    """Raises UnavailableError where no engine answers, SettingsError where docker is missing."""
     if shutil.which("docker") is None:
         raise SettingsError("expected docker on this machine, got no such command")
     _run_command(("docker", "version", "--format", "{{.Server.Version}}"), {}, (0,))
 
 
 def compose_command() -> tuple[str, ...]:
-    """`docker compose` where it is installed, else docker-compose."""
+    """Returns `docker compose` where it is installed, else docker-compose."""
     if subprocess.run(("docker", "compose", "version"), capture_output=True, check=False).returncode == 0:
         return ("docker", "compose")
     if shutil.which("docker-compose") is None:

@@ -1,4 +1,4 @@
-"""Containers on this machine -> the one federation of a docker-compose.yml that runs there, as it was brought up."""
+"""Compose federation that runs on this machine, found by its containers' labels."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class ComposeFederation:
-    """`compose`: the command with project and files; `choices`: variables that its user gave to it; `parts`: the names
-    of the aggregator, the clients and the gateways before them."""
+    """Running federation of a Compose file.
+
+    compose: the command with project and files. choices: variables that its user has set. parts: names of the
+    aggregator, the clients and their gateways.
+    """
 
     engine: Engine
     project: str
@@ -38,48 +41,48 @@ class ComposeFederation:
 
     @property
     def silos(self) -> int:
-        """The number of clients."""
+        """Number of clients."""
         return sum(name.startswith("client-") for name in self.parts)
 
     @property
     def probes(self) -> tuple[str, ...]:
-        """The names of all probes' services."""
+        """Names of all probes' services."""
         return tuple(f"probe-{name}" for name in self.parts)
 
     @property
     def writers(self) -> tuple[str, ...]:
-        """The parts that have a state: all but the gateways."""
+        """Parts that have a state: all but the gateways."""
         return tuple(name for name in self.parts if not name.startswith("gateway"))
 
     @property
     def volumes(self) -> tuple[str, ...]:
-        """The volumes with states and evidence."""
+        """Volumes with states and evidence."""
         silos = (f"{kind}-{number}" for kind in ("state", "evidence") for number in number_silos(self.silos))
         return ("state-aggregator", "evidence", *silos)
 
     def volume_name(self, name: str) -> str:
-        """The engine's name of a volume of the file."""
+        """Returns the engine's name of a volume of the file."""
         return f"{self.project}_{name}"
 
     def container_name(self, service: str) -> str:
-        """The name of a service's only container."""
+        """Returns the name of a service's only container."""
         names = container_names(self.engine, self.project, service)
         if len(names) != 1:
             raise UnavailableError(f"{self.project}: expected one container of {service}, got {len(names)}")
         return names[0]
 
     def container_command(self, service: str) -> list[str]:
-        """The arguments that its container was made with."""
+        """Returns the arguments with which a service's container was made."""
         return [str(word) for word in _inspect_container(self.engine, self.project, service)["Config"]["Cmd"]]
 
     def bring_up(self, services: Iterable[str], override: Path | None = None, *, anew: bool = False) -> None:
-        """Start these services as the files describe them; Compose recreates those whose description has changed."""
+        """Starts services as the files describe them. Compose recreates those that have changed."""
         files = () if override is None else ("--file", str(override))
         how = ("up", "--detach", "--no-build", "--no-deps", *(("--force-recreate",) if anew else ()))
         self.engine.run_command(*self.compose, *files, *how, *services, environment=self.choices)
 
     def run_script(self, volumes: Mapping[str, str], script: str, **variables: str) -> None:
-        """Run a few lines of shell beside these volumes (name -> place), as the containers' user, without network."""
+        """Runs shell lines beside these volumes (name: place), as the containers' user, without network."""
         mounts = [word for name, place in volumes.items() for word in ("--volume", f"{self.volume_name(name)}:{place}")]
         names = [word for name in variables for word in ("--env", name)]
         limits = ("--network", "none", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
@@ -90,9 +93,9 @@ class ComposeFederation:
 
 
 def find_federation(engine: Engine, project: str | None = None) -> ComposeFederation:
-    """The one that runs, or the one of this project. SettingsError where there is none, or more than one.
+    """Finds the running federation, or the one of this project.
 
-    UnavailableError where parts of it do not run, or its `up` has not ended yet.
+    Raises SettingsError where none or several run, and UnavailableError where parts do not run or `up` has not ended.
     """
     gateways = ("ps", "--filter", f"label={LABEL}.service={REFERENCE_SERVICE}")
     listing = (*gateways, "--format", f'{{{{.Label "{LABEL}.project"}}}}')
@@ -110,7 +113,7 @@ def find_federation(engine: Engine, project: str | None = None) -> ComposeFedera
 
 
 def _part_names(engine: Engine, project: str) -> tuple[str, ...]:
-    """The names of all parts that serve, from the environment of the report's container."""
+    """Returns the names of all serving parts, from the environment of the report's container."""
     if len(container_names(engine, project, "report")) == 1:
         names = _container_environment(engine, project, "report").get(PARTS, "")
         if names:
@@ -131,14 +134,14 @@ def _unreported_error(project: str) -> UnavailableError:
 
 
 def container_names(engine: Engine, project: str, service: str) -> list[str]:
-    """Names of a service's containers, also of those that have ended; not of those that `docker compose run` made."""
+    """Lists a service's containers, also ended ones, without those of `docker compose run`."""
     labels = (f"{LABEL}.project={project}", f"{LABEL}.service={service}", f"{LABEL}.oneoff=False")
     filters = [word for label in labels for word in ("--filter", f"label={label}")]
     return engine.read_output("ps", "--all", "--format", "{{.Names}}", *filters).split()
 
 
 def _compose_flags(engine: Engine, project: str) -> Sequence[str]:
-    """Compose's flags for project and files, from the labels of its containers."""
+    """Returns Compose's options for project and files, from the labels of its containers."""
     labels = _inspect_container(engine, project, REFERENCE_SERVICE)["Config"]["Labels"]
     folder = Path(labels[f"{LABEL}.project.working_dir"])
     files = [folder / name for name in labels[f"{LABEL}.project.config_files"].split(",")]
@@ -157,7 +160,7 @@ def _user_choices(engine: Engine, project: str) -> dict[str, str]:
 
 
 def _container_environment(engine: Engine, project: str, service: str) -> dict[str, str]:
-    """The environment that its container was made with."""
+    """Returns the environment with which a service's container was made."""
     return dict(line.split("=", 1) for line in _inspect_container(engine, project, service)["Config"]["Env"])
 
 

@@ -1,4 +1,4 @@
-"""Each kind of break: what is done to the running federation, and by what names the report must call it."""
+"""Kinds of planted faults: what each changes, and how the report must name it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENGINE_SOCKET = "/var/run/docker.sock"
 
 @dataclass(frozen=True)
 class VolumeScript:
-    """A few lines of shell beside some volumes: name -> place."""
+    """Shell lines that run beside volumes, which are given as name: place."""
 
     volumes: Mapping[str, str]
     script: str
@@ -28,8 +28,11 @@ class VolumeScript:
 
 @dataclass(frozen=True)
 class Break:
-    """`services`: what an override of the compose file says of them; `before`, `after`: errands before the containers
-    change, and after the probes; `faults`: what must stand in the faults of the report, each in at least one."""
+    """A planted fault.
+
+    services: changes of services in an override of the Compose file. before, after: scripts that run before the
+    containers change, and after the probes. faults: texts of which each must stand in a fault of the report.
+    """
 
     description: str
     faults: tuple[str, ...]
@@ -39,7 +42,10 @@ class Break:
 
 
 def known_breaks(silos: int) -> dict[str, Break]:
-    """By kind, in a federation of so many silos. Different kinds change different silos as far as there are any."""
+    """Returns the planted faults by kind for a federation of `silos` silos.
+
+    Different kinds change different silos, as far as there are enough.
+    """
     numbers = number_silos(silos)
     key, header, evidence, root = (numbers[place % silos] for place in range(4))
     return {
@@ -52,7 +58,7 @@ def known_breaks(silos: int) -> dict[str, Break]:
 
 
 def key_in_aggregator(silo: str) -> Break:
-    """The silo's private key, mounted into the aggregator."""
+    """Returns the fault: the silo's private key is mounted into the aggregator."""
     return Break(
         f"client-{silo}'s private key is mounted into the aggregator",
         ("aggregator, mounts, places: also /spare", "aggregator, contents, private key: 1 at /spare"),
@@ -61,7 +67,7 @@ def key_in_aggregator(silo: str) -> Break:
 
 
 def changed_code(silo: str) -> Break:
-    """A client whose code adds its interactions to the headers of its requests."""
+    """Returns the fault: a client's code adds its interactions to the headers of requests."""
     name = f"client-{silo}"
     return Break(
         f"{name}'s code is changed: 6,000 characters of its interactions in the header {HEADER} of each request",
@@ -76,7 +82,7 @@ def changed_code(silo: str) -> Break:
 
 
 def root_gateway(silo: str) -> Break:
-    """A gateway as root with default rights, a writable root and the engine's socket."""
+    """Returns the fault: a gateway runs as root, with the engine's socket."""
     name = f"gateway-{silo}"
     rights = {"user": "0:0", "read_only": False, "cap_add": [*DEFAULT_RIGHTS], "volumes": [f"{ENGINE_SOCKET}:/spare"]}
     return Break(
@@ -94,7 +100,7 @@ def root_gateway(silo: str) -> Break:
 
 
 def copied_shard(silo: str) -> Break:
-    """A copy of the silo's shard in the aggregator's volume."""
+    """Returns the fault: a copy of the silo's shard lies in the aggregator's volume."""
     return Break(
         f"client-{silo}'s shard lies as train.parquet in the aggregator's own volume",
         ("aggregator, contents, Parquet: 1 at /state",),
@@ -106,7 +112,7 @@ def copied_shard(silo: str) -> Break:
 
 
 def missing_evidence(silo: str) -> Break:
-    """A silo whose evidence is removed after the probes."""
+    """Returns the fault: a silo's evidence is removed after the probes."""
     return Break(
         f"client-{silo}'s evidence is gone",
         (f"client-{silo}: no evidence",),

@@ -1,4 +1,4 @@
-"""Plant breaks in a running federation, ask for its report, and put everything back as it was before."""
+"""Plants faults in a running federation, makes its report, and restores everything."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DISPLAY_FLAGS = ("--demonstrate", "--brief")  # of the report that `up` ends wit
 
 
 def is_planted(federation: ComposeFederation) -> bool:
-    """Whether a break is planted: the volume with the copy of all states exists."""
+    """Tells whether a fault is planted: the volume with the copy of all states exists."""
     return federation.volume_name(BACKUP_VOLUME) in federation.engine.read_output("volume", "ls", "--quiet").split()
 
 
 def plant_breaks(federation: ComposeFederation, kinds: Sequence[str]) -> None:
-    """Plant all of these at once. SettingsError where something is planted already."""
+    """Plants all these faults at once. Raises SettingsError where one is planted already."""
     if is_planted(federation):
         raise SettingsError(f"{federation.project}: expected no break, got one that is planted; --mend takes it away")
     _copy_volumes(federation)
@@ -43,7 +43,7 @@ def plant_breaks(federation: ComposeFederation, kinds: Sequence[str]) -> None:
 
 
 def repeat_probes(federation: ComposeFederation, kinds: Sequence[str] = ()) -> None:
-    """Run every probe once more, in the place of the part as it is now; then do what the breaks do to the evidence."""
+    """Runs every probe again, then the scripts that change the evidence."""
     federation.run_script({"meeting": "/meeting"}, "rm -f /meeting/*")
     federation.bring_up(federation.probes, anew=True)  # an old one is tied to a container that may be gone
     for name in federation.probes:
@@ -55,7 +55,7 @@ def repeat_probes(federation: ComposeFederation, kinds: Sequence[str] = ()) -> N
 
 
 def make_report(federation: ComposeFederation) -> PrivacyReport:
-    """Make the report from the evidence that is there."""
+    """Makes the privacy report from the present evidence."""
     words = [word for word in federation.container_command("report") if word not in DISPLAY_FLAGS]
     command = (*federation.compose, "run", "--rm", "-T", "--no-deps", "report", "--json", *words)
     _, output = federation.engine.run_command(*command, environment=federation.choices, exit_codes=(0, 1))
@@ -64,7 +64,7 @@ def make_report(federation: ComposeFederation) -> PrivacyReport:
 
 
 def mend_breaks(federation: ComposeFederation) -> None:
-    """Put containers, states and evidence back as they were before. SettingsError where nothing is planted."""
+    """Restores containers, states and evidence. Raises SettingsError where nothing is planted."""
     if not is_planted(federation):
         raise SettingsError(f"{federation.project}: expected a planted break, got none")
     federation.engine.run_command("docker", "stop", *(federation.container_name(name) for name in federation.writers))
@@ -77,7 +77,7 @@ def mend_breaks(federation: ComposeFederation) -> None:
 
 
 def match_faults(planted: Break, report: PrivacyReport) -> Iterator[tuple[str, str | None]]:
-    """What the report must say of a break -> the line in which it does; None where it does not."""
+    """Yields each text that the report must have, and the line with it, or None."""
     faults = [f"{fault}" for finding in report.findings for fault in finding.faults]
     for wanted in planted.faults:
         parts = wanted.split(", ")
@@ -85,8 +85,10 @@ def match_faults(planted: Break, report: PrivacyReport) -> Iterator[tuple[str, s
 
 
 def _copy_volumes(federation: ComposeFederation) -> None:
-    """Copy everything in which a break could leave traces, while nobody writes. The image's folder gives the new volume
-    its owner."""
+    """Copies the volumes that a fault could change, while their services are paused.
+
+    The image's folder gives the new volume its owner.
+    """
     writers = [federation.container_name(name) for name in federation.writers]
     federation.engine.run_command("docker", "pause", *writers)
     try:
@@ -106,7 +108,7 @@ def _chosen_breaks(federation: ComposeFederation, kinds: Sequence[str]) -> list[
 
 
 def _service_changes(breaks: Sequence[Break]) -> dict[str, Any]:
-    """What several breaks change; two that change the same service add up."""
+    """Merges the changes of several faults by service."""
     services: dict[str, Any] = {}
     for planted in breaks:
         for name, changes in planted.services.items():
@@ -116,7 +118,7 @@ def _service_changes(breaks: Sequence[Break]) -> dict[str, Any]:
 
 @contextmanager
 def _override_file(services: Mapping[str, Any]) -> Iterator[Path]:
-    """A file for compose (JSON is YAML too), for as long as it is needed."""
+    """Writes an override file for Compose (JSON is YAML too), and removes it afterwards."""
     with tempfile.TemporaryDirectory(prefix="lpsfed-break-") as folder:
         path = Path(folder) / "override.yml"
         path.write_text(json.dumps({"services": services}, indent=1), encoding="utf-8")
@@ -124,7 +126,7 @@ def _override_file(services: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def _wait_until_ready(federation: ComposeFederation) -> None:
-    """Wait for every service, by its image's own health check."""
+    """Waits for every service by its image's health check."""
     until = time.monotonic() + READY_SECONDS
     for name in federation.writers:
         check = ("exec", federation.container_name(name), *READY)

@@ -1,4 +1,4 @@
-"""A dishonest client's code: beneath its gate, each request is given one header more, with its interactions in it."""
+"""Code of a dishonest client, which adds its interactions to each request's headers."""
 
 from __future__ import annotations
 

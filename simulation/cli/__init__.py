@@ -1,4 +1,4 @@
-"""The command line `lpsfed`. Results go to stdout (JSON with --json), bars and errors to stderr."""
+"""Command line `lpsfed`: results on stdout (JSON with --json), progress and errors on stderr."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def set_general_options(
         bool, typer.Option("--quiet", help="no progress on stderr; results, notes and errors stay")
     ] = False,
 ) -> None:
-    """Federated recommendations between silos that keep their data."""
+    """Trains recommenders over silos that keep their data."""
     del version
     if quiet:
         hide_progress()
 
 
 def main() -> None:
-    """Entry point."""
+    """Runs the command line."""
     configure_plain_log()
     run_command_line(app)
 
 
 class PlainLogHandler(logging.StreamHandler[Any]):
-    """Writes each line in words, the first time that it comes."""
+    """Log handler that writes each event in words, and only once."""
 
     def __init__(self, stream: Any = None) -> None:
         super().__init__(stream)
@@ -67,15 +67,15 @@ class PlainLogHandler(logging.StreamHandler[Any]):
 
 
 def configure_plain_log() -> None:
-    """From now on in this process, what a service logs within a command is lines for a person, and nothing twice.
+    """Makes services log lines for a person, without repetitions, while a command runs them.
 
-    A process that is a service sets up its own log, which takes the place of this.
+    A process that is a service sets up its own log, which replaces this one.
     """
     logging.basicConfig(handlers=[PlainLogHandler()])
 
 
 def _read_event(line: str) -> dict[str, Any] | None:
-    """The fields of a service's line; None for any other."""
+    """Parses a log line's fields; None for a line that is no event."""
     try:
         found = json.loads(line)
     except ValueError:
@@ -84,7 +84,7 @@ def _read_event(line: str) -> dict[str, Any] | None:
 
 
 def _describe(event: dict[str, Any]) -> str:
-    """`event: reason (field value, field value)`."""
+    """Formats an event as `event: reason (field value, field value)`."""
     words = str(event["event"]).replace("_", " ")
     words += f": {event['reason']}" if "reason" in event else ""
     others = ", ".join(f"{name} {value}" for name, value in event.items() if name not in OMITTED_FIELDS)

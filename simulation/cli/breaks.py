@@ -1,4 +1,4 @@
-"""`lpsfed break`: plant a break of the boundary in the running compose federation, see the report name it, mend it."""
+"""`lpsfed break`: plants a fault in the compose federation, which the report must name."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def break_(
     mend: Annotated[bool, typer.Option("--mend", help="take away what was left planted")] = False,
     project: Annotated[str | None, typer.Option(help="of Compose, where several federations run")] = None,
 ) -> None:
-    """Plant a break in the running `docker compose` federation, show the report naming it, and mend it again.
+    """Plants a fault in the running Compose federation, which the report must name.
 
-    Whatever it leaves is taken away: the states of all parts are as they were before. Exit code 1 where the report does
-    not name a break, or does not hold afterwards.
+    The fault is removed afterwards: the states of all parts are as before. Exit code 1 where the report does not name
+    a fault, or is not clean after the removal.
     """
     from simulation.breaks.engine import Engine, require_engine
     from simulation.breaks.federation import find_federation
@@ -64,7 +64,10 @@ def _print_kinds() -> None:
 
 
 def _plant_and_report(federation: ComposeFederation, kinds: Sequence[str], *, keep: bool) -> bool:
-    """Plant, and print what the report names: true where that is every break. After an error, mend what is planted."""
+    """Plants faults and prints those that the report names. True where it names all.
+
+    After an error, what is planted is removed.
+    """
     from simulation.breaks import plant
 
     breaks = known_breaks(federation.silos)
@@ -82,7 +85,7 @@ def _plant_and_report(federation: ComposeFederation, kinds: Sequence[str], *, ke
 
 
 def _print_faults(report: PrivacyReport, breaks: Mapping[str, Break]) -> bool:
-    """Print the verdict, and of each kind the lines that name it. True where none lacks one."""
+    """Prints the verdict and the lines that name each fault. True where none is missing."""
     from audit.console import plain_text
     from simulation.breaks import plant
 

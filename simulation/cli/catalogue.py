@@ -1,4 +1,4 @@
-"""`lpsfed catalogue`: the list of items that the clients of a federation share, and which own items are on it."""
+"""`lpsfed catalogue`: the list of shared items, and matches of own items to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class KeyName(StrEnum):
-    """What names an item in all silos, by the names of simulation.partitioning.item_matches.KEYS."""
+    """Names of an item in all silos, as in simulation.partitioning.item_matches.KEYS."""
 
     gtin = "gtin"
     title_and_year = "title"
@@ -32,10 +32,10 @@ SHOWN = 20  # proposals that are printed; the file has all
 
 
 class CatalogueCommands(TyperGroup):
-    """`lpsfed catalogue SOURCE ...` merges: what is no name of a command is a source."""
+    """Group of commands in which `lpsfed catalogue SOURCE ...` means merge."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The arguments with the command that they are for."""
+        """Returns the arguments after the command's name, with `merge` where it is left out."""
         known = (*self.commands, "--help")
         return super().parse_args(ctx, args if args and args[0] in known else ["merge", *args])
 
@@ -59,12 +59,12 @@ def catalogue(
     delimiter: options.Delimiter = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the list of items that all silos share, of data files, shards or lists: for sums, or where items are shared.
+    """Makes the list of items that all silos share, from data files, shards or lists.
 
-    Of data files it takes the items that `lpsfed join` would take. Whoever runs it on data files sees the data; on
-    lists, which items each silo has. So each silo runs it on its own data, and whoever merges on the lists; or all take
-    a list that is public anyway, such as all numbers of their trade (GTIN, ISBN, IMDb). All silos know the list, and
-    that somebody has each of its items; an aggregator with --catalogue knows it too, else its length alone.
+    From a data file it takes the items that `lpsfed join` would take. Who runs it on data files sees the data, and on
+    lists sees which items each silo has. So each silo runs it on its own data, and one party merges the lists. A
+    public list, such as all numbers of the trade (GTIN, ISBN, IMDb), avoids both. All silos know the list, and that
+    some silo has each item. The aggregator knows it with --catalogue, else only its length.
     """
     from shared.files import replace_file
     from simulation.partitioning.catalogue import DataReading, merge_items, save_catalogue
@@ -98,10 +98,10 @@ def match(
     delimiter: options.Delimiter = None,
     as_json: AsJson = False,
 ) -> None:
-    """Propose which of a silo's own items are which of the federation's. Nothing leaves the silo.
+    """Proposes which of a silo's items are which of the shared list. Nothing is sent.
 
-    By id, number of the trade (GTIN, EAN, UPC, ISBN), title and year, title, spelling of the id, similar title. What is
-    not sure, or fits several, is proposed with take = no. Edit the file, then `lpsfed join --matches FILE` signs it.
+    It matches by id, trade number (GTIN, EAN, UPC, ISBN), title and year, title, spelling of the id, and similar
+    title. Uncertain or ambiguous matches have take = no. Edit the file; `lpsfed join --matches FILE` signs it.
     """
     from simulation.datasets.item_table import read_item_table
     from simulation.partitioning.item_matches import KEYS, make_keys, propose_matches, write_proposals
@@ -126,7 +126,7 @@ def match(
 
 
 def _print_proposals(items: pl.DataFrame, found: pl.DataFrame, out: Path | None) -> None:
-    """What is left to the silo first, and how many there are of each kind."""
+    """Prints open proposals first, and the number of each kind."""
     from simulation.reports.terminal import word_table
 
     table = word_table("own id", "proposed id", "by", "sure", "take", "title", "note")
@@ -149,7 +149,7 @@ def sign(
     out: Annotated[Path, typer.Option(help="for the client's setting MATCHES")],
     as_json: AsJson = False,
 ) -> None:
-    """Sign which own items are which of the federation's, for a silo that does not join by `lpsfed join`."""
+    """Signs edited matches for a silo that does not join by `lpsfed join`."""
     from client_service.data.item_matches import sign_matches
     from simulation.partitioning.item_matches import read_proposals
 
@@ -161,7 +161,10 @@ def sign(
 
 
 def parse_item_columns(columns: str | None, delimiter: str | None) -> FileOptions:
-    """What is said of a file of items. SettingsError for a field that such a file has not."""
+    """Parses --columns and --delimiter of a file of items.
+
+    Raises SettingsError for a field that such a file does not have.
+    """
     from simulation.datasets.item_table import ITEM_COLUMNS
 
     pairs = options.parse_pairs(columns.split(","), "--columns") if columns else {}

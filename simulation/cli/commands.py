@@ -1,4 +1,4 @@
-"""Every command of `lpsfed`: its name, where it is defined, and the first paragraph of its help text.
+"""Table of all commands of `lpsfed`: name, place of definition and help.
 
 A command's module is imported when that command is called: most of them need libraries that take seconds to import.
 """
@@ -11,7 +11,11 @@ from typing import Final
 
 @dataclass(frozen=True)
 class CommandEntry:
-    """module: in simulation.cli, or its full name. attribute: a function, or the typer app of a group of commands."""
+    """Entry of a command in the table.
+
+    module: in simulation.cli, or its full name. attribute: a function, or the typer app of a group of commands. help:
+    the first paragraph of the command's help.
+    """
 
     module: str
     attribute: str
@@ -19,7 +23,7 @@ class CommandEntry:
 
     @property
     def module_name(self) -> str:
-        """As it is imported."""
+        """Full name of the module."""
         return self.module if "." in self.module else f"simulation.cli.{self.module}"
 
 

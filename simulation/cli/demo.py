@@ -1,4 +1,4 @@
-"""The command that shows everything on one machine: demo."""
+"""`lpsfed demo`: shows everything on one machine."""
 
 from __future__ import annotations
 
@@ -49,11 +49,12 @@ def demo(
     file: options.FileFlags,
     as_json: options.AsJson = False,
 ) -> None:
-    """Partition, start aggregator and clients as processes, train, report, and answer a request.
+    """Runs a whole federation on this machine: trains, compares, and answers a request.
 
-    It trains without sums and then with sums of the silos' data, in secure mode, which takes three clients; fewer have
-    no sums. With --task sessions these are sums of transitions, with --task nodes Gram sums, unless --common-basis is
-    off.
+    It divides the data among silos, starts aggregator and clients as processes, trains without sums and then with
+    masked sums of the silos' data, and compares both with what each silo has alone. Sums need three silos or more.
+    They are sums of items' statistics, with --task sessions of transitions, with --task nodes Gram sums; --common-
+    basis off leaves them out.
     """
     from shared.protocol.secure.messages import FEWEST_CLIENTS
     from simulation.demo import stop_demos
@@ -116,7 +117,7 @@ def _run_demo(
 
 
 def _describe_moved_ports(places: Addresses, first_port: int) -> list[str]:
-    """A line for each service whose usual port is taken."""
+    """Describes each service whose usual port is taken, in a line each."""
     wished = enumerate({"aggregator": places.aggregator, **places.clients}.items(), first_port)
     return [
         f"port {port} is taken: the {name} answers at {url}"
@@ -169,7 +170,7 @@ def _print_demo(seen: DemoResult) -> None:
 
 
 def _print_next_steps(seen: DemoResult, task: options.TaskName, *, keep: bool) -> None:
-    """What joining was worth, where everything answers and what opens it, and what to do next: in one block."""
+    """Prints what joining brought, where the services answer, and what to do next."""
     from simulation.reports.tables import describe_worth
 
     OUT.print(f"\n{describe_worth(seen.ways)}\n", style="bold", soft_wrap=True)

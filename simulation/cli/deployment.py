@@ -1,4 +1,4 @@
-"""`lpsfed compose`, `lpsfed kubernetes`: write what describes a deployment for a number of silos."""
+"""`lpsfed compose` and `lpsfed kubernetes`: write deployment files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from simulation.reports.terminal import ERR
 
 
 class Role(StrEnum):
-    """Who a deployment is written for."""
+    """Values of `--role`: whose deployment is written."""
 
     demo = "demo"
     silo = "silo"
@@ -52,10 +52,10 @@ def compose(
     policy: Annotated[list[str] | None, typer.Option("--policy", help="as `lpsfed join` has it")] = None,
     allow_http: options.AllowHttp = False,
 ) -> None:
-    """Write docker-compose.yml for a number of silos, and beside it the two files that can be added to it.
+    """Writes docker-compose.yml for a number of silos, and two files that extend it.
 
-    All that `docker compose up` starts follows from the number. Secure aggregation, and with it the common basis, needs
-    three silos or more. With --role silo it is one silo's, whose aggregator is elsewhere: `up` joins and serves.
+    Secure aggregation, and with it the common basis, needs three silos or more. With --role silo it writes the file
+    of one silo whose aggregator is elsewhere: `docker compose up` then joins and serves.
     """
     from shared.protocol.signing.invitation import read_invitation
     from simulation.deployment.compose import write_compose
@@ -90,11 +90,12 @@ def kubernetes(
     image: Annotated[str | None, typer.Option(help="of the client, as the cluster's nodes pull it")] = None,
     out: Annotated[Path | None, typer.Option(help="of the silo's manifests; by default SILO/kubernetes")] = None,
 ) -> None:
-    """Write the silos of the Kubernetes demo, each after the folder of silo-1, and remove those beyond the number.
+    """Writes the Kubernetes manifests of the demo's silos, or of one silo that has joined.
 
-    The overlays demo, no-dns, tls, secure and common-basis then have so many silos; the last one has a basis of
-    that kind. The commands of docs/kubernetes.md name four. With --role silo it is one silo's own folder of manifests,
-    for a cluster of its own, with its keys in it.
+    The folders of silo-1 are the template of the others; those beyond the number are removed. The overlays demo, no-
+    dns, tls, secure and common-basis then have this number of silos; the last one has the basis of --common-basis.
+    The commands in docs/kubernetes.md name four. With --role silo it writes the manifests of one silo, with its keys,
+    for its own cluster.
     """
     from client_service.settings import client_settings
     from simulation.deployment.kubernetes_silo import SiloCluster, write_kubernetes_silo

@@ -1,4 +1,4 @@
-"""Encodes titles and attributes of items as vectors in a file: `lpsfed encode`.
+"""`lpsfed encode`: writes vectors of items' titles and attributes to a file.
 
 A shard can keep these vectors.
 """
@@ -37,11 +37,10 @@ def encode(
     delimiter: options.Delimiter = None,
     as_json: AsJson = False,
 ) -> None:
-    """Encode the titles and attributes of items as vectors.
+    """Encodes titles and attributes of items as vectors.
 
-    By these vectors, items that nobody has bought yet are found.
-
-    Columns that users make (tags, ratings, counts of views) are never read: a new item cannot have them.
+    With these vectors a silo recommends items without interactions. Columns that users make (tags, ratings, counts of
+    views) are never read: a new item cannot have them.
     """
     from client_service.text.encoders import encode_items, encode_like
     from client_service.text.feature_file import read_feature_file, write_feature_file

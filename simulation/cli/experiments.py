@@ -42,7 +42,7 @@ def partition(
     rules: options.Rules = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Divide a data set into shards, one folder a client."""
+    """Divides a data set into shards, one folder per client."""
     from simulation.experiments.tasks import simulated_task
 
     task = options.choose_task(task, data, file)
@@ -81,9 +81,9 @@ def simulate(
     no_floors: options.NoFloors = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Train a federation on one machine or a cluster, and hold it against the floors.
+    """Trains a federation on one machine or a cluster, and compares it with simple baselines.
 
-    The same command with the same --out goes on where it was interrupted.
+    The same command with the same --out resumes an interrupted simulation.
     """
     from simulation.engines import choose_engine
     from simulation.engines.ray_engine import RayCluster
@@ -148,7 +148,7 @@ def simulate(
 
 
 def match_scenario_items(shards: Sequence[Path], folder: Path) -> MatchedShards:
-    """What the silos of `ids-differ` sign of their own ids, and how right it is."""
+    """Matches ids by titles in the scenario `ids-differ`, and prints precision and recall."""
     from simulation.partitioning.item_matches import match_shards
     from simulation.partitioning.scenarios import RENAMED
 
@@ -162,8 +162,10 @@ def match_scenario_items(shards: Sequence[Path], folder: Path) -> MatchedShards:
 def choose_scenario_basis(
     method: MethodSettings, shards: Sequence[Path], matches: Mapping[str, Path]
 ) -> tuple[MethodSettings, str]:
-    """The method with the sums that all silos' items and training interactions choose, and why. matches: what silos
-    have signed of their own ids."""
+    """Chooses the sums by the number of items and training interactions of all silos.
+
+    Returns the method with them, and the reason. matches: what silos have signed of their own ids.
+    """
     from client_service.data.interaction_files import load_shard
     from shared.method.settings import validate_settings
     from shared.sums.item_basis import FEW_SIMULATED, choose_basis
@@ -177,8 +179,10 @@ def choose_scenario_basis(
 
 @contextmanager
 def explain_interrupt(folder: Path, rounds: int, conduct: Conduct, *, named: bool) -> Iterator[Conduct]:
-    """Where Ctrl-C ends a simulation, say what is kept in its folder and which command goes on. `named`: the command
-    has named the folder. What is yielded conducts the run, and notes how far its clients are."""
+    """Prints, where Ctrl-C ends a simulation, what is kept and which command resumes.
+
+    named: the command names the folder. Yields the function that conducts the run and notes how far its clients are.
+    """
     from shared.method.declaration import TRAINING
 
     done = 0
@@ -204,7 +208,7 @@ def explain_interrupt(folder: Path, rounds: int, conduct: Conduct, *, named: boo
 def report(
     folder: Annotated[Path, typer.Argument(help="folder of a simulation")], as_json: options.AsJson = False
 ) -> None:
-    """Draw a run's curves (curves.png) and write its table (report.md) into its folder."""
+    """Draws a run's curves (curves.png) and writes its table (report.md) into its folder."""
     from simulation.reports.plots import draw_curves, markdown_table, read_report
     from simulation.reports.report import measure_labels
     from simulation.reports.tables import quality_table
@@ -218,7 +222,7 @@ def report(
 
 
 def next_folder(root: Path, flag: str) -> Path:
-    """root/1, root/2, ...: the first number that is not taken."""
+    """Makes the folder of the first free number: root/1, root/2, ..."""
     taken = [int(path.name) for path in options.ensure_folder(root, flag).glob("*") if path.name.isdigit()]
     folder = root / str(max(taken, default=0) + 1)
     folder.mkdir()  # another command that has just taken the number is not joined

@@ -1,4 +1,4 @@
-"""`lpsfed invite` and `lpsfed join`: a silo's way into a federation, a command on each side."""
+"""`lpsfed invite` and `lpsfed join`: how a silo joins a federation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def invite(
     call: options.CallFlags,
     allow_http: options.AllowHttp = False,
 ) -> None:
-    """Invite silos. Each invitation registers one key under one name, once: hand it over as you would a password."""
+    """Invites silos: writes an invitation for each, which registers one key under one name, once.
+
+    Hand it over as you would a password.
+    """
     from simulation.joining.invite import make_invitation
     from simulation.operating.operator_calls import open_operator
     from simulation.operating.text_files import read_small_file
@@ -119,11 +122,9 @@ def join(
     start: Annotated[bool, typer.Option(help="serve the client once it has joined")] = True,
     detach: Annotated[bool, typer.Option("--detach", help="serve in the background, until it is killed")] = False,
 ) -> None:
-    """Join a federation: make keys, convert the data, register by the invitation, write silo.toml, and serve.
+    """Joins a federation: makes keys, converts the data, registers, writes silo.toml and serves.
 
-    It says what would leave the silo; the data stay in its folder. Called again, it goes on with what is there; so
-    does `lpsfed client --settings FOLDER/silo.toml`. With --policy, --accept, --catalogue or --matches it writes
-    silo.toml anew, and leaves what the silo has changed.
+    The same command again resumes where it was interrupted; a silo that has joined only serves.
     """
     from shared.protocol.signing.invitation import read_invitation
     from shared.sums import WORDS
@@ -164,7 +165,10 @@ def join(
 
 @dataclass(frozen=True)
 class DataOptions:
-    """What the silo says of its data: where they are, and how they are read."""
+    """Path of the silo's data and options that say how it is read.
+
+    least: smallest rating that is positive.
+    """
 
     path: Path | None
     least: LeastRating
@@ -174,9 +178,9 @@ class DataOptions:
 
     @property
     def file_options(self) -> FileOptions:
-        """Returns the options of a file of interactions.
+        """Options of a file of interactions.
 
-        SettingsError for options of graphs alone.
+        Raises SettingsError for options of graphs alone.
         """
         if self.files.edges is not None or self.files.values:
             raise SettingsError("--edges, --values: expected none in this federation, whose silos have no graphs")
@@ -186,7 +190,7 @@ class DataOptions:
 def _join_federation(
     asked: Invitation, silo: SiloFolder, choices: SiloChoices, given: DataOptions, accept: options.AcceptChoice | None
 ) -> None:
-    """Whatever can be refused is refused before the silo's key is registered."""
+    """Joins the federation. What can be refused is refused before the silo's key is registered."""
     from shared.sums import list_sums
     from simulation.joining.join import choose_catalogue, enrol_silo, require_unexpired, write_settings
     from simulation.joining.silo_toml import agree, require_catalogue
@@ -218,7 +222,7 @@ def _agree_on_sums(
     choices: SiloChoices,
     accept: options.AcceptChoice | None,
 ) -> SiloChoices:
-    """The choices with what the silo's operator says of the federation's sums, and with the list of their items."""
+    """Adds the operator's consent to the sums, and the list of items, to the choices."""
     from shared.sums import list_sums
     from simulation.joining.consent import describe_gain, describe_terms, warn_missing_texts
     from simulation.joining.join import choose_catalogue
@@ -242,7 +246,10 @@ def _agree_on_sums(
 
 
 def _ask_consent(agreed: AgreedSettings) -> bool:
-    """The answer of whoever is at the terminal; no where nobody can be asked, or the sums would not be masked."""
+    """Asks at the terminal whether the sums may leave.
+
+    False without a terminal, and for sums that are not masked.
+    """
     from simulation.joining.silo_toml import needs_open_sums
 
     masked = not needs_open_sums(agreed.missing)
@@ -289,7 +296,10 @@ def _warn_data_ignored(silo: SiloFolder, path: Path) -> None:
 def _convert_interactions(
     silo: SiloFolder, name: str, path: Path, given: DataOptions, task: str, *, noised: bool
 ) -> Sequence[str]:
-    """Write the shard; what was left out. noised: the federation hides each user in its sums."""
+    """Writes the shard and returns notes of what was left out.
+
+    noised: the federation hides each user in its sums.
+    """
     from simulation.datasets.load import load_dataset
     from simulation.joining.join import save_interactions, save_sessions
     from simulation.sessions.read import read_sessions
@@ -335,7 +345,7 @@ def _convert_graph(
 
 
 def _require_explicit_options(dataset: Dataset, given: DataOptions) -> None:
-    """SettingsError where what counts of one user would follow from the others' interactions."""
+    """Raises SettingsError where the reading of one user's data would depend on others' interactions."""
     why = "in a federation that hides each user in its sums (basis.epsilon)"
     if given.split == "global-time":
         raise SettingsError(f"--split: expected another than global-time {why}: its dates follow from all users")

@@ -1,4 +1,4 @@
-"""`lpsfed keys`: a client's key pair, and the folder of public keys that an aggregator knows its clients by."""
+"""`lpsfed keys`: key pairs of clients, and the aggregator's folder of public keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def new(
     out: Annotated[Path, typer.Option(help="folder for NAME.key, which is the client's alone, and NAME.pub")],
     as_json: AsJson = False,
 ) -> None:
-    """Make a key pair. A pair that is there already is left as it is."""
+    """Makes a key pair for a client. An existing pair is kept."""
     from shared.protocol.signing.enrolment import make_pair
     from shared.protocol.signing.keys import fingerprint, read_public
 
@@ -39,7 +39,7 @@ def new(
 
 @app.command()
 def register(public: Annotated[Path, typer.Argument(help="NAME.pub")], keys: Registry, as_json: AsJson = False) -> None:
-    """Let a client call. A name that has another key is left as it is."""
+    """Registers a client's public key. A name with another key is an error."""
     from shared.protocol.signing.enrolment import public_file
     from shared.protocol.signing.enrolment import register as register_key
     from shared.protocol.signing.keys import fingerprint, read_public
@@ -53,7 +53,7 @@ def register(public: Annotated[Path, typer.Argument(help="NAME.pub")], keys: Reg
 
 @app.command("list")
 def show(keys: Registry, as_json: AsJson = False) -> None:
-    """Who may call."""
+    """Lists the registered clients."""
     from shared.protocol.signing.enrolment import registered_keys
     from shared.protocol.signing.keys import fingerprint
 
@@ -68,7 +68,10 @@ def show(keys: Registry, as_json: AsJson = False) -> None:
 
 @app.command()
 def remove(name: Annotated[str, typer.Argument(help="the client's")], keys: Registry, as_json: AsJson = False) -> None:
-    """Let a client call no more, from its next request on. An open invitation of this name ends as well."""
+    """Removes a client's key: its next request is refused.
+
+    An open invitation of this name ends too.
+    """
     from shared.protocol.signing.invitation import remove_silo
 
     remove_silo(name, keys)

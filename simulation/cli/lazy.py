@@ -1,4 +1,4 @@
-"""A group of commands that imports a command's module when that command is called, and not to list it."""
+"""Group of commands that imports a command's module only when that command is called."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from simulation.progress import command_progress, heartbeat, hide_progress
 
 
 def unwrap_paragraphs(text: str) -> str:
-    """Paragraphs stay apart, the lines of each are put together."""
+    """Joins the lines of each paragraph; paragraphs stay apart."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
 
 
 def set_help_texts(app: typer.Typer) -> None:
-    """Give every command of an app, and of the apps in it, its docstring as help, without the breaks of the source."""
+    """Sets each command's help to its docstring without the line breaks of the source."""
     for command in app.registered_commands:
         command.help = unwrap_paragraphs((command.callback and command.callback.__doc__) or "")
     for group in app.registered_groups:
@@ -33,7 +33,7 @@ WITHOUT_HEARTBEAT = ("aggregator", "client", "join", "members")  # they serve, w
 
 
 def load_command(name: str) -> TyperCommand | TyperGroup:
-    """A command of the table, or a group of them, as it is defined."""
+    """Imports and builds a command, or a group of commands, of the table."""
     entry = COMMANDS[name]
     found = getattr(import_module(entry.module_name), entry.attribute)
     if isinstance(found, typer.Typer):
@@ -50,7 +50,7 @@ def load_command(name: str) -> TyperCommand | TyperGroup:
 
 
 def _add_quiet(command: Any) -> None:
-    """--quiet for each command that prints results, whose --json hides progress too."""
+    """Adds --quiet to each command that prints results, and lets --json hide progress too."""
     for part in getattr(command, "commands", {}).values():
         _add_quiet(part)
     for as_json in [one for one in command.params if one.name == "as_json"]:
@@ -59,7 +59,7 @@ def _add_quiet(command: Any) -> None:
 
 
 def _quiet_option() -> Any:
-    """A flag that hides progress, and of which the command itself hears nothing."""
+    """Returns the option --quiet, which is not passed to the command itself."""
     app = typer.Typer(add_completion=False)
 
     @app.command()
@@ -80,26 +80,26 @@ def _apply_quiet(ctx: Any, param: Any, asked: bool) -> bool:  # noqa: ARG001
 
 
 class LazyCommands(TyperGroup):
-    """The commands of the table. What lists or completes their names sees their help texts alone."""
+    """Commands of the table. Listing and completing names reads their help texts alone."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        """Names in the table's order."""
+        """Returns the names in the table's order."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:  # noqa: ARG002
-        """A command that has a help text, and cannot be called."""
+        """Returns a command with a help text that cannot be called."""
         entry = COMMANDS.get(cmd_name)
         return None if entry is None else TyperCommand(cmd_name, help=entry.help)
 
     def invoke(self, ctx: Any) -> Any:
-        """Whatever a command writes, and the services that it starts, is for its user alone."""
+        """Runs a command: files that it or its services write are for their owner alone."""
         with write_privately(), command_progress():
             return super().invoke(ctx)
 
     def resolve_command(
         self, ctx: Any, args: list[str]
     ) -> tuple[str | None, TyperCommand | TyperGroup | None, list[str]]:
-        """The command that is called, as it is defined."""
+        """Returns the command that is called, imported and built."""
         name, _, rest = super().resolve_command(ctx, args)
         command = None if name is None else load_command(name)
         if name is not None and name not in WITHOUT_HEARTBEAT:

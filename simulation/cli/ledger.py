@@ -1,4 +1,4 @@
-"""`lpsfed ledger`: the records of a client that does not run: are they whole, and what to do where they are not."""
+"""`lpsfed ledger`: verifies and repairs the records of a stopped client."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ def verify(
     ca: options.Authority = None,
     as_json: AsJson = False,
 ) -> None:
-    """Are ledger and account whole, and is each as long as its head says? Ends with 1 where one is not.
+    """Verifies ledger and privacy account against their signed heads. Exit code 1 for a fault.
 
-    With `--arrivals`, or an operator's token, each signature that the aggregator has kept is made again and compared.
+    With --arrivals, or with an operator's token, it makes each signature that the aggregator has kept again and
+    compares.
     """
     from audit.checks.signatures import read_arrivals
     from client_service.refresh.record_check import verify_records
@@ -79,7 +80,10 @@ def verify(
 
 
 def _fetch_arrivals(url: str, token_file: Path, authority: Path | None) -> tuple[ArrivalOut, ...]:
-    """What arrived, by the operator's API. SettingsError for an address or a token that is none."""
+    """Fetches what arrived from the operator's API.
+
+    Raises SettingsError for an invalid address or token.
+    """
     import httpx
 
     from audit.evidence.collect import read_all_arrivals
@@ -122,7 +126,7 @@ def rekey(
     records_directory: Records = None,
     as_json: AsJson = False,
 ) -> None:
-    """After a new signing key, before the client starts with it: the heads were made with the old one."""
+    """Signs the heads of the records with a new key, before the client uses it."""
     from client_service.refresh.record_check import rekey_records
     from shared.protocol.signing.keys import read_private
 
@@ -141,8 +145,10 @@ def adopt(
     give_up: Annotated[str | None, typer.Option(help="nonce of a lost entry that the aggregator tells of")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take records for whole that are not as their heads say, where the right ones are lost. The privacy report shows
-    it."""
+    """Accepts records that differ from their heads, where the right ones are lost.
+
+    The privacy report shows it.
+    """
     from client_service.refresh.record_check import adopt_records
 
     key = _read_signing_key(state_directory, signing_key_file)
@@ -155,7 +161,7 @@ def adopt(
 
 
 def _read_signing_key(state_directory: Path, given: Path | None) -> PrivateKey | None:
-    """The key in the file, or the only one in the state directory; None where there is none."""
+    """Reads the given key, or the only one in the state directory; None without one."""
     from shared.protocol.signing.keys import read_private
 
     files = [given] if given is not None else sorted(state_directory.glob("*.key"))

@@ -1,4 +1,4 @@
-"""Commands for a machine before it serves: secrets, certificates, and what is wrong with it."""
+"""Commands that prepare a machine: doctor, secret, certificates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def doctor(
     call: options.CallFlags,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check Python, packages, device, disk, ports, shard, settings with their certificates, and the aggregator."""
+    """Checks Python, packages, device, disk, ports, shard, settings, certificates and the aggregator."""
     from simulation.operating.doctor import check_aggregator, check_machine
 
     wanted = tuple(require_port("--port", port) for port in ports or (8800, 8801))
@@ -44,7 +44,7 @@ def doctor(
 
 
 def secret(paths: Annotated[list[Path], typer.Argument(help="files to make, readable by their owner alone")]) -> None:
-    """Make random 256-bit secrets. A file that is there already is left as it is."""
+    """Makes random 256-bit secrets. An existing file is kept."""
     for path in paths:
         ERR.print(f"{path}: {'made' if create_secret(path) else 'there already'}", soft_wrap=True)
 
@@ -56,7 +56,7 @@ def certificates(
     ] = None,
     clients: options.Clients = 4,
 ) -> None:
-    """Make a development authority, and certificates for aggregator, clients and operator. Not for production."""
+    """Makes a development authority, and certificates for aggregator, clients and operator. Not for production."""
     from simulation.deployment.certificates import AUTHORITY, DAYS, development_files, write_files
 
     services = ("aggregator", *(f"client-{number}" for number in range(1, clients + 1)), "operator")

@@ -1,4 +1,4 @@
-"""`lpsfed members`: the file of a federation's public keys that each silo pins, or a silo's consent to new members."""
+"""`lpsfed members`: a federation's public keys, and a silo's consent to new members."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def write(
     replace: Annotated[bool, typer.Option("--replace", help="take the place of a file that is there")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the file of these keys. Compare its fingerprint with the other operators before anybody uses it."""
+    """Writes the file of members from these keys.
+
+    Compare its fingerprint with the other operators before a client uses it.
+    """
     from shared.protocol.signing.enrolment import registered_files
     from shared.protocol.signing.members import read_registry, write_registry
 
@@ -45,7 +48,7 @@ def write(
 
 @app.command()
 def show(file: MembersFile, as_json: AsJson = False) -> None:
-    """Show whose keys a file holds, and the fingerprint by which two silos see whether theirs is the same."""
+    """Shows the keys in a file, and the fingerprint by which silos compare their files."""
     from shared.protocol.signing.members import read_registry
 
     _print_members(file, read_registry(file), as_json=as_json)
@@ -63,9 +66,10 @@ def accept(
     yes: Annotated[bool, typer.Option("--yes", help="consent without being asked")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Consent to new members of a secure federation. Compare the fingerprints of their keys with their operators first.
+    """Accepts new members of a secure federation. Compare their keys' fingerprints with their operators first.
 
-    A silo that trusts on first use takes part in no sum with names that came later, or with new keys of known ones.
+    A silo that trusts on first use takes part in no sum with later members, or with new keys of known ones, until it
+    accepts them.
     """
     from client_service.secure_rounds.members import AcceptedMembersIn, MembersOut
 
@@ -83,7 +87,7 @@ def accept(
 
 
 def _choose_new_members(found: MembersOut, names: list[str] | None) -> list[MemberKeyOut]:
-    """Those whom the silo has not agreed to. NotFoundError for a name that is none of them."""
+    """Selects members that the silo has not accepted. Raises NotFoundError for other names."""
     open_ones = {one.client: one for one in (*found.members, *found.waiting) if not one.agreed}
     if unknown := [name for name in names or () if name not in open_ones]:
         waiting = ", ".join(sorted(open_ones)) or "nobody"

@@ -1,4 +1,4 @@
-"""What several commands ask for: choices, arguments and flags, each written once; and how answers are printed."""
+"""Choices, arguments and options that several commands share, and printing of results."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ DEFAULT_DRAWS = 4  # client_service.joining_value.forecast.DRAWS
 
 
 class Method(StrEnum):
-    """How `--method` divides a data set: names of simulation.partitioning.methods.METHODS; three more divide sessions,
-    by those of simulation.sessions.cut.CUTS, and the last three nodes, by simulation.graphs.cut.METHODS."""
+    """Values of `--method`, which divides a data set.
+
+    Names of simulation.partitioning.methods.METHODS, three more for sessions of simulation.sessions.cut.CUTS, and the
+    last three for nodes of simulation.graphs.cut.METHODS.
+    """
 
     spectral = "spectral"
     users = "users"
@@ -47,7 +50,7 @@ class Method(StrEnum):
 
 
 class StrategyName(StrEnum):
-    """The algorithms, by the names of shared.strategies.STRATEGIES."""
+    """Names of shared.strategies.STRATEGIES."""
 
     lpsfed = "lpsfed"
     fedavg = "fedavg"
@@ -75,7 +78,7 @@ STRATEGY_OPTION = typer.Option(metavar="<name>", help=", ".join(StrategyName))
 
 
 class PresetName(StrEnum):
-    """The presets of the method's settings."""
+    """Presets of the method's settings."""
 
     default = "default"
     paper = "paper"
@@ -84,7 +87,7 @@ class PresetName(StrEnum):
 
 
 class ScenarioName(StrEnum):
-    """How `--scenario` divides a data set, by the names of simulation.partitioning.scenarios.SCENARIOS."""
+    """Values of `--scenario`: names of simulation.partitioning.scenarios.SCENARIOS."""
 
     chain = "chain"
     big_and_tiny = "big-and-tiny"
@@ -97,7 +100,7 @@ class ScenarioName(StrEnum):
 
 
 class TaskName(StrEnum):
-    """What silos do with their data, by the names of simulation.experiments.tasks.SIMULATED."""
+    """Values of `--task`: names of simulation.experiments.tasks.SIMULATED."""
 
     items = "items"
     sessions = "sessions"
@@ -105,7 +108,7 @@ class TaskName(StrEnum):
 
 
 class BasisKind(StrEnum):
-    """The common basis, by the names of shared.method.settings.BasisSettings."""
+    """Kinds of common basis, as in shared.method.settings.BasisSettings."""
 
     off = "off"
     exact = "exact"
@@ -115,7 +118,7 @@ class BasisKind(StrEnum):
 
 
 class ItemBasisKind(StrEnum):
-    """Those of them that a federation of items can have."""
+    """Kinds of common basis of a federation of items."""
 
     off = "off"
     exact = "exact"
@@ -123,7 +126,7 @@ class ItemBasisKind(StrEnum):
 
 
 class Share(StrEnum):
-    """What a federation shares, by the values of the aggregator's setting `share`."""
+    """Values of the aggregator's setting `share`."""
 
     parameters = "parameters"
     sums = "sums"
@@ -131,14 +134,14 @@ class Share(StrEnum):
 
 
 class AcceptChoice(StrEnum):
-    """What a silo that joins lets leave, where the federation sums."""
+    """Values of `--accept`: what may leave a silo of a federation that sums."""
 
     parameters = "parameters"
     sums = "sums"
 
 
 class EngineChoice(StrEnum):
-    """What carries the clients of a simulation, by the names of simulation.engines.ENGINES."""
+    """Values of `--engine`: names of simulation.engines.ENGINES."""
 
     services = "services"
     plain = "plain"
@@ -146,7 +149,7 @@ class EngineChoice(StrEnum):
 
 
 class SplitName(StrEnum):
-    """How `--split` divides a user's interactions, by the names of simulation.datasets.splits.SplitKind."""
+    """Values of `--split`: names of simulation.datasets.splits.SplitKind."""
 
     random = "random"
     time = "time"
@@ -155,7 +158,7 @@ class SplitName(StrEnum):
 
 
 class RatingKindName(StrEnum):
-    """What ratings mean, by the names of client_service.data.ratings.MEANINGS."""
+    """Values of `--rating-kind`: names of client_service.data.ratings.MEANINGS."""
 
     stars = "stars"
     ten = "ten"
@@ -167,7 +170,7 @@ class RatingKindName(StrEnum):
 
 
 class Device(StrEnum):
-    """Where a client computes."""
+    """Values of `--device`."""
 
     auto = "auto"
     cpu = "cpu"
@@ -325,7 +328,7 @@ DEFAULT_URL = "http://127.0.0.1:8800"
 
 
 def choose_task(task: TaskName | None, data: str, file: FileFlags) -> TaskName:
-    """Returns the task that was asked for, else the data's, else lists of items."""
+    """Returns the requested task, else the data's, else lists of items."""
     from simulation.experiments.tasks import recognise_task
 
     if task is None and file.edges is not None:
@@ -334,13 +337,13 @@ def choose_task(task: TaskName | None, data: str, file: FileFlags) -> TaskName:
 
 
 def split_kind(split: SplitName | None) -> SplitKind | None:
-    """The split that was asked for, as `load_dataset` takes it."""
+    """Returns the requested split, as `load_dataset` takes it."""
     return None if split is None else split.value
 
 
 @dataclass(frozen=True)
 class DivisionFlags:
-    """How a data set is divided among clients, and each user's interactions by split."""
+    """Options that divide a data set among clients and each user's interactions by split."""
 
     method: How = None
     number: PartitionNumber = 0
@@ -353,7 +356,7 @@ class DivisionFlags:
 
 @dataclass(frozen=True)
 class FileFlags:
-    """How a file of interactions, or the files of a graph, are read."""
+    """Options of reading a file of interactions or the files of a graph."""
 
     min_rating: MinRating = None
     rating_kind: RatingKindChoice = None
@@ -365,7 +368,7 @@ class FileFlags:
 
 @dataclass(frozen=True)
 class BasisFlags:
-    """Which common basis a run has."""
+    """Options of a run's common basis."""
 
     common_basis: CommonBasisOrNone = None
     rank: Rank = None
@@ -374,7 +377,7 @@ class BasisFlags:
 
 @dataclass(frozen=True)
 class EngineFlags:
-    """What carries the clients of a simulation."""
+    """Options of the engine that runs the clients of a simulation."""
 
     engine: EngineName = EngineChoice.services
     ray_address: RayAddress = ""
@@ -384,8 +387,11 @@ class EngineFlags:
 def choose_cut(
     data: str, task: TaskName, clients: int | None, how: DivisionFlags, file: FileFlags, rules: list[str] | None = None
 ) -> Cut:
-    """How to divide `data`. Of one's own file of interactions every one is kept, divided by users, and a rating counts
-    by its scale; a data set in a folder is divided, and its ratings are read, as in published tables."""
+    """Chooses how to divide `data`.
+
+    A user's own file keeps every interaction, is divided by users, and its ratings count by their scale. A data set
+    in a folder is divided, and its ratings are read, as in published tables.
+    """
     own = Path(data).is_file() and task is TaskName.items
     scenario = None if how.scenario is None else how.scenario.value
     method = how.method.value if how.method is not None else "users" if own and scenario is None else None
@@ -416,7 +422,10 @@ def choose_cut(
 
 
 def least_rating(least: float | None, kind: RatingKindName | None, otherwise: LeastRating) -> LeastRating:
-    """What --min-rating and --rating-kind say, as `load_dataset` takes it. SettingsError for both."""
+    """Returns the rule of --min-rating or --rating-kind, as `load_dataset` takes it.
+
+    Raises SettingsError for both.
+    """
     if least is not None and kind is not None:
         raise SettingsError("--min-rating, --rating-kind: expected one of them, got both")
     if kind is not None:
@@ -425,7 +434,7 @@ def least_rating(least: float | None, kind: RatingKindName | None, otherwise: Le
 
 
 def parse_file_options(columns: str | None, delimiter: str | None) -> FileOptions:
-    """What --columns and --delimiter say of a file. SettingsError for a field or a delimiter that is none."""
+    """Parses --columns and --delimiter. Raises SettingsError for an unknown field or delimiter."""
     return FileOptions(*_parse_reading(columns, delimiter, COLUMNS))
 
 
@@ -461,24 +470,26 @@ def _parse_reading(
 
 
 def value_or_default(flag: StrEnum | None, usual: str) -> str:
-    """What was asked for, else what is usual."""
+    """Returns the option's value, else the default."""
     return usual if flag is None else flag.value
 
 
 def drop_unset_flags(flags: dict[str, Any]) -> dict[str, Any]:
-    """The flags that were set; an enumeration as its text."""
+    """Returns the options that are set; an enumeration as its text."""
     plain = {name: flag.value if isinstance(flag, StrEnum) else flag for name, flag in flags.items()}
     return {name: flag for name, flag in plain.items() if flag is not None}
 
 
 def is_interactive() -> bool:
-    """Is somebody at a terminal who can be asked?"""
+    """Tells whether stdin and stderr are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def parse_method_changes(changes: list[str] | None, basis: BasisFlags) -> dict[str, Any]:
-    """The method's settings that --set and the flags of the common basis change. SettingsError for a flag of another
-    kind of basis than is asked for."""
+    """Parses the method's settings of --set and of the options of the common basis.
+
+    Raises SettingsError for an option of another kind of basis.
+    """
     kind, rank, rounds = basis.common_basis, basis.rank, basis.basis_rounds
     given = {"basis.kind": None if kind is None else kind.value, "basis.rank": rank, "basis.rounds": rounds}
     changed = parse_pairs(changes or []) | {name: value for name, value in given.items() if value is not None}
@@ -491,7 +502,7 @@ def parse_method_changes(changes: list[str] | None, basis: BasisFlags) -> dict[s
 
 
 def parse_pairs(changes: list[str], flag: str = "--set") -> dict[str, str]:
-    """['a=1', ...] -> {'a': '1', ...}. SettingsError for anything else."""
+    """Parses texts of the form key=value. Raises SettingsError for others."""
     split = [change.partition("=") for change in changes]
     if wrong := [change for change, (key, mark, _) in zip(changes, split, strict=True) if not key or not mark]:
         raise SettingsError(f"{flag}: expected key=value, got {wrong[0]!r}")
@@ -499,7 +510,7 @@ def parse_pairs(changes: list[str], flag: str = "--set") -> dict[str, str]:
 
 
 def ensure_folder(folder: Path, flag: str = "--out") -> Path:
-    """The folder, which is there from now on. SettingsError where it cannot be."""
+    """Makes the folder where it is missing. Raises SettingsError where that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -508,11 +519,11 @@ def ensure_folder(folder: Path, flag: str = "--out") -> Path:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Print lines about data on stderr, before what is computed of them."""
+    """Prints notes about the data on stderr, before the results."""
     for note in notes:
         ERR.print(f"- {note}", soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON on stdout."""
+    """Prints a value as JSON on stdout."""
     sys.stdout.write(json.dumps(value, indent=1) + "\n")

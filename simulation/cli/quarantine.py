@@ -1,4 +1,4 @@
-"""`lpsfed quarantine`: which clients an aggregator takes nothing of, and the operator's decisions about that."""
+"""`lpsfed quarantine`: lists, excludes and readmits clients of an aggregator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def show(
     call: options.CallFlags,
     as_json: options.AsJson = False,
 ) -> None:
-    """Every client of the federation, how often it was refused in the newest run, and why it is shut out if it is."""
+    """Lists all clients: refused calls in the newest run, and the reason of a quarantine."""
     from simulation.operating import operator as operate
     from simulation.operating.operator_calls import open_operator
 
@@ -58,7 +58,7 @@ def set_quarantine(
     call: options.CallFlags,
     as_json: options.AsJson = False,
 ) -> None:
-    """Shut a client out: nothing of it is taken, and no round waits for it."""
+    """Excludes a client: the aggregator accepts nothing from it, and no round waits for it."""
     from simulation.operating import operator as operate
     from simulation.operating.operator_calls import open_operator
 
@@ -76,7 +76,7 @@ def lift(
     call: options.CallFlags,
     as_json: options.AsJson = False,
 ) -> None:
-    """Let a client in again, from the round at hand on."""
+    """Readmits a client from the current round on."""
     from simulation.operating import operator as operate
     from simulation.operating.operator_calls import open_operator
 

@@ -1,4 +1,4 @@
-"""`lpsfed recommend`: ask a silo for lists, of one user on the terminal, or of all users into a file."""
+"""`lpsfed recommend`: fetches lists from a silo, to the terminal or into a file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def recommend(
     strict: Annotated[bool, typer.Option("--strict", help="a user whom the silo does not know is an error")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Ask a silo for recommendations: for some users, or for very many into a file."""
+    """Fetches recommendations from a silo: for some users, or for all into a file."""
     from lpsfed import ListOptions
     from simulation.operating.lists_file import require_format
     from simulation.operating.silo_client import open_silo, read_silo_address
@@ -94,7 +94,10 @@ def _read_users(file: Path | None) -> list[str]:
 
 
 def _report_unknown(lists: Iterable[Recommendations], *, strict: bool) -> Iterator[Recommendations]:
-    """The lists as they come, and in the end how many users the silo does not know, who get popular items."""
+    """Yields the lists, and at the end reports users that the silo does not know.
+
+    Such users get popular items. Raises DataError for them where `strict`.
+    """
     count = unknown = 0
     for one in lists:
         count, unknown = count + 1, unknown + (one.fallback == UNKNOWN)

@@ -1,4 +1,4 @@
-"""Commands of the federation's operator: start a run, look at it, end it."""
+"""Commands of the federation's operator: run, status, cancel."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def run(
     call: options.CallFlags,
     as_json: options.AsJson = False,
 ) -> None:
-    """Start a run at an aggregator, as its operator, and follow it to its end. Whom it waits for it says on stderr.
+    """Starts a run at an aggregator and follows it. Prints missing clients on stderr.
 
-    Where the federation declares sums it holds a run for each first, unless one like that has finished; where sums
-    alone are shared, nothing else.
+    Where the federation declares sums, it first runs each sum that no matching run has finished. Where sums alone are
+    shared, no training run follows.
     """
     from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
     from shared.protocol.schemas import RunIn
@@ -137,7 +137,10 @@ def run(
 
 
 def _read_accesses(silos: list[Path] | None) -> list[SiloAccess]:
-    """How the silos of these settings are asked; what that needs is imported where there is one."""
+    """Reads how to call the silos of these settings files.
+
+    Imports what that needs only where there is one.
+    """
     if not silos:
         return []
     from simulation.operating.silo_worth import read_access
@@ -153,7 +156,7 @@ def _require_members(operator: Operator, accesses: list[SiloAccess], names: Coll
 
 
 def _await_results(accesses: list[SiloAccess], run: str) -> list[str]:
-    """What the run has brought each silo, once it has judged it."""
+    """Waits until each silo has evaluated the run, and returns a line for each."""
     if not accesses:
         return []
     from simulation.operating.silo_worth import wait_for_worth
@@ -163,14 +166,14 @@ def _await_results(accesses: list[SiloAccess], run: str) -> list[str]:
 
 @dataclass(frozen=True)
 class OperatorFlags:
-    """How a command that asks the same aggregator as the same operator is written."""
+    """Options by which a command calls the same aggregator as the same operator."""
 
     token_file: Path
     url: str
     call: options.CallFlags
 
     def command(self, *words: str) -> str:
-        """`lpsfed` with these words, to be copied."""
+        """Returns a `lpsfed` command of these words, to be copied."""
         flags = ["--operator-token-file", str(self.token_file)]
         flags += [] if self.url == options.DEFAULT_URL else ["--aggregator-url", self.url]
         given = (
@@ -182,19 +185,19 @@ class OperatorFlags:
         return shlex.join(["lpsfed", *words, *flags])
 
     def hint(self, run: str) -> str:
-        """How to follow a run that goes on, and how to end it."""
+        """Describes how to follow an active run, and how to end it."""
         follow, end = self.command("status", "--follow", "--run", run), self.command("cancel", "--run", run)
         return f"to follow it: {follow}\nto end it: {end}"
 
 
 def ignore_history(history: RunHistoryOut) -> None:
-    """The observer of a run that shows nothing."""
+    """Observes a run without output."""
     del history
 
 
 @contextmanager
 def _explain_active_run(operator: Operator, words: OperatorFlags) -> Iterator[Callable[[Observe], Observe]]:
-    """Where Ctrl-C ends the command, or another run is active, say how to follow that run and how to end it."""
+    """Prints how to follow or end the active run after Ctrl-C or a conflict."""
     from shared.protocol.schemas import ENDED
     from simulation.operating.operator import latest_run
 
@@ -237,7 +240,10 @@ def status(
     follow: Annotated[bool, typer.Option("--follow", help="show it round by round until it has ended")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed."""
+    """Shows the state of a run: missing clients, deadline, or why it failed.
+
+    Exit code 1 for a run that has failed.
+    """
     from shared.protocol.schemas import ENDED
     from simulation.operating.operator import (
         describe_run,
@@ -288,7 +294,7 @@ def cancel(
     call: options.CallFlags,
     as_json: options.AsJson = False,
 ) -> None:
-    """End a run before its time. Each silo stops at its next call, and goes on answering by the best model it has."""
+    """Cancels a run. Each silo stops at its next call, and keeps its best model."""
     from simulation.operating.operator import cancel_run, describe_run, latest_run
     from simulation.operating.operator_calls import open_operator
 

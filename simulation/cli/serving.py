@@ -1,4 +1,4 @@
-"""Commands that serve one side: the aggregator, or a silo's client."""
+"""Commands that start a service: aggregator, client."""
 
 from __future__ import annotations
 
@@ -71,9 +71,11 @@ def aggregator(
     allow_http: options.AllowHttp = False,
     detach: Annotated[bool, typer.Option("--detach", help="serve in the background, until it is killed")] = False,
 ) -> None:
-    """Serve the aggregator. Settings also come from LPSFED_AGGREGATOR_*; flags win.
+    """Serves the aggregator.
 
-    With a state directory and no operator token, the token is made there: operator.token.
+    LPSFED_AGGREGATOR_* variables set the same settings; options override them.
+
+    With a state directory and no operator token, it makes the token there: operator.token.
     """
     flags = options.drop_unset_flags(locals())  # before anything else has a name here
     from aggregator_service.__main__ import serve as serve_aggregator
@@ -140,7 +142,7 @@ EARLIER_VERSION = (
 
 
 def _find_saved_names(flags: Mapping[str, Any]) -> Path | None:
-    """Finds the file of names with which an earlier start has begun this federation."""
+    """Finds the file of names that an earlier start has saved in the state directory."""
     folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
     path = None if folder is None else Path(folder) / NODES_FILE
     return path if path is not None and path.is_file() else None
@@ -149,7 +151,7 @@ def _find_saved_names(flags: Mapping[str, Any]) -> Path | None:
 def read_node_names(path: Path, strategy: str | None) -> dict[str, Any]:
     """Reads the names of features and classes as settings of a federation of graphs.
 
-    SettingsError for a file of another form.
+    Raises SettingsError for a file of another form.
     """
     from shared.method.settings import NodeSettings, method_settings, validate_settings
 
@@ -169,7 +171,10 @@ def read_node_names(path: Path, strategy: str | None) -> dict[str, Any]:
 
 
 def _load_saved_choice(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """What an earlier start with this state directory has said of what is shared; nothing where it is said now."""
+    """Loads what an earlier start with this state directory has shared.
+
+    Empty where it is given now.
+    """
     folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
     if folder is None or "share" in flags or "LPSFED_AGGREGATOR_SHARE" in os.environ:
         return {}
@@ -187,7 +192,7 @@ def _load_saved_choice(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lacks_content(flags: Mapping[str, Any]) -> bool:
-    """Checks if an earlier version began this federation, without the content sums that --share sums declares now."""
+    """Tells whether an earlier version began this federation, without the content sums of --share sums."""
     folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
     try:
         kept = json.loads((Path(folder) / SHARE_FILE).read_text(encoding="utf-8")) if folder is not None else {}
@@ -197,7 +202,7 @@ def _lacks_content(flags: Mapping[str, Any]) -> bool:
 
 
 def _save_choice(settings: AggregatorSettings) -> None:
-    """For the next start, which would otherwise be of another federation than its silos have joined."""
+    """Saves the choice for the next start, which must serve the same federation."""
     folder, given = settings.state_directory, settings.catalogue
     folder.mkdir(parents=True, exist_ok=True)
     if given is not None and given.resolve() != (folder / ITEMS_FILE).resolve():
@@ -213,7 +218,10 @@ def _is_set_by_environment() -> bool:
 
 
 def _ask_share(flags: Mapping[str, Any]) -> str | None:
-    """The answer of whoever is at the terminal; None where it is said already, or nobody can be asked."""
+    """Asks at the terminal what is shared.
+
+    None where it is given, and without a terminal.
+    """
     if "share" in flags or _is_set_by_environment() or not options.is_interactive():
         return None
     print_on_stderr(SHARE_QUESTION.rstrip())
@@ -224,7 +232,7 @@ def _ask_share(flags: Mapping[str, Any]) -> str | None:
 
 
 def _describe_share(settings: AggregatorSettings) -> str:
-    """What the federation shares, and why in this way, in one line."""
+    """Describes in one line which data the federation shares, and the reason."""
     from shared.sums import list_sums, method_of_part
     from shared.sums.common_items import ITEMS
     from shared.sums.content import CONTENT
@@ -252,7 +260,7 @@ def _write_invitations(
 
 
 def _choose_token_file(flags: Mapping[str, Any]) -> Path | None:
-    """Where the token lies, or is to be made; None where the operator says which it is."""
+    """Returns the path of the token's file; None where the operator gives another token."""
     folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
     said = {name for name in ("OPERATOR_TOKEN", "OPERATOR_TOKEN_FILE") if f"LPSFED_AGGREGATOR_{name}" in os.environ}
     if "operator_token_file" in flags or said or folder is None:
@@ -279,7 +287,10 @@ def client(
     tls_key: PortKey = None,
     tls_client_authority: PortAuthority = None,
 ) -> None:
-    """Serve one silo's client. Settings also come from LPSFED_CLIENT_* and a TOML file; flags win."""
+    """Serves one silo's client.
+
+    LPSFED_CLIENT_* variables override the TOML file, and options override both.
+    """
     flags = options.drop_unset_flags(locals())  # before anything else has a name here
     from client_service.__main__ import serve as serve_client
     from client_service.settings import client_settings

@@ -1,4 +1,4 @@
-"""Commands that change a silo's shard: append what happened since, erase users or interactions."""
+"""`lpsfed shard`: adds to a silo's shard, or erases from it."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def append(
     delimiter: options.Delimiter = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add interactions to a shard, whole or not at all. Those without a split are for training.
+    """Adds interactions to a shard, all or none. Those without a split are for training.
 
-    A rating means what the shard's ratings do; a later low one takes a liking back.
+    Ratings are read as the shard's. A later low rating removes a positive one.
     """
     from client_service.data.interaction_files import change_shard
     from client_service.event_log.shard_update import append_events
@@ -86,9 +86,10 @@ def erase(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Erase users, or single interactions, from a shard, whole or not at all. What is not there is counted and said.
+    """Erases users, or single interactions, from a shard, all or none.
 
-    Models that were trained before are not made to forget: no client serves them for the new shard.
+    Users or interactions that are not in the shard are counted and reported. Models of before do not forget: no
+    client serves them for the new shard.
     """
     import polars as pl
 
@@ -136,10 +137,9 @@ def absorb(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rewrite a shard with what applications have told its client since, without the users whom they have erased.
+    """Merges the interactions that applications have posted into the shard, and removes erased users.
 
-    The client may run meanwhile: it goes on with the shard that it has read, and works with the new one from its next
-    start on.
+    The client may run meanwhile: it uses the shard that it has read, and the new one from its next start on.
     """
     from client_service.data.interaction_files import hold_shard, read_catalogue, save_shard
     from client_service.event_log.database import NAME as FEEDBACK
@@ -170,12 +170,12 @@ def features(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Keep vectors of the items in a shard, or remove them.
+    """Stores vectors of the items in a shard, or removes them.
 
     They replace the vectors of the projection.
 
-    The file must have vectors of some items of the shard. Items that come later are encoded by the state in the file;
-    by an encoder without one they have no vector until the file is made anew.
+    The file must have vectors of some items of the shard. Later items are encoded by the encoder in the file; without
+    one they have no vector until the file is made again.
     """
     from client_service.data.files import commit_files, current_file, only_writer, read_bytes
     from client_service.data.interaction_files import FEATURES, load_shard
@@ -208,8 +208,10 @@ def features(
 
 
 def _print_change(before: Shard, after: Shard, *, as_json: bool, unknown: int | None = None) -> None:
-    """Sizes, digests and the clean-ups of this change; never an id. unknown: how many of those asked for were not
-    there."""
+    """Prints sizes, digests and notes of the change, never an id.
+
+    unknown: number of requested users or interactions that were not there.
+    """
     from client_service.data.interaction_files import shard_head
 
     heads = {"before": shard_head(before), "after": shard_head(after)}

@@ -1,4 +1,4 @@
-"""Commands of a silo's own operator for a running client: refresh shard and model, choose among models."""
+"""Commands of a silo's operator for a running client: refresh, models."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ def refresh(
     wait: Annotated[bool, typer.Option(help="until it is done")] = True,
     as_json: options.AsJson = False,
 ) -> None:
-    """Let a client's shard absorb what applications have posted, and compute its model anew. During a run it waits for
-    the end of the round."""
+    """Merges posted interactions into a client's shard, and computes its model again.
+
+    During a run it waits for the end of the round.
+    """
     with _open_as_operator(client_url, operator_key_file, ca) as silo:
         standing = silo.refresh()
         if wait:
@@ -64,8 +66,10 @@ def models(
     ca: options.Authority = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the models that a client keeps, or roll back to an earlier one. It answers until a run has one that
-    validation prefers."""
+    """Lists the models that a client keeps, or rolls back to an earlier one.
+
+    The chosen model answers until a run yields one that is better by validation.
+    """
     with _open_as_operator(client_url, operator_key_file, ca) as silo:
         kept = silo.list_models() if serve is None else silo.serve_model(serve)
     if as_json:
@@ -78,7 +82,10 @@ def models(
 
 
 def _wait_for_refresh(silo: Client, number: int | None) -> ShardRefresh:
-    """The answer once the refresh of that number has ended; of an earlier client, which tells none, once it is idle."""
+    """Waits until the refresh of this number has ended.
+
+    An earlier client tells no number: then until it is idle.
+    """
     while True:
         standing = silo.read_refresh()
         if standing.phase == "idle" if number is None else (standing.last_ended or 0) >= number:

@@ -1,4 +1,4 @@
-"""The command that chooses settings by validation: tune."""
+"""`lpsfed tune`: searches settings by validation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tune(
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a client")] = 1,
     as_json: options.AsJson = False,
 ) -> None:
-    """Search a strategy's settings by validation alone. A setting given with --set stays as it is."""
+    """Searches a strategy's settings by validation alone. Settings given with --set stay fixed."""
     from simulation.experiments.blind import write_blind_shards
     from simulation.experiments.tasks import simulated_task
     from simulation.partitioning.sources import find_or_cut_shards
@@ -78,7 +78,7 @@ def tune(
 
 
 def _run_with_bar(plan: Search, out: Path, trials: int, *, shown: bool) -> bool:
-    """Run the trials with a bar, and print the failed ones. True where Ctrl-C ended the search."""
+    """Runs the trials and prints the failed ones. True where Ctrl-C ended the search."""
     from simulation.tuning.search import open_study, run_search, spent_trials
 
     study = open_study(plan, out)
@@ -94,7 +94,7 @@ def _run_with_bar(plan: Search, out: Path, trials: int, *, shown: bool) -> bool:
 
 
 def _values_table(best: Mapping[str, Any], base: MethodSettings) -> Table:
-    """The best values beside those that the search began with."""
+    """Returns a table of the best values beside those of the start."""
     from simulation.tuning.spaces import initial_value
 
     spent = f"{best['trials']} trials: {best['pruned']} ended early, {best['failed']} failed"
@@ -113,7 +113,7 @@ def _values_table(best: Mapping[str, Any], base: MethodSettings) -> Table:
 
 
 def _simulate_command(shards: Path, best: Mapping[str, Any], task: str, preset: str, fixed: Mapping[str, str]) -> str:
-    """The simulation with the best settings, on one line to be copied."""
+    """Returns the command that simulates with the best settings."""
     chosen = " ".join(f"--set {name}={value}" for name, value in {**fixed, **best["values"]}.items())
     words = [flag for flag in (f"--task {task}", f"--preset {preset}") if flag not in DEFAULT_FLAGS]
     length = f"--rounds {best['rounds']} --seed {best['seed']}"

@@ -1,4 +1,4 @@
-"""`lpsfed worth`: what joining would bring a silo, or what the last run brought it, from its own data alone."""
+"""`lpsfed worth`: forecast of the gain by joining, or the last run's result."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def worth(
     ca: options.Authority = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forecast what a federation would bring this silo: its own users, cut into small silos that join each other.
+    """Forecasts this silo's gain by joining, or shows the last run's result.
 
-    With --silo: what the last run has brought it, on its users' test items, alone -> together.
-
-    Nothing is sent and nothing is written. Validation items alone are read, no test items. The forecast holds for silos
-    that sell the same items to users of the same kind; the interval is where the gain lies in nine cases of ten.
+    The forecast cuts the silo's users into small silos that join each other; with --silo it shows the last run's
+    result on the users' test items. Nothing is sent or written, and the forecast reads validation items, no test
+    items. It holds for silos that sell the same items to similar users; the interval covers the gain in nine cases of
+    ten.
     """
     if (shard is None) == (silo is None):
         raise SettingsError("SHARD: expected a shard before joining, or --silo after a run, got neither or both")
@@ -83,7 +83,7 @@ def _read_silo(folder: Path) -> Shard:
 
 
 def _read_file_as_silo(path: Path, least: LeastRating, file_options: FileOptions, *, as_json: bool) -> Shard:
-    """All interactions of a file as one silo's shard, in memory."""
+    """Reads all interactions of a file as one silo's shard, in memory."""
     from simulation.datasets.load import load_dataset
     from simulation.partitioning.partition import build_part, partition_dataset
 

@@ -1,1 +1,1 @@
-"""Files that describe a deployment, written for a number of silos: Docker Compose and the Kubernetes demo."""
+"""Deployment files for a number of silos: Docker Compose and Kubernetes."""

@@ -1,4 +1,4 @@
-"""A development authority and a certificate for each service, signed by it. Its key can sign more."""
+"""Development authority and the certificates of services. Its key can sign more."""
 
 from __future__ import annotations
 
@@ -32,13 +32,16 @@ class IssuedCertificate:
     key: EllipticCurvePrivateKey
 
     def pem_files(self, name: str) -> dict[str, bytes]:
-        """As PEM: NAME.crt and NAME.key."""
+        """Returns the files NAME.crt and NAME.key as PEM."""
         key = self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         return {f"{name}.crt": self.certificate.public_bytes(Encoding.PEM), f"{name}.key": key}
 
 
 def development_files(services: Iterable[str], hosts: Iterable[str], *, days: int = DAYS) -> dict[str, bytes]:
-    """File name -> content: the authority's, and for each service those of a certificate that names it and `hosts`."""
+    """Makes an authority and a certificate per service, and returns files by name.
+
+    Each certificate is valid for the service's name and for `hosts`.
+    """
     root, more = make_authority(days=days), tuple(hosts)
     files: dict[str, bytes] = {}
     for name in services:
@@ -47,7 +50,7 @@ def development_files(services: Iterable[str], hosts: Iterable[str], *, days: in
 
 
 def make_authority(name: str = "LPSFed development authority", *, days: int = DAYS) -> IssuedCertificate:
-    """An authority that signs itself, and may sign services but no other authority."""
+    """Makes an authority that signs itself, and may sign services but no other authority."""
     key = generate_private_key(SECP256R1())
     builder = _certificate_builder(name, key, _validity_period(days)).issuer_name(_subject_name(name))
     usage = _key_usage(signs_certificates=True)
@@ -58,7 +61,7 @@ def make_authority(name: str = "LPSFed development authority", *, days: int = DA
 def issue_certificate(
     root: IssuedCertificate, name: str, hosts: Iterable[str], *, days: int = DAYS, begins: datetime | None = None
 ) -> IssuedCertificate:
-    """A certificate for names and addresses, to be called by and to call with."""
+    """Issues a certificate for names and addresses, of a server and of a caller."""
     key = generate_private_key(SECP256R1())
     purposes = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
     signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(root.key.public_key())
@@ -73,7 +76,10 @@ def issue_certificate(
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Keys for their owner alone. SettingsError where one of the files is there already; then none is written."""
+    """Writes the files, keys for their owner alone.
+
+    Raises SettingsError where one of them exists; then none is written.
+    """
     if existing := sorted(name for name in files if (folder / name).exists()):
         raise SettingsError(f"{folder}: expected none of these files to be there already, got {', '.join(existing)}")
     for name, content in files.items():

@@ -1,4 +1,4 @@
-"""Number of silos -> docker-compose.yml and the two files that may be added to it."""
+"""docker-compose.yml for a number of silos, and two files that extend it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ USER = "user-00006"  # a customer of the first shop of the generated chain, what
 
 @dataclass(frozen=True)
 class ComposeNetwork:
-    """A network of the file; kind: its anchor in the template; subnet: None leaves the choice to the engine."""
+    """Network of the Compose file.
+
+    kind: its anchor in the template. subnet: None leaves the choice to the engine.
+    """
 
     name: str
     kind: str
@@ -33,11 +36,11 @@ class ComposeNetwork:
 def compose_files(
     silos: int, out: Path = Path(MAIN), basis: BasisKind = "exact", subnets: str | None = None
 ) -> dict[Path, str]:
-    """The main file `out` and the two beside it -> their texts. SettingsError for a number that is out of range.
+    """Renders the main file `out` and the two beside it, and returns their texts.
 
     basis: the common basis by default; fewer than three silos have none, because nothing can be masked between them.
-    subnets: a range of addresses for all networks; by default of more than eight silos one is stated, and for fewer the
-    engine chooses.
+    subnets: a range of addresses for all networks; by default one is stated for more than eight silos, and for fewer
+    the engine chooses. Raises SettingsError for a number of silos that is out of range.
     """
     from shared.protocol.secure.messages import FEWEST_CLIENTS
     from simulation.deployment.files import DEFAULT_SUBNETS, render_template, require_silos
@@ -58,7 +61,10 @@ def compose_files(
 
 
 def compose_networks(numbers: Sequence[str], within: str | None) -> tuple[ComposeNetwork, ...]:
-    """Every network: four for all silos, three for each. SettingsError for a range of addresses that is too small."""
+    """Lists every network: four for all silos, three for each.
+
+    Raises SettingsError for a range of addresses that is too small.
+    """
     from simulation.deployment.files import assign_subnets
 
     kinds = {"door": "closed", "watch": "closed", "loopback": "loopback", "loopback-grafana": "loopback"}
@@ -69,7 +75,7 @@ def compose_networks(numbers: Sequence[str], within: str | None) -> tuple[Compos
 
 
 def write_compose(silos: int, out: Path, basis: BasisKind = "exact", subnets: str | None = None) -> tuple[Path, ...]:
-    """Write `out` and the two files beside it, whose names begin as its own. Their paths."""
+    """Writes `out` and the two files beside it, and returns their paths."""
     from simulation.deployment.files import write_files
 
     return write_files(compose_files(silos, out, basis, subnets))

@@ -1,8 +1,7 @@
-"""What docker-compose.yml keeps secret, made once, each in the folder of whoever may read it: `python -m
-simulation.deployment.compose_secrets CLIENT...`.
+"""Secrets of docker-compose.yml: `python -m simulation.deployment.compose_secrets CLIENT...`.
 
-For a federation on one machine that whoever started it owns. Elsewhere each side makes its own: `lpsfed keys`,
-`lpsfed certificates`.
+They are made once, each in the folder of the service that may read it, for a federation on one machine with one
+owner. Elsewhere each side makes its own: `lpsfed keys`, `lpsfed certificates`.
 """
 
 from __future__ import annotations
@@ -22,9 +21,10 @@ DAYS = 3650  # nothing renews it: the authority's key is thrown away, so that no
 
 
 def make_secrets(clients: Sequence[str], root: Path = Path("/")) -> None:
-    """The operator's token, each client's key pair, the aggregator's pair and its certificate with its key.
+    """Makes the operator's token, key pairs, and the aggregator's certificate.
 
-    In `keys` and `public` what others may know: public keys, and whose certificates are believed. What is there stays.
+    `keys` and `public` hold what others may know: public keys and the authority's certificate. Existing files are
+    kept.
     """
     handed_over, keys, public = root / "handed-over", root / "keys", root / "public"
     create_secret(handed_over / "operator" / "token")
@@ -35,12 +35,12 @@ def make_secrets(clients: Sequence[str], root: Path = Path("/")) -> None:
 
 
 def write_members(aggregator: Path, keys: Path, members: Path) -> None:
-    """Write the file that every client pins, as a whole: no reader sees half of it."""
+    """Writes the file that every client pins, atomically."""
     write_registry(members, aggregator, registered_files(keys))
 
 
 def make_certificate(own: Path, public: Path) -> None:
-    """A certificate for the aggregator and the authority that signed it, which comes last: with it all is there."""
+    """Makes the aggregator's certificate, and writes the authority's last: it marks completion."""
     if (public / f"{AUTHORITY}.crt").exists():
         return
     made = development_files((AGGREGATOR,), (), days=DAYS)

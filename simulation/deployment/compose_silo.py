@@ -1,4 +1,4 @@
-"""An invitation and a silo's own data -> a compose file for that silo, whose aggregator is elsewhere."""
+"""Compose file of one silo whose aggregator is elsewhere."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ IMAGE_USER = (10001, 10001)
 
 @dataclass(frozen=True)
 class SiloCompose:
-    """What the file says of one silo.
+    """Values of one silo's Compose file.
 
-    catalogue: the list of items that all silos share. policy: what the silo allows, key=value, as `lpsfed join` has it.
-    allow_http: is the way to the aggregator trusted?
-    folder: for keys, shard and state, on this machine. port: of its loopback, where the silo's applications ask. owner:
-    (user, group) of the containers, who owns the folder.
+    folder: for keys, shard and state, on this machine. data: the silo's own interactions. owner: (user, group) of the
+    containers, which owns the folder. port: of this machine's loopback, for the silo's applications. policy:
+    key=value, as in `lpsfed join`. allow_http: the way to the aggregator is trusted. catalogue: the list of items
+    that all silos share.
     """
 
     folder: Path
@@ -46,12 +46,15 @@ class SiloCompose:
 
 
 def choose_owner() -> tuple[int, int]:
-    """Whoever calls, or the images' own user in the place of root."""
+    """Returns the calling user, or the images' own user in place of root."""
     return (os.getuid(), os.getgid()) if os.getuid() else IMAGE_USER
 
 
 def compose_silo(silo: SiloCompose, invitation: Invitation, out: Path = Path(TEMPLATE)) -> str:
-    """The file's text. SettingsError for data that containers cannot read, and for a path that no mount names."""
+    """Renders the file.
+
+    Raises SettingsError for data that containers cannot read, and for a path that cannot be mounted.
+    """
     from simulation.deployment.files import render_template
 
     _require_readable(silo.data, silo.owner, "--data: expected the silo's own interactions")
@@ -63,7 +66,7 @@ def compose_silo(silo: SiloCompose, invitation: Invitation, out: Path = Path(TEM
 
 
 def write_compose_silo(silo: SiloCompose, invitation: Invitation, out: Path) -> Path:
-    """Write the file, and the invitation into the silo's folder, which is made. The file's path."""
+    """Writes the file, and the invitation into the silo's folder. Returns the file's path."""
     from simulation.deployment.files import write_files
 
     text = compose_silo(silo, invitation, out)
@@ -99,7 +102,7 @@ def _template_values(silo: SiloCompose, invitation: Invitation, out: Path) -> di
 
 
 def _join_flags(silo: SiloCompose) -> list[str]:
-    """What `lpsfed join` is told beside places."""
+    """Returns the options of `lpsfed join` other than paths."""
     rating = [] if silo.min_rating is None else ["--min-rating", f"{silo.min_rating:g}"]
     listed = [] if silo.catalogue is None else ["--catalogue", MOUNTED_CATALOGUE]
     policy = [word for one in silo.policy for word in ("--policy", one.replace("$", "$$"))]

@@ -1,4 +1,4 @@
-"""What all deployments need: a number of silos in range, subnets, templates, and files replaced by new texts."""
+"""Templates, subnets and files of all deployments."""
 
 from __future__ import annotations
 
@@ -21,20 +21,23 @@ BasisKind = Literal["off", "exact", "iterated"]
 
 
 def require_silos(silos: int, most: int, reason: str) -> int:
-    """The number itself. SettingsError, with the reason of the limit, outside of 1 to `most`."""
+    """Returns the number of silos. Raises SettingsError outside of 1 to `most`.
+
+    reason: of the limit, for the error.
+    """
     if not 1 <= silos <= most:
         raise SettingsError(f"--silos: expected 1 to {most}, {reason}, got {silos}")
     return silos
 
 
 def render_template(name: str, values: Mapping[str, Any]) -> str:
-    """A template's text with these values; one that is missing is an error."""
+    """Renders a template with these values. A missing value is an error."""
     return str(_read_templates().get_template(name).render(values))
 
 
 @cache
 def _read_templates() -> Environment:
-    """The folder's templates, each compiled once."""
+    """Returns the folder's templates, each compiled once."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
@@ -47,7 +50,7 @@ def _read_templates() -> Environment:
 
 
 def write_files(texts: Mapping[Path, str]) -> tuple[Path, ...]:
-    """Replace each file by its text. SettingsError where that is not possible."""
+    """Replaces each file by its text. Raises SettingsError where that fails."""
     for path, text in texts.items():
         try:
             path.parent.mkdir(exist_ok=True)
@@ -59,9 +62,9 @@ def write_files(texts: Mapping[Path, str]) -> tuple[Path, ...]:
 
 
 def assign_subnets(networks: Iterable[str], within: str) -> dict[str, IPv4Network]:
-    """Name of a network -> its subnet, in this order from the beginning of `within`.
+    """Assigns a subnet to each network, in this order from the beginning of `within`.
 
-    SettingsError for a range that is none, is not private, or is too small.
+    Raises SettingsError for a range that is invalid, not private, or too small.
     """
     names, free = list(networks), _parse_range(within)
     if free.prefixlen > SUBNET_PREFIX or len(names) > 1 << (SUBNET_PREFIX - free.prefixlen):

@@ -1,4 +1,4 @@
-"""Number of silos, kind of basis -> the Kubernetes demo: the folders of silo-1 are the template of all others."""
+"""Kubernetes demo for a number of silos. The folders of silo-1 are the template."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CATALOGUE = re.compile(r'(?<=value: ")\d+(?=")')
 
 
 def kubernetes_files(folder: Path, silos: int, basis: BasisKind = "exact") -> dict[Path, str]:
-    """Every file below `folder` (k8s/) that depends on the number of silos or the kind of basis -> its text."""
+    """Renders every file below `folder` (k8s/) that depends on silos or basis."""
     from simulation.deployment.files import require_silos
 
     numbers = range(1, require_silos(silos, MOST_SILOS, "whose names have one digit") + 1)
@@ -47,7 +47,10 @@ def kubernetes_files(folder: Path, silos: int, basis: BasisKind = "exact") -> di
 
 
 def count_items(silos: int) -> int:
-    """Items that the shops of the generated chain have sold, which are those of the list that each silo makes."""
+    """Counts the items that the shops of the generated chain have sold.
+
+    They are the items of the list that each silo makes.
+    """
     from simulation.datasets.chain import generate_chain
     from simulation.partitioning.partition import partition_shops
 
@@ -57,7 +60,7 @@ def count_items(silos: int) -> int:
 
 
 def write_kubernetes(folder: Path, silos: int, basis: BasisKind = "exact") -> tuple[Path, ...]:
-    """Write the files, and take away the folders of silos beyond the number. The paths that were written."""
+    """Writes the files, removes folders of silos beyond the number, and returns the paths."""
     from simulation.deployment.files import write_files
 
     paths = write_files(kubernetes_files(folder, silos, basis))
@@ -76,7 +79,7 @@ def _read_manifest(path: Path) -> str:
 
 
 def _remove_silo(silo: Path) -> None:
-    """A silo's folder as it was written. What somebody has added to it stays, and is an error."""
+    """Removes a silo's folder. Files that a user has added stay, and are an error."""
     try:
         (silo / FILE).unlink(missing_ok=True)
         silo.rmdir()

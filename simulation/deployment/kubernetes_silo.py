@@ -1,4 +1,4 @@
-"""The folder of a silo that has joined -> manifests for its client in a cluster without the aggregator."""
+"""Kubernetes manifests of one silo that has joined, for a cluster without the aggregator."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ FORBIDDEN_CHARACTERS = set("\"'`$\\\n")  # in a path that stands in the script
 
 @dataclass(frozen=True)
 class SiloCluster:
-    """manifests: the project's k8s/. address: of the aggregator, the only one that the client can reach. image: of the
-    client, by the name that the cluster's nodes pull; None as it is built here."""
+    """Cluster of one silo.
+
+    manifests: the project's k8s/. address: of the aggregator, the only one that the client can reach. image: of the
+    client, by the name that the cluster's nodes pull; None: as it is built here.
+    """
 
     manifests: Path
     address: str
@@ -35,9 +38,9 @@ class SiloCluster:
 
 
 def write_kubernetes_silo(settings: ClientSettings, cluster: SiloCluster, out: Path) -> Path:
-    """Write the kustomization, what it reads, and the script that applies it, into `out`; the script's path.
+    """Writes the kustomization, its inputs, and the script that applies it. Returns the script's path.
 
-    SettingsError for an aggregator that is not at https://NAME, no address, or no manifests.
+    Raises SettingsError for an aggregator that is not at https://NAME, an invalid address, or missing manifests.
     """
     from simulation.deployment.files import render_template
 
@@ -52,7 +55,7 @@ def write_kubernetes_silo(settings: ClientSettings, cluster: SiloCluster, out: P
 
 
 def _copied_files(settings: ClientSettings) -> dict[str, Path]:
-    """Name in the folder -> what is copied there."""
+    """Maps a name in the folder to the file that is copied there."""
     from shared.protocol.signing.enrolment import KeyFiles
 
     key = settings.signing_key_file or KeyFiles.of(settings.name, settings.state_directory).private
@@ -88,7 +91,7 @@ def _template_values(settings: ClientSettings, cluster: SiloCluster, out: Path) 
 
 
 def _config_values(settings: ClientSettings) -> Iterator[tuple[str, str]]:
-    """What the silo's settings say beside places and ports, which are the pod's."""
+    """Yields the silo's settings, without paths and ports, which are the pod's."""
     from shared.method.settings import MethodSettings
 
     yield "NAME", settings.name

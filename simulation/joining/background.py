@@ -1,4 +1,4 @@
-"""A command of the command line, in a process that goes on after this one."""
+"""Starts a service of the command line in the background."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOG_BYTES = 4096  # of the log's end, for the line that says why a service has e
 
 
 def require_free_port(host: str, port: int) -> None:
-    """SettingsError where something listens there already, or where this machine has no such address."""
+    """Raises SettingsError where the port is taken, or the host is not of this machine."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
@@ -42,10 +42,11 @@ def require_free_port(host: str, port: int) -> None:
 
 @step("waiting for the service to be ready")
 def serve_in_background(words: Sequence[str], log: Path, settings: Listening) -> int:
-    """Start `lpsfed` with these words and wait until the service of that very process is ready; its process id.
+    """Starts `lpsfed` with these words and returns its process id once its service is ready.
 
-    The process says so itself, by a pipe that it alone has: whatever else answers at its address counts for nothing.
-    SettingsError for a port that is taken; UnavailableError, and nothing is left running, where it does not get so far.
+    The process reports readiness through a pipe that only it holds, so that another service at the same address is
+    not mistaken for it. Raises SettingsError for a port that is taken, and UnavailableError where the service does
+    not become ready; then no process is left.
     """
     if settings.port == 0:
         raise SettingsError("--detach: expected a port that others know, got 0; choose one by --port")
@@ -96,7 +97,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], pipe: int, url: str, log
 
 
 def _last_line(log: Path, start: int) -> str:
-    """Of what this process has written: why it has ended."""
+    """Returns the last line of what this process has logged: why it has ended."""
     with log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - LOG_BYTES))
         lines = file.read().decode("utf-8", errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""What leaves a silo that joins, what the others learn, and what it gains -> words, and the silo's consent."""
+"""Terms of a federation's sums in words, for the consent of a silo that joins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUICK_PAIRS = 80_000  # users x items, whose forecast takes a few seconds
 
 
 def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
-    """What would leave a silo of this federation with its sums, what the others learn, and what stays. A line each."""
+    """Describes in lines what leaves a silo, what others learn, and what stays."""
     method = federation.method
     strategy = build_strategy(federation.strategy, method)
     declared = declare_federation(strategy, method, secure=federation.secure)
@@ -84,7 +84,10 @@ def _describe_visible_scalars(scalars: Sequence[str]) -> str:
 
 
 def warn_missing_texts(shard: Path, federation: FederationOut) -> Sequence[str]:
-    """Warns a silo that would add zeros to the content sums, in one line; no line for another silo."""
+    """Warns, in one line, a silo that would add zeros to the content sums.
+
+    No line for another silo.
+    """
     if CONTENT not in list_sums(federation.method) or federation.task != "items":
         return ()
     from client_service.data.interaction_files import load_shard
@@ -99,7 +102,10 @@ def warn_missing_texts(shard: Path, federation: FederationOut) -> Sequence[str]:
 
 
 def describe_gain(shard: Path, silos: int, task: str) -> str:
-    """What so many silos would bring, by the silo's own data, where that takes seconds; else the command that tells."""
+    """Forecasts, from the silo's own data, the gain in a federation of `silos` silos.
+
+    Where that takes long, it names the command that forecasts.
+    """
     if task != "items":
         told = {
             "sessions": "what its own visits are too few to count (docs/visits.md has figures)",

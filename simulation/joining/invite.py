@@ -1,4 +1,4 @@
-"""The operator's machine -> invitations of silos, before or while the aggregator runs there."""
+"""Writes invitations of silos on the operator's machine, also before the aggregator runs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ DAYS = 7.0
 def write_invitations(
     settings: AggregatorSettings, names: Collection[str], url: str | None, folder: Path, authority: str | None = None
 ) -> list[Path]:
-    """One file a silo. `url`: of the aggregator, as the silos call it; None: this machine's own. `authority`: PEM of
-    who has signed its certificate.
+    """Writes one invitation per silo and returns their paths.
 
-    ConflictError for a name that has a key already, SettingsError for what is no client's name: then nobody is invited.
+    url: of the aggregator, as the silos call it; None: this machine's own. authority: PEM of the authority that has
+    signed its certificate. Raises ConflictError for a name that has a key already, and SettingsError for an invalid
+    name; then no silo is invited.
     """
     for name in names:
         require_without_key(name, settings.registry)
@@ -58,12 +59,15 @@ def write_invitations(
 
 
 def make_invitation(name: str, url: str, told: InvitationOut, authority: str | None) -> Invitation:
-    """What the aggregator has said, for one silo. SettingsError for an address that nobody can be called by."""
+    """Makes one silo's invitation from the aggregator's answer.
+
+    Raises SettingsError for an invalid address.
+    """
     return Invitation(name=name, url=require_url(url), authority=authority, **dict(told))
 
 
 def write_invitation(invitation: Invitation, folder: Path) -> Path:
-    """In a file that its user alone may read; one for the same name is replaced."""
+    """Writes an invitation to a private file, and replaces an earlier one."""
     path = folder / f"{invitation.name}.invite"
     replace_file(path, (invitation.model_dump_json(indent=1) + "\n").encode(), PRIVATE)
     return path

@@ -1,7 +1,7 @@
-"""An invitation and a silo's own data -> a folder from which its client serves: keys, shard, pinned keys, settings.
+"""A silo's join: its folder of keys, shard, pinned keys and settings.
 
-Everything that is there already stays, so that whatever was cut off is gone on with by doing it again. silo.toml is
-written last: where it is, the silo has joined.
+What is there already is kept, so that the same command resumes after an interruption. silo.toml is written last: a
+folder with it belongs to a silo that has joined.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ APPLICATION, OPERATOR, CATALOGUE, EARLIER = "application.key", "operator.key", "
 
 @dataclass(frozen=True)
 class SiloFolder:
-    """Where everything of one silo lies."""
+    """Folder of one silo's files."""
 
     path: Path
 
@@ -103,7 +103,10 @@ class SiloFolder:
 
 
 def require_unexpired(invitation: Invitation, folder: SiloFolder) -> None:
-    """SettingsError for one that has expired. A silo that has made its key may have registered it before: it asks."""
+    """Raises SettingsError for an invitation that has expired.
+
+    A silo that has made its key may have registered it before, so that it asks the aggregator all the same.
+    """
     if KeyFiles.of(invitation.name, folder.state).private.exists():
         return
     if invitation.expires <= datetime.now(UTC):
@@ -111,7 +114,7 @@ def require_unexpired(invitation: Invitation, folder: SiloFolder) -> None:
 
 
 def require_same_silo(invitation: Invitation, folder: SiloFolder) -> dict[str, Any]:
-    """What silo.toml says. ConflictError where the folder is another silo's, or another federation's."""
+    """Reads silo.toml, and raises ConflictError for another silo's or federation's folder."""
     values = read_toml(folder.settings)
     for field, expected in (("name", invitation.name), ("aggregator_url", invitation.url)):
         if (found := values.get(field)) != expected:
@@ -122,8 +125,11 @@ def require_same_silo(invitation: Invitation, folder: SiloFolder) -> dict[str, A
 
 @step("writing the shard")
 def save_interactions(folder: SiloFolder, name: str, dataset: Dataset) -> ShardHead:
-    """The data set as the silo's shard, whole: also a pair whose item occurs in no training pair, for who else has an
-    item must not decide what counts of a user. Described items that nobody has met are kept beside the others."""
+    """Saves the whole data set as the silo's shard.
+
+    It keeps pairs whose item occurs in no training pair: which items other silos have must not decide what counts of
+    a user. Described items without interactions are kept beside the others.
+    """
     items = pl.DataFrame({"item": dataset.events["item"].unique().sort()})
     if dataset.titles is not None:
         items = items.join(dataset.titles, on="item", how="left")
@@ -133,16 +139,16 @@ def save_interactions(folder: SiloFolder, name: str, dataset: Dataset) -> ShardH
 
 @step("writing the shard")
 def save_sessions(folder: SiloFolder, name: str, sessions: Sessions) -> tuple[str, ...]:
-    """All sessions as the silo's shard; what was left out."""
+    """Saves all sessions as the silo's shard, and returns notes of what was left out."""
     save_session_shard(folder.shard, replace(build_session_part(name, sessions), name=name))
     return tuple(sessions.notes)
 
 
 @step("writing the shard")
 def save_graph(folder: SiloFolder, name: str, graph: NodeShard, rules: GraphRules) -> tuple[str, ...]:
-    """Writes the graph as the silo's shard, and returns what was left out.
+    """Saves the graph as the silo's shard, and returns notes of what was left out.
 
-    A split that the data bring is kept, else one is drawn.
+    A split in the data is kept, else one is drawn.
     """
     shard = split_own_graph(graph, name, rules)
     if not len(shard.nodes_of(TRAIN)):
@@ -153,7 +159,7 @@ def save_graph(folder: SiloFolder, name: str, graph: NodeShard, rules: GraphRule
 
 @step("reading the shard")
 def describe_shard(folder: SiloFolder, task: str) -> str | None:
-    """How large the shard is that an earlier call has made; None where there is none, whole."""
+    """Describes the size of a shard that an earlier call has saved; None without one."""
     if task == "sessions":
         if not current_file(folder.shard, CLICKS).exists():
             return None
@@ -175,10 +181,11 @@ def describe_shard(folder: SiloFolder, task: str) -> str | None:
 
 
 def enrol_silo(invitation: Invitation, folder: SiloFolder) -> EnrolmentOut:
-    """Make the silo's keys and register the public one by a proof of the invitation's code.
+    """Makes the silo's keys and registers the public one with the invitation's code.
 
-    AuthenticationError for a code that is used or has expired, UnavailableError for an aggregator that is not there, or
-    for an answer that it has not signed, ProtocolError for another federation than the invitation says.
+    Raises AuthenticationError for a code that is used or expired, UnavailableError for an aggregator that does not
+    answer, or an answer that it has not signed, and ProtocolError for another federation than the invitation
+    describes.
     """
     pair = kept_pair(invitation.name, folder.state)
     _save_authority(invitation, folder)
@@ -211,7 +218,10 @@ def _open_http(invitation: Invitation, folder: SiloFolder) -> httpx.Client:
 
 
 def _require_signed(answer: httpx.Response, invitation: Invitation, asked: str) -> None:
-    """UnavailableError for an answer that the aggregator of the invitation has not signed, to this very message."""
+    """Raises UnavailableError for an answer that the invitation's aggregator has not signed.
+
+    The signature must be of the answer to this very message.
+    """
     key, sha256 = public_key(bytes.fromhex(invitation.aggregator)), hashlib.sha256(answer.content).digest()
     try:
         require_answer(answer.status_code, answer.headers.items(), sha256, asked, key)
@@ -239,8 +249,10 @@ def _save_authority(invitation: Invitation, folder: SiloFolder) -> None:
 def choose_catalogue(
     invitation: Invitation, folder: SiloFolder, federation: FederationOut, choices: SiloChoices
 ) -> Path | None:
-    """The file of the list of items: the one that the silo gives, else the invitation's, else what an earlier call has
-    kept. SettingsError for another list than the federation's."""
+    """Returns the list of items: the given one, the invitation's, or an earlier call's.
+
+    Raises SettingsError for another list than the federation's.
+    """
     carried, own = unpack_items(invitation), folder.path / CATALOGUE
     if not agree(federation, choices.policy).needs_catalogue:
         return choices.catalogue
@@ -256,7 +268,7 @@ def choose_catalogue(
 
 
 def copy_catalogue(folder: SiloFolder, agreed: AgreedSettings, given: Path | None) -> Path | None:
-    """The silo's copy of the list of items that all silos share; None where it takes part in nothing that needs it."""
+    """Copies the list of items into the silo's folder; None where the silo needs none."""
     own = folder.path / CATALOGUE
     if not agreed.needs_catalogue or given is None:
         return None
@@ -266,14 +278,17 @@ def copy_catalogue(folder: SiloFolder, agreed: AgreedSettings, given: Path | Non
 
 
 def sign_own_matches(folder: SiloFolder, given: Path | None) -> None:
-    """The silo's signed copy of which of its own items are which of the federation's. DataError where two are one."""
+    """Signs and saves the matches of own items. Raises DataError for duplicates."""
     own = folder.path / MATCHES
     if given is not None and not (own.exists() and given.samefile(own)):
         sign_matches(read_matches(given) if is_signed(given) else read_proposals(given), own)
 
 
 def require_usable(folder: SiloFolder, invitation: Invitation, agreed: AgreedSettings, choices: SiloChoices) -> None:
-    """SettingsError, DataError or PrivacyError where the client would not start: before anything is registered."""
+    """Checks, before anything is registered, that the client would start with these settings.
+
+    Raises SettingsError, DataError or PrivacyError.
+    """
     for name in (APPLICATION, OPERATOR):
         create_secret(folder.path / name)
     settings = require_startable(silo_values(folder, invitation, agreed, choices, members=()))
@@ -286,7 +301,7 @@ def require_usable(folder: SiloFolder, invitation: Invitation, agreed: AgreedSet
 def write_settings(
     invitation: Invitation, folder: SiloFolder, enrolled: EnrolmentOut, agreed: AgreedSettings, choices: SiloChoices
 ) -> None:
-    """Pinned keys and, last, silo.toml. Of one that is there, what the silo has changed stays."""
+    """Writes the pinned keys and, last, silo.toml. The silo's own changes to it stay."""
     own = read_public(KeyFiles.of(invitation.name, folder.state).public)
     registry = Registry(public_key(bytes.fromhex(invitation.aggregator)), {invitation.name: own})
     members = tuple(sorted({*invitation.members, *enrolled.members}))
@@ -298,7 +313,10 @@ def write_settings(
 
 
 def replace_settings(folder: SiloFolder, values: dict[str, Any]) -> None:
-    """silo.toml, whole or not at all; an earlier one stays beside it. SettingsError where no client would start."""
+    """Replaces silo.toml, and keeps the earlier one beside it.
+
+    Raises SettingsError where the client would not start.
+    """
     require_startable(values)
     if folder.settings.exists():
         shutil.copyfile(folder.settings, folder.path / EARLIER)
@@ -306,7 +324,7 @@ def replace_settings(folder: SiloFolder, values: dict[str, Any]) -> None:
 
 
 def _merge_settings(earlier: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """What the federation says is new; all else stays as the silo has it, whom it believes too."""
+    """Updates the values of the federation; the silo's own values and pinned keys stay."""
     same_way = bool(earlier.get("secure")) == bool(values.get("secure"))
     renewed = FEDERATION_SETTINGS if same_way else (*FEDERATION_SETTINGS, *TRUST_SETTINGS)
     kept = {name: value for name, value in earlier.items() if name not in renewed}
@@ -326,7 +344,7 @@ def silo_values(
     *,
     members: tuple[str, ...],
 ) -> dict[str, Any]:
-    """What silo.toml says, tables last."""
+    """Returns the values of silo.toml, tables last."""
     path, federation = folder.path.resolve(), agreed.federation
     catalogue, method = agreed.needs_catalogue and choices.catalogue is not None, method_table(federation.method)
     rating = stated_rating(folder.shard) if federation.task == "items" else None
@@ -354,7 +372,10 @@ def silo_values(
 def _trust_settings(
     path: Path, invitation: Invitation, federation: FederationOut, members: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Whom the silo believes: the aggregator by the invitation's key, silos by their keys in the first secure run."""
+    """Returns the settings that pin keys.
+
+    The aggregator's key comes with the invitation; silos' keys are pinned in the first secure run.
+    """
     if not federation.secure:
         return {"members": str(path / MEMBERS)}
     known = {"known_members": list(members)} if members else {}

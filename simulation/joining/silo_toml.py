@@ -1,4 +1,4 @@
-"""What a federation is, and what a silo agrees to -> silo.toml: the settings that the silo's client starts with."""
+"""silo.toml: settings of a silo's client, from the federation and the silo's policy."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ COMMENT = "# Written by `lpsfed join`. It is yours: the README lists what else a
 
 @dataclass(frozen=True)
 class SiloChoices:
-    """What the silo alone decides. policy: the values that it gives; everything else stays as it is by default.
+    """Choices that the silo alone makes.
 
-    catalogue: the list of the federation's items. matches: which of the silo's own items are which of that list.
-    allow_http: may the aggregator be called by plain http from afar?
+    policy: given values; the others have their defaults. catalogue: the list of the federation's items. matches:
+    which of the silo's own items are which of that list. allow_http: whether a distant aggregator may be called by
+    plain http.
     """
 
     policy: Mapping[str, Any] = field(default_factory=dict)
@@ -42,7 +43,10 @@ class SiloChoices:
 
 @dataclass(frozen=True)
 class AgreedSettings:
-    """The federation as this silo takes part in it. missing: of the policy, what the federation's sums need beside."""
+    """The federation as this silo takes part in it.
+
+    missing: values that the policy lacks for the federation's sums.
+    """
 
     federation: FederationOut
     policy: Mapping[str, Any]
@@ -50,14 +54,17 @@ class AgreedSettings:
 
     @property
     def needs_catalogue(self) -> bool:
-        """Has the silo to know the list of items that all silos share?"""
+        """Whether the silo must know the list of items that all silos share."""
         method = self.federation.method
         shares = build_strategy(self.federation.strategy, method).shares_items(method)
         return shares or needs_list(method) or self.federation.task == "sessions"
 
 
 def parse_policy(pairs: Mapping[str, str]) -> dict[str, Any]:
-    """{'common_basis': 'secure', ...} -> values of a policy. SettingsError for a name or a value that is none."""
+    """Parses texts such as common_basis=secure into values of a policy.
+
+    Raises SettingsError for an unknown name or an invalid value.
+    """
     known = Policy.model_fields
     if unknown := [name for name in pairs if name not in known]:
         raise SettingsError(f"--policy: expected one of {', '.join(known)}, got {unknown[0]!r}")
@@ -70,7 +77,7 @@ def parse_policy(pairs: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _parse_value(name: str, text: str) -> Any:
-    """JSON where it looks so; several words, divided by commas, where the policy has several."""
+    """Parses JSON, or words divided by commas where the policy has several."""
     if text[:1] in ("{", "["):
         try:
             return json.loads(text)
@@ -80,8 +87,10 @@ def _parse_value(name: str, text: str) -> Any:
 
 
 def agree(federation: FederationOut, policy: Mapping[str, Any]) -> AgreedSettings:
-    """The federation as a silo of this policy takes part in it: without sums where the policy has not allowed all of
-    them. PrivacyError where the policy does not allow the rest of it either."""
+    """Returns the federation as a silo with this policy takes part in it.
+
+    Without sums, unless the policy allows all of them. Raises PrivacyError where the policy forbids what is left.
+    """
     strict = federation.model_copy(update={"method": _remove_sums(federation.method)})
     if needed := _find_missing_policy(strict, policy):
         raise PrivacyError(
@@ -105,7 +114,7 @@ def _remove_sums(method: MethodSettings) -> MethodSettings:
 
 
 def _find_missing_policy(federation: FederationOut, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values by which a policy would have to differ from this one for the silo to take part."""
+    """Returns the values that the policy lacks for the silo to take part."""
     policy, method = Policy.model_validate(dict(given)), federation.method
     strategy = build_strategy(federation.strategy, method)
     needed: dict[str, Any] = {}
@@ -134,7 +143,10 @@ def _find_missing_for_sum(policy: Policy, method: MethodSettings, *, secure: boo
 
 
 def describe_missing(name: str, agreed: AgreedSettings, forgone: str) -> str:
-    """One line for a silo that stays out of the common basis. forgone: what that costs it."""
+    """Describes in one line how a silo without the sums fares, and how it agrees.
+
+    forgone: what that costs it.
+    """
     flags = _policy_flags(agreed.missing)
     open_sums = needs_open_sums(agreed.missing)
     how = f"{flags} --catalogue FILE" if open_sums else "--accept sums"
@@ -146,12 +158,12 @@ def describe_missing(name: str, agreed: AgreedSettings, forgone: str) -> str:
 
 
 def needs_open_sums(missing: Mapping[str, Any]) -> bool:
-    """Would a silo with these further values let sums leave in the open?"""
+    """Tells whether these further values would let sums leave unmasked."""
     return any(missing.get(word) == "open" for word in WORDS)
 
 
 def require_masked_sums(missing: Mapping[str, Any]) -> None:
-    """SettingsError where the sums would leave in the open, to which nobody agrees by one word."""
+    """Raises SettingsError for unmasked sums, which need an explicit --policy."""
     if needs_open_sums(missing):
         words = "expected a secure federation, this one sums in the open: the aggregator reads each silo's statistics"
         raise SettingsError(f"--accept sums: {words}; a silo that wants that says {_policy_flags(missing)}")
@@ -172,7 +184,7 @@ def _flag_text(value: Any) -> str:
 
 
 def require_catalogue(agreed: AgreedSettings, catalogue: Path | None) -> None:
-    """SettingsError where the silo has to know the federation's list of items, and the file is none or another one."""
+    """Raises SettingsError where a needed list of items is missing, or has another size."""
     size = agreed.federation.method.catalogue
     if not agreed.needs_catalogue:
         return
@@ -188,7 +200,7 @@ def require_catalogue(agreed: AgreedSettings, catalogue: Path | None) -> None:
 
 
 def method_table(method: MethodSettings) -> dict[str, Any]:
-    """The settings that are not the defaults, nested ones as tables."""
+    """Returns the settings that differ from the defaults, nested ones as tables."""
     return _diff_settings(method.model_dump(mode="json"), MethodSettings().model_dump(mode="json"), method)
 
 
@@ -206,7 +218,7 @@ def _diff_settings(values: Mapping[str, Any], usual: Mapping[str, Any], model: A
 
 
 def write_toml(values: Mapping[str, Any], comment: str = COMMENT) -> str:
-    """The text of a TOML file: simple values first, then a table for each value that has values of its own."""
+    """Formats values as TOML: simple ones first, then a table per nested value."""
     return comment + "\n".join(_table_lines(values, ())) + "\n"
 
 
@@ -226,12 +238,12 @@ def _toml_key(name: str) -> str:
 
 
 def _toml_value(value: Any) -> str:
-    """Strings, numbers and lists as JSON has them, but for the one character that JSON leaves and TOML forbids."""
+    """Formats strings, numbers and lists as JSON, and escapes the one character that TOML forbids."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """What a silo.toml says. DataError for a file of no use."""
+    """Reads silo.toml. Raises DataError for an invalid file."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -239,7 +251,7 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 
 def require_startable(values: Mapping[str, Any]) -> ClientSettings:
-    """SettingsError, or PrivacyError, where a client would not start with these settings."""
+    """Raises SettingsError or PrivacyError where a client would not start with these settings."""
     settings = client_settings(**values)
     settings.declaration()
     return settings

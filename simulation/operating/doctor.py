@@ -1,4 +1,4 @@
-"""This machine and the settings at hand -> a list of checks, each with what was expected and what was found."""
+"""Checks of this machine and its settings: what was expected and what was found."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Check:
 
 
 def check_machine(*, shard: Path | None, folder: Path, ports: tuple[int, ...], settings: Path | None) -> list[Check]:
-    """All checks that apply to the given arguments. A failed check is a result, not an error."""
+    """Runs all checks that apply to the given arguments. A failed check is no error."""
     checks = [
         _run_check("python", _python_version),
         *(_run_check(name, partial(_package_version, name)) for name in REQUIRED_PACKAGES),
@@ -54,8 +54,10 @@ def check_machine(*, shard: Path | None, folder: Path, ports: tuple[int, ...], s
 
 
 def check_aggregator(url: str, calling: Calling, settings: Path | None = None) -> Check:
-    """Whether an aggregator answers at this address, with a certificate that the authority has signed. `settings`: of
-    the client whose outbound proxy leads there."""
+    """Checks that an aggregator answers at this address, with a certificate of the authority.
+
+    settings: of the client whose outbound proxy leads there.
+    """
     return _run_check("aggregator", lambda: _describe_aggregator(url, calling, settings))
 
 
@@ -96,7 +98,7 @@ def _require_free_port(port: int) -> str:
 
 
 def _describe_settings(file: Path) -> str:
-    """The settings, and the certificates that they name."""
+    """Describes the settings, and the certificates that they name."""
     settings = client_settings(file)
     calling = Calling(settings.aggregator_authority, settings.tls_client_certificate, settings.tls_client_key)
     held = settings.identities() | calling.identities

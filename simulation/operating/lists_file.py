@@ -1,4 +1,4 @@
-"""Lists of recommendations -> a table on the disk, a row for each item of each user's list."""
+"""Writes lists of recommendations to a file, with a row per item of a list."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SINKS: Final[dict[str, Callable[[pl.LazyFrame, Path], Any]]] = {
 
 
 def require_format(path: Path) -> Path:
-    """SettingsError for a file of a kind that is not written, or for a place that is none."""
+    """Raises SettingsError for an unsupported kind of file, or a missing folder."""
     if path.suffix not in SINKS:
         raise SettingsError(f"--out: expected a file that ends in {', '.join(SINKS)}, got {path.name}")
     if not path.parent.is_dir():
@@ -44,9 +44,10 @@ def require_format(path: Path) -> Path:
 
 
 def quote_formulas(lists: pl.LazyFrame) -> pl.LazyFrame:
-    """Lists in which no cell is a formula: an apostrophe stands before every title that begins as one.
+    """Escapes cells that a spreadsheet would compute: an apostrophe stands before them.
 
-    Before an id too, unless it is a number or a handle: one that computes nothing means the same in every format.
+    Titles that begin as a formula are escaped, and ids too, unless they are a number or a handle: one that computes
+    nothing means the same in every format.
     """
     begins = {name: pl.col(name).str.contains(FORMULA) for name in ("user", "item", "title")}
     begins |= {name: begins[name] & ~pl.col(name).str.contains(PLAIN_ID) for name in ("user", "item")}
@@ -57,7 +58,10 @@ def quote_formulas(lists: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def save_lists(lists: Iterable[Recommendations], path: Path) -> int:
-    """Write the lists, whole or not at all; how many there were. Only a part of them is in memory at a time."""
+    """Writes the lists, all or none, and returns their number.
+
+    Memory holds only a part of them.
+    """
     require_format(path)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as place:
         parts = [_write_part(part, Path(place, f"{n}.parquet")) for n, part in enumerate(_split_lists(lists))]

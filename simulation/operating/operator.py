@@ -43,16 +43,18 @@ Observe = Callable[[RunHistoryOut], None]
 
 
 def start_run(operator: Operator, request: RunIn) -> RunHistoryOut:
-    """A new run. FederationError with the aggregator's reason where one is still going on. What the request does not
-    set is as the federation has declared it."""
+    """Starts a run. FederationError with the aggregator's reason while another is active.
+
+    What the request does not set is as the federation declares it.
+    """
     return _parse_history(call_as_operator(operator, "POST", "/v1/runs", request.model_dump_json(exclude_unset=True)))
 
 
 def start_or_follow_run(operator: Operator, request: RunIn) -> RunHistoryOut:
-    """The newest run of this part and with this common basis, or a new one where there is none, or where it is broken
-    off.
+    """Returns the newest similar run, unless it failed or was cancelled; else starts one.
 
-    A run whose start the aggregator accepted without an answer reaching us is the newest one.
+    Similar: of the same part and common basis. It also finds a run whose start the aggregator has accepted while its
+    answer was lost.
     """
     if (run := _find_similar_run(operator, request)) is not None and run.phase not in ENDED_EARLY:
         return run
@@ -71,10 +73,10 @@ def _find_similar_run(operator: Operator, request: RunIn) -> RunHistoryOut | Non
 
 
 def run_one_sum(operator: Operator, request: RunIn, part: Part, observe: Observe, *, renew: bool) -> RunHistoryOut:
-    """Hold the run of a part that sums, by the settings of a training run's request, and wait until that is done; the
-    one that has finished where there is one like that, unless it is to be renewed.
+    """Runs one sum of a training run's request and waits for its end.
 
-    FederationError with the reason where it failed, unless silos make their models of another sum (`replaces_basis`).
+    A finished run of the same sum is returned, unless `renew`. Raises FederationError with the reason where it
+    failed, unless silos make their models of another sum (`replaces_basis`).
     """
     method = method_of_part(request.method, part)
     asked = request.model_copy(update={"part": part, "start": None, "method": method})
@@ -90,11 +92,11 @@ def run_one_sum(operator: Operator, request: RunIn, part: Part, observe: Observe
 
 
 def run_sums(operator: Operator, request: RunIn, observe: Observe, *, renew: bool) -> tuple[RunIn, list[RunHistoryOut]]:
-    """Hold a run for each sum of a training run's request, one after the other; the request with the sum that the
-    training run uses, and these runs. Over a list that the silos sum, the list chooses which sum is made; over an empty
-    one none is, and silos make their models of the sum that replaces a basis.
+    """Runs each sum of a training run's request, one after the other.
 
-    FederationError as `run_one_sum` raises, and where none of the sums is opened of which silos could make a model.
+    Returns the request with the sum that the training run uses, and these runs. Over a list that the silos sum, the
+    list chooses which sum is made; over an empty list none is, and silos make their models of the sum that replaces a
+    basis. Raises FederationError as `run_one_sum`, and where no sum yields a model.
     """
     sums, held = list_sums(request.method), list[RunHistoryOut]()
     bases = [one for one in sums.values() if is_basis(one)]
@@ -117,7 +119,10 @@ def run_sums(operator: Operator, request: RunIn, observe: Observe, *, renew: boo
 def _run_listed_sum(
     operator: Operator, request: RunIn, basis: BasisSettings | None, observe: Observe, *, renew: bool
 ) -> RunHistoryOut:
-    """The basis run over the newest list of common items. basis: what is asked for; None: what the list chooses."""
+    """Runs the basis over the newest list of common items.
+
+    basis: the requested one; None: the one that the list chooses.
+    """
     runs = list_runs(operator)
     listed = next(run.run for run in reversed(runs) if run.request.part == ITEMS and run.phase == "finished")
     made = [run for run in runs if is_basis(run.request.method.basis) and run.request.part != TRAINING]
@@ -132,10 +137,9 @@ def _run_listed_sum(
 
 
 def resolve_basis(operator: Operator, method: MethodSettings) -> MethodSettings:
-    """A run's settings with what this federation has declared: the catalogue and the rank of its common basis, and the
-    sums beside it.
+    """Completes a run's settings with the declared catalogue, rank and further sums.
 
-    SettingsError where it has declared none, or one of the other kind.
+    Raises SettingsError where the federation declares no common basis, or one of another kind.
     """
     sums = fetch_declaration(operator).sums
     if ITEMS in sums:
@@ -160,7 +164,7 @@ def resolve_basis(operator: Operator, method: MethodSettings) -> MethodSettings:
 
 
 def _resolve_listed_basis(federation: FederationOut, method: MethodSettings) -> MethodSettings:
-    """The same where the silos sum the list of their items, of a kind that is declared over it."""
+    """Completes a run's settings where the silos sum the list of their items."""
     sums = list_sums(federation.method)
     known = {one.kind: one for one in sums.values() if is_basis(one)}
     if method.basis.kind not in known:
@@ -172,7 +176,7 @@ def _resolve_listed_basis(federation: FederationOut, method: MethodSettings) -> 
 
 
 def fetch_federation(operator: Operator) -> DeclaredOut:
-    """What runs of this federation begin with, where nothing else is said."""
+    """Fetches the settings with which runs of this federation begin."""
     try:
         return DeclaredOut.model_validate(call_as_operator(operator, "GET", "/v1/federation"))
     except ValidationError:
@@ -180,14 +184,17 @@ def fetch_federation(operator: Operator) -> DeclaredOut:
 
 
 def shares_sums_alone(operator: Operator) -> bool:
-    """Does this federation share sums alone, of which each silo makes its model?"""
+    """Tells whether silos share sums alone, of which each makes its model."""
     federation = fetch_federation(operator)
     return build_strategy(federation.strategy, federation.method).sums_alone
 
 
 def apply_declared_sums(request: RunIn, federation: FederationOut, *, basis: bool, rounds: bool) -> RunIn:
-    """The request with what the federation declares. basis: its sums, unless the request changes a part of the common
-    basis; rounds: as many as change anything, where nothing is trained."""
+    """Completes the request with the federation's declared sums.
+
+    basis: its sums, unless the request changes a part of the common basis. rounds: as many as change anything, where
+    nothing is trained.
+    """
     method, declared = request.method, list_sums(federation.method)
     if basis and declared:
         values = declared.get(BASIS, BasisSettings()).model_dump() | method.basis.model_dump(exclude_unset=True)
@@ -200,7 +207,7 @@ def apply_declared_sums(request: RunIn, federation: FederationOut, *, basis: boo
 
 
 def fetch_declaration(operator: Operator) -> Declaration:
-    """What every client of this federation may send."""
+    """Fetches the declaration: what every client of this federation may send."""
     try:
         return Declaration.model_validate(call_as_operator(operator, "GET", "/v1/declaration"))
     except ValidationError:
@@ -208,46 +215,46 @@ def fetch_declaration(operator: Operator) -> Declaration:
 
 
 def latest_run(operator: Operator) -> RunHistoryOut | None:
-    """The newest run, without its rounds."""
+    """Returns the newest run, without its rounds."""
     return runs[-1] if (runs := list_runs(operator)) else None
 
 
 def list_runs(operator: Operator) -> list[RunHistoryOut]:
-    """Every run without its rounds, oldest first."""
+    """Lists every run without its rounds, oldest first."""
     runs = call_as_operator(operator, "GET", "/v1/runs")
     return [_parse_history(run) for run in runs] if isinstance(runs, list) else []
 
 
 def list_members(operator: Operator) -> list[MemberOut]:
-    """Every client of the federation by name, and whether it is quarantined."""
+    """Lists every client of the federation by name, and whether it is quarantined."""
     answer = call_as_operator(operator, "GET", "/v1/clients")
     return [_parse_member(member) for member in answer] if isinstance(answer, list) else []
 
 
 def quarantine_client(operator: Operator, client: str, reason: str) -> MemberOut:
-    """Quarantine a client. FederationError where there is none of that name, or where it is shut out already."""
+    """Quarantines a client. FederationError for an unknown or quarantined one."""
     body = validate_settings(QuarantineIn, {"reason": reason}).model_dump_json()
     return _parse_member(call_as_operator(operator, "POST", f"/v1/clients/{quote(client, safe='')}/quarantine", body))
 
 
 def lift_quarantine(operator: Operator, client: str) -> MemberOut:
-    """Lift a client's quarantine. FederationError where there is none."""
+    """Lifts a client's quarantine. FederationError for a client that has none."""
     return _parse_member(call_as_operator(operator, "DELETE", f"/v1/clients/{quote(client, safe='')}/quarantine"))
 
 
 def fetch_run(operator: Operator, run: str | None) -> RunHistoryOut | None:
-    """A run with its rounds, by default the newest; None where there has been none."""
+    """Fetches a run with its rounds, by default the newest; None without any."""
     name = run or (newest.run if (newest := latest_run(operator)) else None)
     return None if name is None else _parse_history(call_as_operator(operator, "GET", f"/v1/runs/{name}"))
 
 
 def cancel_run(operator: Operator, run: str) -> RunHistoryOut:
-    """End a run. FederationError where there is none of that name, or where it has ended."""
+    """Cancels a run. FederationError for an unknown run, or one that has ended."""
     return _parse_history(call_as_operator(operator, "DELETE", f"/v1/runs/{quote(run, safe='')}"))
 
 
 def describe_run(run: RunHistoryOut) -> str:
-    """The state of a run in one line: what it waits for, from whom, and until when; or how it ended."""
+    """Describes a run in one line: missing clients and deadline, or how it ended."""
     asked = run.request
     if run.phase == "failed":
         return f"{run.run} has failed: {run.reason}"
@@ -273,7 +280,10 @@ def describe_run(run: RunHistoryOut) -> str:
 
 
 def describe_sum(run: RunHistoryOut) -> str | None:
-    """Of a run that sums, in one line: which sum, why this one, and what it has cost; None of another run."""
+    """Describes a run that sums in one line; None for another run.
+
+    The line says which sum, why this one, and what it has cost.
+    """
     if (found := run.sum) is None:
         return None
     where = f"{run.run}, {describe_part(run.request.part, run.request.method.basis.kind)}"
@@ -287,7 +297,7 @@ def describe_sum(run: RunHistoryOut) -> str | None:
 
 
 def list_newest_sums(operator: Operator, run: RunHistoryOut) -> list[RunHistoryOut]:
-    """The newest run of each sum up to this run, with what each has cost, oldest first."""
+    """Lists the newest run of each sum up to this run, oldest first."""
     newest = dict[str, str]()
     for one in list_runs(operator):
         if one.sum is not None:
@@ -300,7 +310,7 @@ def list_newest_sums(operator: Operator, run: RunHistoryOut) -> list[RunHistoryO
 
 
 def _describe_missing_clients(run: RunHistoryOut) -> str:
-    """Of a run that waits for more clients than this federation has."""
+    """Describes how many clients a waiting run lacks, where fewer are registered than it needs."""
     registered = len({*run.enrolled, *run.missing})
     if registered >= run.request.clients:
         return ""
@@ -315,7 +325,7 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def follow_run(operator: Operator, run: str, observe: Observe) -> RunHistoryOut:
-    """As `watch_run`. FederationError with the reason if it failed or was cancelled."""
+    """Watches a run until it ends. FederationError where it failed or was cancelled."""
     history = watch_run(operator, run, observe)
     if history.phase == "failed":
         raise FederationError(f"{run} failed: {history.reason}")
@@ -325,7 +335,7 @@ def follow_run(operator: Operator, run: str, observe: Observe) -> RunHistoryOut:
 
 
 def watch_run(operator: Operator, run: str, observe: Observe) -> RunHistoryOut:
-    """Look at a run until it has ended, in whichever way; its own deadlines bound that."""
+    """Observes a run until it has ended, in any way. Its own deadlines bound that."""
     while True:
         history = _parse_history(call_as_operator(operator, "GET", f"/v1/runs/{run}"))
         observe(history)
@@ -335,12 +345,12 @@ def watch_run(operator: Operator, run: str, observe: Observe) -> RunHistoryOut:
 
 
 def count_closed_rounds(run: RunHistoryOut) -> int:
-    """Rounds that are aggregated."""
+    """Counts the rounds that are aggregated."""
     return sum(one.phase in ("aggregated", "finished") for one in run.rounds)
 
 
 def describe_round(request: RunIn, done: RoundOut) -> str:
-    """A closed round in one line."""
+    """Describes a closed round in one line."""
     received = [participant for participant in done.participants if participant.received]
     size = sum(participant.size for participant in received)
     return (

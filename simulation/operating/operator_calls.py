@@ -1,4 +1,4 @@
-"""Calls of the operator to an aggregator: with its token, again while nobody answers."""
+"""Calls of the operator to an aggregator, with its token and with retries."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Operator:
-    """A connection as the operator. `patience`: seconds for which a call is repeated while the aggregator does not
-    answer; `tell`: receives a line about the waiting."""
+    """Connection to an aggregator with the operator's token.
+
+    patience: seconds for which a call is retried while the aggregator does not answer. tell: receives a line about
+    the wait.
+    """
 
     http: httpx.Client
     patience: float = PATIENCE_SECONDS
@@ -46,8 +49,11 @@ def open_operator(
     patience: float = PATIENCE_SECONDS,
     tell: Tell = print_progress,
 ) -> Iterator[Operator]:
-    """A connection with the operator's token. Without `calling` the authorities of httpx are trusted. SettingsError for
-    a token file that is empty or not readable."""
+    """Opens a connection with the operator's token.
+
+    Without `calling` the authorities of httpx are trusted. Raises SettingsError for a token file that is empty or
+    unreadable.
+    """
     import httpx
 
     from shared.web.calling import Calling
@@ -62,7 +68,10 @@ def open_operator(
 
 
 def call_as_operator(operator: Operator, method: str, path: str, body: str | None = None) -> object:
-    """The answer to one call, repeated while nobody answers: an aggregator continues the same round after a restart."""
+    """Returns the answer to a call, which is retried while the aggregator does not answer.
+
+    An aggregator continues the same round after a restart.
+    """
     began, last_told = time.monotonic(), -math.inf
     while True:
         try:
@@ -102,7 +111,7 @@ def _send_request(operator: Operator, method: str, path: str, body: str | None) 
 
 
 def _describe_refusal(answer: httpx.Response) -> str:
-    """What a problem document says in words; of another answer its beginning, as it is."""
+    """Returns the detail of a problem document, or the beginning of another answer."""
     from pydantic import ValidationError
 
     from shared.protocol.problem import ProblemOut

@@ -1,4 +1,4 @@
-"""A silo's settings file -> a Python client of its service."""
+"""Opens a Python client of a silo's service from the silo's settings file."""
 
 from __future__ import annotations
 
@@ -19,29 +19,35 @@ DEFAULT_PORT = 8801
 
 @dataclass(frozen=True)
 class SiloAddress:
-    """Where a client answers; key_file: holds the application's key, None where the client asks for none."""
+    """Address of a silo's client.
+
+    key_file: holds the application's key; None where the client needs none.
+    """
 
     url: str = f"http://127.0.0.1:{DEFAULT_PORT}"
     key_file: Path | None = None
     shard: Path | None = None
 
     def change(self, url: str | None, key_file: Path | None, shard: Path | None) -> SiloAddress:
-        """The same with what is given in its place."""
+        """Returns the address with the given values in place of its own."""
         return SiloAddress(url or self.url, key_file or self.key_file, shard or self.shard)
 
     def require_shard(self) -> Path:
-        """SettingsError where none is known."""
+        """Returns the shard's folder. Raises SettingsError where it is unknown."""
         if self.shard is None:
             raise SettingsError("--shard: expected the silo's shard, or its settings by --silo, got neither")
         return self.shard
 
     def read_key(self) -> str | None:
-        """The application's key. SettingsError for a file that holds none."""
+        """Reads the application's key. Raises SettingsError for a file without one."""
         return None if self.key_file is None else read_small_file(self.key_file, "a key")
 
 
 def read_silo_address(file: Path | None) -> SiloAddress:
-    """What a silo's settings say; the usual place for no file. SettingsError for a file of no use."""
+    """Reads a silo's address from its settings; without a file the default address.
+
+    Raises SettingsError for an invalid file.
+    """
     if file is None:
         return SiloAddress()
     values = read_settings_file(file)
@@ -58,7 +64,11 @@ def _read_path(values: dict[str, Any], name: str) -> Path | None:
 
 @contextmanager
 def open_silo(url: str, key: str | None, ca: Path | None) -> Iterator[Client]:
-    """SettingsError for an address, a key or an authority of no use; what the silo says, or that it says nothing."""
+    """Opens a client of the silo's service.
+
+    Raises SettingsError for an invalid address, key or authority; errors of calls are raised as those of this
+    project.
+    """
     try:
         client = Client(url, key, ca=ca)
     except ssl.SSLError:

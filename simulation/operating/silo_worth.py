@@ -1,4 +1,7 @@
-"""What a run was worth to a silo: its own comparison, asked of its client by its operator's key. It goes nowhere."""
+"""A silo's own result of a run: alone against together. It is sent nowhere.
+
+The silo's client evaluates the run, and is asked with its operator's key.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,10 @@ POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class SiloAccess:
-    """Where a silo's client answers its operator. aggregator: the public key of the aggregator that it believes, in
-    hexadecimal; None where it has pinned none."""
+    """Address and operator key of a silo's client.
+
+    aggregator: public key of its aggregator, in hexadecimal; None where it has pinned none.
+    """
 
     file: Path
     name: str
@@ -42,8 +47,10 @@ class SiloAccess:
 
 @dataclass(frozen=True)
 class SiloWorth:
-    """The silo's own figures of its last run on its users' test items. ratio: together over alone: low, mid, high, 95 %
-    of cases; None where the users are too few."""
+    """A silo's measure, alone and together, of its last run on its users' test items.
+
+    ratio: together over alone as (low, middle, high) of a 95 % interval; None for too few users.
+    """
 
     silo: str
     run: str
@@ -55,12 +62,12 @@ class SiloWorth:
     ratio: tuple[float, float, float] | None
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields by name."""
+        """Returns the fields by name."""
         return asdict(self)
 
     @property
     def line(self) -> str:
-        """The same in one line."""
+        """Description in one line."""
         told = f"{self.silo}: {self.measure} alone {self.alone:.4f} -> together {self.together:.4f}"
         if self.ratio is not None:
             low, mid, high = self.ratio
@@ -70,7 +77,7 @@ class SiloWorth:
 
 
 def read_access(file: Path) -> SiloAccess:
-    """SettingsError for a file that is no silo's settings, or whose key cannot be read here."""
+    """Reads a silo's settings file. Raises SettingsError for another file, or an unreadable key."""
     if not file.is_file():
         raise SettingsError(
             f"--silo: expected the settings of a silo, as `lpsfed join` writes them, got no file {file}"
@@ -96,7 +103,10 @@ def _pinned_key(values: Mapping[str, Any]) -> str | None:
 
 
 def require_members(accesses: Sequence[SiloAccess], aggregator: str, names: Collection[str]) -> None:
-    """SettingsError for a silo that is none of these, or that belongs to another aggregator than that of this key."""
+    """Raises SettingsError for a silo of another federation or with an unknown name.
+
+    aggregator: public key of the aggregator. names: of its clients.
+    """
     for access in accesses:
         if access.aggregator not in (None, aggregator):
             raise SettingsError(
@@ -107,9 +117,9 @@ def require_members(accesses: Sequence[SiloAccess], aggregator: str, names: Coll
 
 
 def fetch_worth(access: SiloAccess, ca: Path | None = None) -> SiloWorth:
-    """Of the last run; while the silo judges one that is over, that one is waited for.
+    """Fetches the result of the last run, and waits while the silo evaluates it.
 
-    ConflictError where no run has ended there; UnavailableError for a client that is not there.
+    Raises ConflictError where no run has ended there, and UnavailableError for a client that does not answer.
     """
     until = time.monotonic() + PATIENCE_SECONDS
     with step(f"waiting for {access.name} to judge its last run"):
@@ -125,7 +135,7 @@ def fetch_worth(access: SiloAccess, ca: Path | None = None) -> SiloWorth:
 
 
 def _is_evaluating(access: SiloAccess, ca: Path | None, quality: QualityOut) -> bool:
-    """Is the silo in the last round of the run that this is of?"""
+    """Tells whether the silo is in the last round of this result's run."""
     from client_service.federation.messages import StatusOut
 
     status = _fetch(access, ca, "/v1/status", StatusOut)
@@ -133,7 +143,10 @@ def _is_evaluating(access: SiloAccess, ca: Path | None, quality: QualityOut) -> 
 
 
 def wait_for_worth(access: SiloAccess, run: str, ca: Path | None = None) -> SiloWorth:
-    """Of this very run, once the silo has judged it. FederationError where it does not in PATIENCE_SECONDS."""
+    """Waits until the silo has evaluated this run.
+
+    Raises FederationError where that takes more than PATIENCE_SECONDS.
+    """
     until = time.monotonic() + PATIENCE_SECONDS
     with step(f"waiting for {access.name} to judge the run"):
         while True:

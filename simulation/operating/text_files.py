@@ -1,4 +1,4 @@
-"""Small text files that a command is told of: a key, a token, a certificate."""
+"""Small text files that a command reads: a key, a token, a certificate."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from shared.errors import SettingsError
 
 
 def read_small_file(file: Path, what: str) -> str:
-    """Its ASCII text without the blanks around it. `what`: it holds, for the words of a SettingsError, which says
-    whether the file is not there, holds nothing or no text."""
+    """Reads ASCII text without blanks around it.
+
+    what: its content, for the words of the SettingsError, which says whether the file is missing, empty or no text.
+    """
     try:
         text = file.read_text(encoding="ascii").strip()
     except OSError as error:
