@@ -28,10 +28,10 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def set_general_options(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version and exit")
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit")
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", help="no progress on stderr; results, notes and errors stay")
+        bool, typer.Option("--quiet", help="Hide progress on stderr; results, notes and errors stay")
     ] = False,
 ) -> None:
     """Trains recommenders over silos that keep their data."""

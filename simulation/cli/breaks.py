@@ -23,11 +23,11 @@ KINDS = known_breaks(4)  # as in the checked-in file; which silo a kind changes 
 
 
 def break_(
-    kinds: Annotated[list[str] | None, typer.Argument(help=f"{', '.join(KINDS)}; several are planted at once")] = None,
-    list_kinds: Annotated[bool, typer.Option("--list", help="what each kind does")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="leave it planted, to look around")] = False,
-    mend: Annotated[bool, typer.Option("--mend", help="take away what was left planted")] = False,
-    project: Annotated[str | None, typer.Option(help="of Compose, where several federations run")] = None,
+    kinds: Annotated[list[str] | None, typer.Argument(help=f"Kinds of fault: {', '.join(KINDS)}")] = None,
+    list_kinds: Annotated[bool, typer.Option("--list", help="List the kinds and what each does")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the faults planted, to look at them")] = False,
+    mend: Annotated[bool, typer.Option("--mend", help="Remove faults that --keep has left")] = False,
+    project: Annotated[str | None, typer.Option(help="Compose project, where several federations run")] = None,
 ) -> None:
     """Plants a fault in the running Compose federation, which the report must name.
 

@@ -43,16 +43,16 @@ class CatalogueCommands(TyperGroup):
 app = typer.Typer(
     cls=CatalogueCommands,
     add_completion=False,
-    help="Make the list of items that all silos share, or find a silo's own items on it. Without a command's name it "
+    help="Makes the list of items that all silos share, or matches a silo's items to it. Without a subcommand it "
     "merges: lpsfed catalogue SOURCE ... --out LIST.",
 )
 
 
 @app.command("merge")
 def catalogue(
-    sources: Annotated[list[Path], typer.Argument(help="data files, shards, and lists of ids, one a line")],
-    out: Annotated[list[Path], typer.Option(help="the list of all their items; repeatable")],
-    size_file: Annotated[Path | None, typer.Option(help="its length, for the aggregator")] = None,
+    sources: Annotated[list[Path], typer.Argument(help="Data files, shards, and lists of ids, one per line")],
+    out: Annotated[list[Path], typer.Option(help="File for the list of all their items; repeatable")],
+    size_file: Annotated[Path | None, typer.Option(help="File for the length of the list, for the aggregator")] = None,
     min_rating: options.MinRating = None,
     rating_kind: options.RatingKindChoice = None,
     columns: options.Columns = None,
@@ -82,19 +82,24 @@ def catalogue(
 
 @app.command("match")
 def match(
-    own: Annotated[Path, typer.Argument(help="the silo's items: a table with id, title, year, number, or a list")],
+    own: Annotated[
+        Path, typer.Argument(help="The silo's items: a table of id, title, year and trade number, or a list")
+    ],
     listed: Annotated[
-        Path | None, typer.Argument(show_default=False, help="the federation's: the same, or its list of ids alone")
+        Path | None, typer.Argument(show_default=False, help="The shared items: such a table, or the list of ids alone")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="the proposals, to be edited: take is yes or no")] = None,
-    keys: Annotated[bool, typer.Option("--keys", help="nobody has a list: names that all silos give an item")] = False,
+    out: Annotated[Path | None, typer.Option(help="File for the proposals, to be edited: take is yes or no")] = None,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="Make names that all silos give an item, where no list exists")
+    ] = False,
     by: Annotated[
-        list[KeyName] | None, typer.Option(help="of --keys, the first that tells an item; repeatable")
+        list[KeyName] | None, typer.Option(help="Names to use with --keys, in this order; repeatable")
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(help="names in the silo's file, as item=sku,gtin=ean; of item, title, year, gtin")
+        str | None,
+        typer.Option(help="Names of columns in the silo's file, as item=sku,gtin=ean. Fields: item, title, year, gtin"),
     ] = None,
-    list_columns: Annotated[str | None, typer.Option(help="the same of the federation's file")] = None,
+    list_columns: Annotated[str | None, typer.Option(help="Names of columns in the file of shared items")] = None,
     delimiter: options.Delimiter = None,
     as_json: AsJson = False,
 ) -> None:
@@ -145,8 +150,8 @@ def _print_proposals(items: pl.DataFrame, found: pl.DataFrame, out: Path | None)
 
 @app.command("sign")
 def sign(
-    proposals: Annotated[Path, typer.Argument(help="of `lpsfed catalogue match`, edited")],
-    out: Annotated[Path, typer.Option(help="for the client's setting MATCHES")],
+    proposals: Annotated[Path, typer.Argument(help="File of `lpsfed catalogue match`, edited")],
+    out: Annotated[Path, typer.Option(help="File for the client's setting MATCHES")],
     as_json: AsJson = False,
 ) -> None:
     """Signs edited matches for a silo that does not join by `lpsfed join`."""

@@ -31,120 +31,118 @@ COMMANDS: Final[dict[str, CommandEntry]] = {
     "demo": CommandEntry(
         "demo",
         "demo",
-        "Partition, start aggregator and clients as processes, train, report, and answer a request.",
+        "Runs a whole federation on this machine: trains, compares, and answers a request.",
     ),
     "partition": CommandEntry(
         "experiments",
         "partition",
-        "Divide a data set into shards, one folder a client.",
+        "Divides a data set into shards, one folder per client.",
     ),
     "simulate": CommandEntry(
         "experiments",
         "simulate",
-        "Train a federation on one machine or a cluster, and hold it against the floors.",
+        "Trains a federation on one machine or a cluster, and compares it with simple baselines.",
     ),
     "report": CommandEntry(
         "experiments",
         "report",
-        "Draw a run's curves (curves.png) and write its table (report.md) into its folder.",
+        "Draws a run's curves (curves.png) and writes its table (report.md) into its folder.",
     ),
     "worth": CommandEntry(
         "worth",
         "worth",
-        "Forecast what a federation would bring this silo: its own users, cut into small silos that join each other.",
+        "Forecasts this silo's gain by joining, or shows the last run's result.",
     ),
     "tune": CommandEntry(
         "tuning",
         "tune",
-        "Search a strategy's settings by validation alone. A setting given with --set stays as it is.",
+        "Searches a strategy's settings by validation alone. Settings given with --set stay fixed.",
     ),
     "encode": CommandEntry(
         "encoding",
         "encode",
-        "Encode the titles and attributes of items as vectors.",
+        "Encodes titles and attributes of items as vectors.",
     ),
     "invite": CommandEntry(
         "joining",
         "invite",
-        "Invite silos. Each invitation registers one key under one name, once: hand it over as you would a password.",
+        "Invites silos: writes an invitation for each, which registers one key under one name, once.",
     ),
     "join": CommandEntry(
         "joining",
         "join",
-        "Join a federation: make keys, convert the data, register by the invitation, write silo.toml, and serve.",
+        "Joins a federation: makes keys, converts the data, registers, writes silo.toml and serves.",
     ),
     "aggregator": CommandEntry(
         "serving",
         "aggregator",
-        "Serve the aggregator. Settings also come from LPSFED_AGGREGATOR_*; flags win.",
+        "Serves the aggregator.",
     ),
     "client": CommandEntry(
         "serving",
         "client",
-        "Serve one silo's client. Settings also come from LPSFED_CLIENT_* and a TOML file; flags win.",
+        "Serves one silo's client.",
     ),
     "run": CommandEntry(
         "runs",
         "run",
-        "Start a run at an aggregator, as its operator, and follow it to its end. Whom it waits for it says on stderr.",
+        "Starts a run at an aggregator and follows it. Prints missing clients on stderr.",
     ),
     "status": CommandEntry(
         "runs",
         "status",
-        "Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed.",
+        "Shows the state of a run: missing clients, deadline, or why it failed.",
     ),
     "cancel": CommandEntry(
         "runs",
         "cancel",
-        "End a run before its time. Each silo stops at its next call, and goes on answering by the best model it has.",
+        "Cancels a run. Each silo stops at its next call, and keeps its best model.",
     ),
     "recommend": CommandEntry(
         "recommending",
         "recommend",
-        "Ask a silo for recommendations: for some users, or for very many into a file.",
+        "Fetches recommendations from a silo: for some users, or for all into a file.",
     ),
     "refresh": CommandEntry(
         "silo",
         "refresh",
-        "Let a client's shard absorb what applications have posted, and compute its model anew. During a run "
-        "it waits for the end of the round.",
+        "Merges posted interactions into a client's shard, and computes its model again.",
     ),
     "models": CommandEntry(
         "silo",
         "models",
-        "List the models that a client keeps, or roll back to an earlier one. It answers until a run has one "
-        "that validation prefers.",
+        "Lists the models that a client keeps, or rolls back to an earlier one.",
     ),
     "secret": CommandEntry(
         "machine",
         "secret",
-        "Make random 256-bit secrets. A file that is there already is left as it is.",
+        "Makes random 256-bit secrets. An existing file is kept.",
     ),
     "certificates": CommandEntry(
         "machine",
         "certificates",
-        "Make a development authority, and certificates for aggregator, clients and operator. Not for production.",
+        "Makes a development authority, and certificates for aggregator, clients and operator. Not for production.",
     ),
     "doctor": CommandEntry(
         "machine",
         "doctor",
-        "Check Python, packages, device, disk, ports, shard, settings with their certificates, and the aggregator.",
+        "Checks Python, packages, device, disk, ports, shard, settings, certificates and the aggregator.",
     ),
     "catalogue": CommandEntry(
         "catalogue",
         "app",
-        "Make the list of items that all silos share, or find a silo's own items on it. Without a command's name it "
+        "Makes the list of items that all silos share, or matches a silo's items to it. Without a subcommand it "
         "merges: lpsfed catalogue SOURCE ... --out LIST.",
     ),
     "compose": CommandEntry(
         "deployment",
         "compose",
-        "Write docker-compose.yml for a number of silos, and beside it the two files that can be added to it.",
+        "Writes docker-compose.yml for a number of silos, and two files that extend it.",
     ),
     "kubernetes": CommandEntry(
         "deployment",
         "kubernetes",
-        "Write the silos of the Kubernetes demo, each after the folder of silo-1, and remove those beyond the number.",
+        "Writes the Kubernetes manifests of the demo's silos, or of one silo that has joined.",
     ),
     "probe": CommandEntry(
         "audit.cli",
@@ -159,31 +157,31 @@ COMMANDS: Final[dict[str, CommandEntry]] = {
     "break": CommandEntry(
         "breaks",
         "break_",
-        "Plant a break in the running `docker compose` federation, show the report naming it, and mend it again.",
+        "Plants a fault in the running Compose federation, which the report must name.",
     ),
     "keys": CommandEntry(
         "keys",
         "app",
-        "Enrol clients: their key pairs, and who is registered.",
+        "Manages clients' key pairs and the aggregator's registry of public keys.",
     ),
     "ledger": CommandEntry(
         "ledger",
         "app",
-        "A client's records: verify them, renew their key, adopt what is left.",
+        "Verifies and repairs the records of a stopped client.",
     ),
     "members": CommandEntry(
         "members",
         "app",
-        "The members of a federation, as each silo pins them.",
+        "Manages the file of pinned public keys, and a silo's consent to new members.",
     ),
     "quarantine": CommandEntry(
         "quarantine",
         "app",
-        "Clients that are shut out: see them, shut one out, let one in again.",
+        "Lists, excludes and readmits clients of an aggregator.",
     ),
     "shard": CommandEntry(
         "shards",
         "app",
-        "Change a shard. A client works with the new one from its next start on.",
+        "Adds to a silo's shard, or erases from it. A client uses the new shard from its next start on.",
     ),
 }

@@ -21,12 +21,10 @@ if TYPE_CHECKING:
     from simulation.experiments.experiment import Experiment
     from simulation.experiments.processes import Addresses
 
-DemoData = Annotated[str | None, typer.Option(help="data set, divided by its users; by default generated shops")]
-Stop = Annotated[
-    bool, typer.Option("--stop", help="only end what earlier demos left running: all, or the one in --folder")
-]
+DemoData = Annotated[str | None, typer.Option(help="Data set, divided by its users (default: generated shops)")]
+Stop = Annotated[bool, typer.Option("--stop", help="Stop earlier demos that still run: all, or the one in --folder")]
 FirstPort = Annotated[
-    int, typer.Option(min=0, max=65000, help="the aggregator's, and the silos' follow; 0, and for taken ones: any")
+    int, typer.Option(min=0, max=65000, help="Port of the aggregator; the silos' ports follow. 0: any free ports")
 ]
 
 
@@ -35,13 +33,13 @@ def demo(
     data: DemoData = None,
     task: options.Task = options.TaskName.items,
     clients: options.Clients = 4,
-    rounds: Annotated[int, typer.Option(min=1)] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds")] = 5,
     common_basis: options.CommonBasis = options.ItemBasisKind.exact,
     rank: options.Rank = None,
     basis_rounds: options.BasisRounds = None,
-    keep: Annotated[bool, typer.Option("--keep", help="leave the services running; --stop ends them")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the services running; --stop ends them")] = False,
     stop: Stop = False,
-    folder: Annotated[Path | None, typer.Option(help="for shards, states and logs; by default demo")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder for shards, states and logs (default: demo)")] = None,
     first_port: FirstPort = FIRST_PORT,
     secure: options.Secure = False,
     split: options.SplitChoice = None,

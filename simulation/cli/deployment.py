@@ -26,30 +26,43 @@ class Role(StrEnum):
     silo = "silo"
 
 
-RoleChoice = Annotated[Role, typer.Option(help="demo: a federation on one machine; silo: one of its silos")]
-InvitationFile = Annotated[Path | None, typer.Option("--invitation", help="NAME.invite, from the operator")]
+RoleChoice = Annotated[
+    Role, typer.Option(help="demo: a federation on one machine; silo: one silo of a distant aggregator")
+]
+InvitationFile = Annotated[
+    Path | None, typer.Option("--invitation", help="NAME.invite from the operator, for --role silo")
+]
 
 
 def compose(
-    silos: Annotated[int, typer.Option(help=f"of the demo: 1 to {MOST_SILOS}")] = 4,
+    silos: Annotated[int, typer.Option(help=f"Number of silos of the demo, 1 to {MOST_SILOS}")] = 4,
     out: Annotated[
-        Path | None, typer.Option(help=f"by default {MAIN}, of a silo {TEMPLATE}; in the repository's root")
+        Path | None,
+        typer.Option(help=f"File to write, in the repository's root (default: {MAIN}; for a silo {TEMPLATE})"),
     ] = None,
     common_basis: options.CommonBasis = options.ItemBasisKind.exact,
     subnets: Annotated[
         str | None,
         typer.Option(
-            help=f"range of addresses for all networks; by default of more than {POOL_SILOS} silos {DEFAULT_SUBNETS}"
+            help=f"Range of addresses for all networks (default: {DEFAULT_SUBNETS} for more than {POOL_SILOS} silos)"
         ),
     ] = None,
     role: RoleChoice = Role.demo,
     invitation: InvitationFile = None,
-    data: Annotated[Path | None, typer.Option(help="the silo's own interactions")] = None,
-    folder: Annotated[Path | None, typer.Option(help="the silo's: keys, shard, state; by default its name")] = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="of this machine, where the silo answers")] = 8801,
-    min_rating: Annotated[float | None, typer.Option(help="of a liking, as `lpsfed join` has it")] = None,
-    catalogue: Annotated[Path | None, typer.Option(help="list of items that all silos share, if they do")] = None,
-    policy: Annotated[list[str] | None, typer.Option("--policy", help="as `lpsfed join` has it")] = None,
+    data: Annotated[Path | None, typer.Option(help="The silo's own interactions")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="The silo's folder of keys, shard and state (default: its name)")
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of this machine on which the silo answers")] = 8801,
+    min_rating: Annotated[
+        float | None, typer.Option(help="Smallest rating that is positive, as in `lpsfed join`")
+    ] = None,
+    catalogue: Annotated[
+        Path | None, typer.Option(help="List of items that all silos share, where there is one")
+    ] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option("--policy", help="What the silo allows, as in `lpsfed join`; repeatable")
+    ] = None,
     allow_http: options.AllowHttp = False,
 ) -> None:
     """Writes docker-compose.yml for a number of silos, and two files that extend it.
@@ -81,14 +94,18 @@ def _require_given(value: Path | None, flag: str, what: str) -> Path:
 
 
 def kubernetes(
-    silos: Annotated[int, typer.Option(help=f"of the demo: 1 to {demo.MOST_SILOS}")] = 4,
-    folder: Annotated[Path, typer.Option(help="the project's k8s/")] = Path("k8s"),
+    silos: Annotated[int, typer.Option(help=f"Number of silos of the demo, 1 to {demo.MOST_SILOS}")] = 4,
+    folder: Annotated[Path, typer.Option(help="The project's folder k8s/")] = Path("k8s"),
     common_basis: options.CommonBasis = options.ItemBasisKind.exact,
     role: RoleChoice = Role.demo,
-    silo: Annotated[Path | None, typer.Option(help="folder of a silo that has joined, by `lpsfed join`")] = None,
-    address: Annotated[str | None, typer.Option(help="of the aggregator: all that the silo can reach")] = None,
-    image: Annotated[str | None, typer.Option(help="of the client, as the cluster's nodes pull it")] = None,
-    out: Annotated[Path | None, typer.Option(help="of the silo's manifests; by default SILO/kubernetes")] = None,
+    silo: Annotated[
+        Path | None, typer.Option(help="Folder of a silo that has joined by `lpsfed join`, for --role silo")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="IP address of the aggregator, the only one that the silo can reach")
+    ] = None,
+    image: Annotated[str | None, typer.Option(help="Image of the client, as the cluster's nodes pull it")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the silo's manifests (default: SILO/kubernetes)")] = None,
 ) -> None:
     """Writes the Kubernetes manifests of the demo's silos, or of one silo that has joined.
 

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 def encode(
-    items: Annotated[Path, typer.Argument(help="file of items with titles and attributes, or a shard's folder")],
-    out: Annotated[Path, typer.Option(help="the vectors, for `lpsfed shard features`")],
+    items: Annotated[Path, typer.Argument(help="File of items with titles and attributes, or a shard's folder")],
+    out: Annotated[Path, typer.Option(help="File for the vectors, for `lpsfed shard features`")],
     encoder: Annotated[
-        str, typer.Option(help="projection, svd, glove, or the folder of a sentence-transformers model")
+        str, typer.Option(help="Encoder: projection, svd, glove, or the folder of a sentence-transformers model")
     ] = "projection",
-    width: Annotated[int, typer.Option(help="numbers of an item's words: of projection and svd")] = 64,
-    like: Annotated[Path | None, typer.Option(help="another such file, by whose encoder items are encoded")] = None,
+    width: Annotated[int, typer.Option(help="Numbers per vector, of projection and svd")] = 64,
+    like: Annotated[Path | None, typer.Option(help="Earlier file of vectors, whose encoder is used")] = None,
     attribute: Annotated[
-        list[str] | None, typer.Option(help="name of another column that describes the items; repeatable")
+        list[str] | None, typer.Option(help="Name of a further column that describes the items; repeatable")
     ] = None,
     columns: options.Columns = None,
     delimiter: options.Delimiter = None,

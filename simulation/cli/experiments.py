@@ -32,8 +32,8 @@ PAUSE_SECONDS = 30 * 86400.0  # for which a simulation may be interrupted amid a
 
 @options.spread_records
 def partition(
-    data: Annotated[str, typer.Argument(help=f"data set, '{SYNTHETIC}', '{CHAIN}', '{SHOPS}', 'clicks' or 'rings'")],
-    out: Annotated[Path, typer.Option(help="folder for the shards")],
+    data: Annotated[str, typer.Argument(help=f"Data set, '{SYNTHETIC}', '{CHAIN}', '{SHOPS}', 'clicks' or 'rings'")],
+    out: Annotated[Path, typer.Option(help="Folder for the shards")],
     task: options.TaskOrNone = None,
     clients: options.Clients = 4,
     *,
@@ -59,22 +59,22 @@ def partition(
 def simulate(
     data: options.Data,
     out: Annotated[
-        Path | None, typer.Option(help="new or empty folder, or one to go on in; by default the next in runs/")
+        Path | None, typer.Option(help="Folder of the run: new, empty, or one to resume (default: the next in runs/)")
     ] = None,
     clients: options.ClientsOrNone = None,
     task: options.TaskOrNone = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="by default the preset's")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Number of rounds (default: the preset's)")] = None,
     strategy: options.StrategyOrNone = None,
-    preset: Annotated[options.PresetName | None, typer.Option(help="by default the task's")] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    preset: Annotated[options.PresetName | None, typer.Option(help="Preset of settings (default: the task's)")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all draws")] = 0,
     changes: options.Changes = None,
     privacy: options.Privacy = None,
     *,
     how: options.DivisionFlags,
     file: options.FileFlags,
     rules: options.Rules = None,
-    device: options.Device = options.Device.auto,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads a client")] = 1,
+    device: options.DeviceChoice = options.Device.auto,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads per client")] = 1,
     basis: options.BasisFlags,
     secure: options.Secure = False,
     engine_flags: options.EngineFlags,
@@ -206,7 +206,7 @@ def explain_interrupt(folder: Path, rounds: int, conduct: Conduct, *, named: boo
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="folder of a simulation")], as_json: options.AsJson = False
+    folder: Annotated[Path, typer.Argument(help="Folder of a simulation")], as_json: options.AsJson = False
 ) -> None:
     """Draws a run's curves (curves.png) and writes its table (report.md) into its folder."""
     from simulation.reports.plots import draw_curves, markdown_table, read_report

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from simulation.joining.silo_toml import AgreedSettings, SiloChoices
     from simulation.operating.operator_calls import Operator
 
-Names = Annotated[list[str], typer.Argument(help="of the silos: a-z, 0-9, _ and -")]
+Names = Annotated[list[str], typer.Argument(help="Names of the silos: a-z, 0-9, _ and -")]
 SPLIT_SEED = 0
 
 
@@ -35,10 +35,11 @@ def invite(
     names: Names,
     operator_token_file: options.OperatorToken,
     url: Annotated[
-        str, typer.Option(show_default=False, help="of the aggregator, as the silos call it; by default this machine's")
+        str,
+        typer.Option(show_default=False, help="URL of the aggregator, as the silos call it (default: this machine's)"),
     ] = options.DEFAULT_URL,
-    days: Annotated[float, typer.Option(min=0.01, max=365, help="until an invitation expires")] = 7.0,
-    out: Annotated[Path | None, typer.Option(help="folder for NAME.invite; by default one is printed")] = None,
+    days: Annotated[float, typer.Option(min=0.01, max=365, help="Days until an invitation expires")] = 7.0,
+    out: Annotated[Path | None, typer.Option(help="Folder for NAME.invite (default: print it)")] = None,
     *,
     call: options.CallFlags,
     allow_http: options.AllowHttp = False,
@@ -87,11 +88,11 @@ def _invite_silo(operator: Operator, name: str, days: float) -> InvitationOut:
 
 
 def join(
-    invitation: Annotated[Path, typer.Argument(help="NAME.invite, from the operator")],
-    data: Annotated[Path | None, typer.Option(help="the silo's own interactions: a file, or a folder")] = None,
-    folder: Annotated[Path | None, typer.Option(help="for keys, shard, state; by default NAME")] = None,
+    invitation: Annotated[Path, typer.Argument(help="NAME.invite from the operator")],
+    data: Annotated[Path | None, typer.Option(help="The silo's own data: a file or a folder")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder for keys, shard and state (default: NAME)")] = None,
     min_rating: Annotated[
-        float | None, typer.Option(help="of a liking; by default 4 of 5, 8 of 10, and of other scales any; 0: any")
+        float | None, typer.Option(help="Smallest rating that is positive (default: 4 of 5, 8 of 10, else any; 0: any)")
     ] = None,
     rating_kind: options.RatingKindChoice = None,
     split: options.SplitChoice = None,
@@ -100,27 +101,29 @@ def join(
     delimiter: options.Delimiter = None,
     edges: options.Edges = None,
     values: options.Values = None,
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="by default the first free one from 8801")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of the client (default: the first free one from 8801)")
+    ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option("--policy", help="what the silo allows, key=value, as common_basis=secure; repeatable"),
+        typer.Option("--policy", help="What the silo allows, KEY=VALUE, as common_basis=secure; repeatable"),
     ] = None,
     catalogue: Annotated[
-        Path | None, typer.Option(help="the list of the federation's items, where it sums statistics or shares items")
+        Path | None, typer.Option(help="List of the shared items, where the federation needs one")
     ] = None,
     matches: Annotated[
-        Path | None, typer.Option(help="which own items are which of that list: `lpsfed catalogue match`")
+        Path | None, typer.Option(help="Matches of own items to that list, of `lpsfed catalogue match`")
     ] = None,
     accept: Annotated[
         options.AcceptChoice | None,
         typer.Option(
-            help="sums: statistics of the silo's items may leave, masked, where the federation sums them; parameters:"
-            " they never leave; by default as --policy says, else asked at a terminal"
+            help="sums: masked statistics of the silo's data may leave; parameters: they may not (default: by --policy,"
+            " else asked at a terminal)"
         ),
     ] = None,
     allow_http: options.AllowHttp = False,
-    start: Annotated[bool, typer.Option(help="serve the client once it has joined")] = True,
-    detach: Annotated[bool, typer.Option("--detach", help="serve in the background, until it is killed")] = False,
+    start: Annotated[bool, typer.Option(help="Serve the client after it has joined")] = True,
+    detach: Annotated[bool, typer.Option("--detach", help="Serve in the background")] = False,
 ) -> None:
     """Joins a federation: makes keys, converts the data, registers, writes silo.toml and serves.
 

@@ -11,17 +11,21 @@ from rich.text import Text
 from simulation.cli.options import AsJson, print_json
 from simulation.reports.terminal import OUT, word_table
 
-Registry = Annotated[Path, typer.Option("--keys", help="folder of the aggregator's: LPSFED_AGGREGATOR_KEYS_DIRECTORY")]
+Registry = Annotated[
+    Path, typer.Option("--keys", help="The aggregator's folder of public keys: LPSFED_AGGREGATOR_KEYS_DIRECTORY")
+]
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Enrol clients: their key pairs, and who is registered."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Manages clients' key pairs and the aggregator's registry of public keys.",
 )
 
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="the client's")],
-    out: Annotated[Path, typer.Option(help="folder for NAME.key, which is the client's alone, and NAME.pub")],
+    name: Annotated[str, typer.Argument(help="Name of the client")],
+    out: Annotated[Path, typer.Option(help="Folder for NAME.key, which stays with the client, and NAME.pub")],
     as_json: AsJson = False,
 ) -> None:
     """Makes a key pair for a client. An existing pair is kept."""
@@ -38,7 +42,9 @@ def new(
 
 
 @app.command()
-def register(public: Annotated[Path, typer.Argument(help="NAME.pub")], keys: Registry, as_json: AsJson = False) -> None:
+def register(
+    public: Annotated[Path, typer.Argument(help="Public key: NAME.pub")], keys: Registry, as_json: AsJson = False
+) -> None:
     """Registers a client's public key. A name with another key is an error."""
     from shared.protocol.signing.enrolment import public_file
     from shared.protocol.signing.enrolment import register as register_key
@@ -67,7 +73,9 @@ def show(keys: Registry, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def remove(name: Annotated[str, typer.Argument(help="the client's")], keys: Registry, as_json: AsJson = False) -> None:
+def remove(
+    name: Annotated[str, typer.Argument(help="Name of the client")], keys: Registry, as_json: AsJson = False
+) -> None:
     """Removes a client's key: its next request is refused.
 
     An open invitation of this name ends too.

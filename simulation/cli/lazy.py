@@ -64,7 +64,7 @@ def _quiet_option() -> Any:
 
     @app.command()
     def hide(
-        quiet: Annotated[bool, typer.Option("--quiet", expose_value=False, help="no progress on stderr")] = False,
+        quiet: Annotated[bool, typer.Option("--quiet", expose_value=False, help="Hide progress on stderr")] = False,
     ) -> None:
         del quiet
 

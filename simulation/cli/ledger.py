@@ -22,12 +22,18 @@ if TYPE_CHECKING:
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="A client's records: verify them, renew their key, adopt what is left.",
+    help="Verifies and repairs the records of a stopped client.",
 )
 
-State = Annotated[Path, typer.Option("--state-directory", help="of a client that does not run; or a copy of it")]
-Records = Annotated[Path | None, typer.Option("--records-directory", help="LPSFED_CLIENT_RECORDS_DIRECTORY, if set")]
-Key = Annotated[Path | None, typer.Option("--signing-key-file", help="by default NAME.key in the state directory")]
+State = Annotated[Path, typer.Option("--state-directory", help="State directory of a stopped client, or a copy of it")]
+Records = Annotated[
+    Path | None,
+    typer.Option("--records-directory", help="Folder of the records, where LPSFED_CLIENT_RECORDS_DIRECTORY is set"),
+]
+Key = Annotated[
+    Path | None,
+    typer.Option("--signing-key-file", help="The client's private key (default: NAME.key in the state directory)"),
+]
 UNAUTHENTICATED = "; without the client's key, or without heads: who wrote them is not known"
 
 
@@ -40,11 +46,11 @@ def verify(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="what arrived: the aggregator's evidence, or its /v1/arrivals; sign it again; repeatable",
+            help="What arrived: the aggregator's evidence, or its /v1/arrivals; repeatable",
         ),
     ] = None,
     operator_token_file: Annotated[
-        Path | None, typer.Option(help="the aggregator's operator's secret: ask its API for what arrived")
+        Path | None, typer.Option(help="File with the operator's token: fetch what arrived from the aggregator")
     ] = None,
     aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
     ca: options.Authority = None,
@@ -121,8 +127,8 @@ def _remake_signatures(arrived: list[ArrivalOut], places: str, key: PrivateKey |
 @app.command()
 def rekey(
     state_directory: State,
-    old_key_file: Annotated[Path, typer.Option(help="the private key that the client had")],
-    new_key_file: Annotated[Path, typer.Option(help="the private key that it has from now on")],
+    old_key_file: Annotated[Path, typer.Option(help="Earlier private key of the client")],
+    new_key_file: Annotated[Path, typer.Option(help="New private key of the client")],
     records_directory: Records = None,
     as_json: AsJson = False,
 ) -> None:
@@ -139,10 +145,10 @@ def rekey(
 @app.command()
 def adopt(
     state_directory: State,
-    reason: Annotated[str, typer.Option(help="why; it is written into the ledger")],
+    reason: Annotated[str, typer.Option(help="Reason, which is written into the ledger")],
     signing_key_file: Key = None,
     records_directory: Records = None,
-    give_up: Annotated[str | None, typer.Option(help="nonce of a lost entry that the aggregator tells of")] = None,
+    give_up: Annotated[str | None, typer.Option(help="Nonce of a lost entry that the aggregator names")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Accepts records that differ from their heads, where the right ones are lost.

@@ -16,11 +16,13 @@ from simulation.reports.terminal import ERR, OUT, word_table
 
 @options.spread_records
 def doctor(
-    shard: Annotated[Path | None, typer.Option(help="a shard to read")] = None,
+    shard: Annotated[Path | None, typer.Option(help="Shard to read")] = None,
     settings: options.SettingsFile = None,
-    folder: Annotated[Path, typer.Option(help="where state would go")] = Path(),
-    ports: Annotated[list[int] | None, typer.Option("--port", help="ports that should be free")] = None,
-    aggregator_url: Annotated[str | None, typer.Option(help="an aggregator that should answer")] = None,
+    folder: Annotated[Path, typer.Option(help="Folder for state, whose free space is checked")] = Path(),
+    ports: Annotated[
+        list[int] | None, typer.Option("--port", help="Port that must be free; repeatable (default: 8800 and 8801)")
+    ] = None,
+    aggregator_url: Annotated[str | None, typer.Option(help="URL of an aggregator that must answer")] = None,
     *,
     call: options.CallFlags,
     as_json: options.AsJson = False,
@@ -43,16 +45,16 @@ def doctor(
         raise typer.Exit(1)
 
 
-def secret(paths: Annotated[list[Path], typer.Argument(help="files to make, readable by their owner alone")]) -> None:
+def secret(paths: Annotated[list[Path], typer.Argument(help="Files to make, readable by their owner alone")]) -> None:
     """Makes random 256-bit secrets. An existing file is kept."""
     for path in paths:
         ERR.print(f"{path}: {'made' if create_secret(path) else 'there already'}", soft_wrap=True)
 
 
 def certificates(
-    folder: Annotated[Path, typer.Argument(help="where they go; nothing that is there is overwritten")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the files; existing ones are not overwritten")],
     names: Annotated[
-        list[str] | None, typer.Option("--name", help="host or address to be called by; repeatable")
+        list[str] | None, typer.Option("--name", help="Host name or address of the services; repeatable")
     ] = None,
     clients: options.Clients = 4,
 ) -> None:

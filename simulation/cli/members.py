@@ -18,19 +18,23 @@ if TYPE_CHECKING:
     from client_service.secure_rounds.members import AcceptedMembersIn, MemberKeyOut, MembersOut
     from shared.protocol.signing.members import Registry
 
-MembersFile = Annotated[Path, typer.Argument(help="the file of members")]
+MembersFile = Annotated[Path, typer.Argument(help="File of members")]
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="The members of a federation, as each silo pins them."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Manages the file of pinned public keys, and a silo's consent to new members.",
 )
 
 
 @app.command()
 def write(
     file: MembersFile,
-    keys: Annotated[Path, typer.Option(help="folder of the clients' public keys, <name>.pub each")],
-    aggregator: Annotated[Path, typer.Option(help="the aggregator's public key: aggregator.pub with its state")],
-    replace: Annotated[bool, typer.Option("--replace", help="take the place of a file that is there")] = False,
+    keys: Annotated[Path, typer.Option(help="Folder of the clients' public keys, NAME.pub")],
+    aggregator: Annotated[
+        Path, typer.Option(help="The aggregator's public key: aggregator.pub in its state directory")
+    ],
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing file")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Writes the file of members from these keys.
@@ -56,14 +60,16 @@ def show(file: MembersFile, as_json: AsJson = False) -> None:
 
 @app.command()
 def accept(
-    names: Annotated[list[str] | None, typer.Argument(help="of new members; by default all that wait")] = None,
-    silo: Annotated[Path, typer.Option(help="the silo's settings, for its address and its operator's key")] = Path(
+    names: Annotated[list[str] | None, typer.Argument(help="Names of new members (default: all that wait)")] = None,
+    silo: Annotated[Path, typer.Option(help="The silo's settings, for its address and operator key")] = Path(
         "silo.toml"
     ),
-    client_url: Annotated[str | None, typer.Option(help="of the client; by default by the silo's settings")] = None,
-    operator_key_file: Annotated[Path | None, typer.Option(help="by default by the silo's settings")] = None,
+    client_url: Annotated[str | None, typer.Option(help="URL of the client (default: by the silo's settings)")] = None,
+    operator_key_file: Annotated[
+        Path | None, typer.Option(help="File with the silo's operator key (default: by its settings)")
+    ] = None,
     ca: Authority = None,
-    yes: Annotated[bool, typer.Option("--yes", help="consent without being asked")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Accept without a question")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Accepts new members of a secure federation. Compare their keys' fingerprints with their operators first.

@@ -74,7 +74,7 @@ class StrategyName(StrEnum):
     fedgsp = "fedgsp"
 
 
-STRATEGY_OPTION = typer.Option(metavar="<name>", help=", ".join(StrategyName))
+STRATEGY_OPTION = typer.Option(metavar="<name>", help=f"Strategy: {', '.join(StrategyName)}")
 
 
 class PresetName(StrEnum):
@@ -187,34 +187,35 @@ __all__ = [
 ]  # the same for the audit's commands
 
 Data = Annotated[
-    str, typer.Argument(help=f"data set, folder of shards, '{SYNTHETIC}', '{CHAIN}', '{SHOPS}', 'clicks' or 'rings'")
+    str, typer.Argument(help=f"Data set, folder of shards, '{SYNTHETIC}', '{CHAIN}', '{SHOPS}', 'clicks' or 'rings'")
 ]
-Secure = Annotated[bool, typer.Option("--secure", help="masked updates: nobody sees more than their sum")]
-NoFloors = Annotated[bool, typer.Option("--no-floors", help="neither the floors nor what all silos' data would give")]
+Secure = Annotated[bool, typer.Option("--secure", help="Mask updates: the aggregator sees only their sum")]
+DeviceChoice = Annotated[
+    Device, typer.Option("--device", help="Device of the training; auto: a GPU where there is one")
+]
+NoFloors = Annotated[bool, typer.Option("--no-floors", help="Skip the baselines: each silo alone, and all data pooled")]
 Rules = Annotated[
     list[str] | None,
     typer.Option(
         "--rule",
-        help="key=value; sessions: gap_seconds, shortest, longest or support; nodes: official, train, valid, and of"
-        " 'rings' homophily and accounts",
+        help="Rule of reading the data, KEY=VALUE; repeatable. Sessions: gap_seconds, shortest, longest, support."
+        " Nodes: official, train, valid. 'rings': homophily, accounts too",
     ),
 ]
-Preset = Annotated[PresetName, typer.Option(metavar="<name>", help=", ".join(PresetName))]
-TASK_HELP = "items: lists for users; sessions: what comes next in a visit; nodes: labels in a graph"
+Preset = Annotated[PresetName, typer.Option(metavar="<name>", help=f"Preset of settings: {', '.join(PresetName)}")]
+TASK_HELP = "items: top-N recommendation; sessions: next item; nodes: labels in a graph"
 Task = Annotated[TaskName, typer.Option("--task", help=TASK_HELP)]
-TaskOrNone = Annotated[
-    TaskName | None, typer.Option("--task", help=f"{TASK_HELP}; by default what the data are, else items")
-]
+TaskOrNone = Annotated[TaskName | None, typer.Option("--task", help=f"{TASK_HELP} (default: by the data)")]
 Strategy = Annotated[StrategyName, STRATEGY_OPTION]
 StrategyOrNone = Annotated[StrategyName | None, STRATEGY_OPTION]
-Clients = Annotated[int, typer.Option(min=1, help="number of clients")]
+Clients = Annotated[int, typer.Option(min=1, help="Number of clients")]
 ClientsOrNone = Annotated[
     int | None,
     typer.Option(
         "--clients",
         "--silos",
         min=1,
-        help=f"number of clients, by default {USUAL_CLIENTS}; of a folder of shards as many as it has",
+        help=f"Number of clients (default {USUAL_CLIENTS}; for a folder of shards, all in it)",
     ),
 ]
 Scenario = Annotated[
@@ -222,72 +223,79 @@ Scenario = Annotated[
     typer.Option(
         "--scenario",
         metavar="<scenario>",
-        help=f"a realistic federation in place of --method: {', '.join(ScenarioName)}; by default it shares sums and"
-        " closed forms alone, drawn by --seed",
+        help=f"Realistic federation in place of --method: {', '.join(ScenarioName)}. It shares sums alone, unless"
+        " --set says more; --seed draws it",
     ),
 ]
 Small = Annotated[
-    int | None, typer.Option("--small", min=2, help="of --scenario disjoint: users of the small shop; by default 25")
+    int | None, typer.Option("--small", min=2, help="Users of the small shop in --scenario disjoint (default 25)")
 ]
 MatchItems = Annotated[
-    bool, typer.Option("--match-items", help="of --scenario ids-differ: silos match their own ids by titles before")
+    bool, typer.Option("--match-items", help="Match own ids by titles first, in --scenario ids-differ")
 ]
-PartitionNumber = Annotated[int, typer.Option("--partition", min=0, help="p: 0 is deterministic, others draw anew")]
+PartitionNumber = Annotated[
+    int, typer.Option("--partition", min=0, help="Number of the partition: 0 is deterministic, others are drawn")
+]
 How = Annotated[
     Method | None,
     typer.Option(
         "--method",
         metavar="<method>",
-        help=f"how to divide users and items: {', '.join(Method)}; by default spectral, the paper's, which drops what"
-        " lies between clients; of a file users, which drops nothing; of a chain its shops; of nodes metis"
-        " where pymetis is installed, else growth",
+        help=f"How users and items are divided: {', '.join(Method)} (default: spectral, the paper's, which drops"
+        " interactions between clients; for a file, users, which drops nothing; for a chain, its shops; for nodes,"
+        " metis where pymetis is installed, else growth)",
     ),
 ]
 SplitChoice = Annotated[
     SplitName | None,
     typer.Option(
         "--split",
-        help="of each user's interactions, where the data bring none: random (the default), time, leave-one-out, or"
-        " global-time: the same dates for all users",
+        help="Split of each user's interactions, where the data have none: random (default), time, leave-one-out,"
+        " global-time (the same dates for all users)",
     ),
 ]
-SplitSeed = Annotated[int, typer.Option(min=0, help="of the 8:1:1 split, where the data bring none")]
+SplitSeed = Annotated[int, typer.Option(min=0, help="Seed of the 8:1:1 split, where the data have none")]
 MinRating = Annotated[
     float | None,
-    typer.Option(help="of a liking; by default of a file 4 of 5 or 8 of 10, of a data set in a folder any; 0: any"),
+    typer.Option(
+        help="Smallest rating that is positive (default: 4 of 5, 8 of 10, any of a folder's data set; 0: any)"
+    ),
 ]
 RatingKindChoice = Annotated[
     RatingKindName | None,
     typer.Option(
-        "--rating-kind", metavar="<kind>", help=f"what ratings are: {', '.join(RatingKindName)}; by default found"
+        "--rating-kind", metavar="<kind>", help=f"Kind of ratings: {', '.join(RatingKindName)} (default: detected)"
     ),
 ]
 Columns = Annotated[
     str | None,
     typer.Option(
         "--columns",
-        help=f"names in the file, as user=buyer,item=sku; of {', '.join(COLUMNS)}; of a graph node, label, split,"
-        " source, target, weight, type",
+        help=f"Names of columns in the file, as user=buyer,item=sku. Fields: {', '.join(COLUMNS)}; of a graph: node,"
+        " label, split, source, target, weight, type",
     ),
 ]
 Delimiter = Annotated[
-    str | None, typer.Option("--delimiter", help="between fields; by default found: comma, semicolon, tab or bar")
+    str | None,
+    typer.Option("--delimiter", help="Delimiter of fields (default: detected; comma, semicolon, tab or bar)"),
 ]
-Edges = Annotated[Path | None, typer.Option("--edges", help="nodes: the file of edges, by default edges beside them")]
+Edges = Annotated[
+    Path | None, typer.Option("--edges", help="File of edges, for nodes (default: the file edges beside them)")
+]
 Values = Annotated[
     list[str] | None,
     typer.Option(
-        "--values", help="nodes: words of a column, as country=DE,FR, and classes, as label=ok,fraud; repeatable"
+        "--values", help="Values of a column of nodes, as country=DE,FR; of the classes, as label=ok,fraud; repeatable"
     ),
 ]
-SettingsFile = Annotated[Path | None, typer.Option(help="TOML; environment and flags win over it")]
-Changes = Annotated[list[str] | None, typer.Option("--set", help="a setting of the method, key=value")]
+SettingsFile = Annotated[Path | None, typer.Option(help="TOML file of settings; environment and options override it")]
+Changes = Annotated[list[str] | None, typer.Option("--set", help="Setting of the method, KEY=VALUE; repeatable")]
 CommonBasis = Annotated[
     ItemBasisKind,
     typer.Option(
         "--common-basis",
         metavar="<kind>",
-        help=f"statistics of the silos' data, summed over them before training: {', '.join(ItemBasisKind)}",
+        help=f"Statistics that are summed over the silos before training: {', '.join(ItemBasisKind)}",
     ),
 ]
 CommonBasisOrNone = Annotated[
@@ -295,34 +303,36 @@ CommonBasisOrNone = Annotated[
     typer.Option(
         "--common-basis",
         metavar="<kind>",
-        help=f"statistics of the silos' data, summed before training: {', '.join(BasisKind)}; by default off, of"
-        " `lpsfed run` as declared",
+        help=f"Statistics that are summed over the silos before training: {', '.join(BasisKind)} (default: off;"
+        " in `lpsfed run`, as the federation declares)",
     ),
 ]
-Rank = Annotated[int | None, typer.Option("--rank", min=1, help="of an iterated basis")]
-BasisRounds = Annotated[int | None, typer.Option("--basis-rounds", min=2, help="of an iterated basis")]
+Rank = Annotated[int | None, typer.Option("--rank", min=1, help="Rank of an iterated basis")]
+BasisRounds = Annotated[int | None, typer.Option("--basis-rounds", min=2, help="Rounds of an iterated basis")]
 EngineName = Annotated[
     EngineChoice,
     typer.Option(
         "--engine",
-        help="services: as they are, in one process; plain: their functions alone; ray: the same over a cluster."
-        " The last two go on where the same command with the same --out was interrupted",
+        help="services: the real services in one process; plain: functions alone; ray: the same on a cluster."
+        " plain and ray resume an interrupted run of the same command and --out",
     ),
 ]
 RayAddress = Annotated[
-    str, typer.Option("--ray-address", help="of a Ray cluster, or auto; by default one is started on this machine")
+    str, typer.Option("--ray-address", help="Address of a Ray cluster, or auto (default: start one on this machine)")
 ]
-RayCpus = Annotated[int, typer.Option("--ray-cpus", min=0, help="of a Ray cluster on this machine; 0: all")]
-Privacy = Annotated[list[str] | None, typer.Option(help="differential privacy at every client, key=value")]
+RayCpus = Annotated[int, typer.Option("--ray-cpus", min=0, help="CPUs of the Ray cluster on this machine; 0: all")]
+Privacy = Annotated[list[str] | None, typer.Option(help="Differential privacy at every client, KEY=VALUE; repeatable")]
 
 AllowHttp = Annotated[
-    bool, typer.Option("--allow-http", help="call the aggregator by plain http, where the way to it is trusted")
+    bool, typer.Option("--allow-http", help="Allow plain http to the aggregator, over a trusted network")
 ]
-OperatorToken = Annotated[Path, typer.Option("--operator-token-file", help="file with the operator's secret")]
-AggregatorUrl = Annotated[str, typer.Option("--aggregator-url")]
+OperatorToken = Annotated[Path, typer.Option("--operator-token-file", help="File with the operator's token")]
+AggregatorUrl = Annotated[str, typer.Option("--aggregator-url", help="URL of the aggregator")]
 Silos = Annotated[
     list[Path] | None,
-    typer.Option("--silo", help="settings of a silo on this machine: what the run brought it is told too; repeatable"),
+    typer.Option(
+        "--silo", help="silo.toml of a silo on this machine: its result of the run is printed too; repeatable"
+    ),
 ]
 DEFAULT_URL = "http://127.0.0.1:8800"
 

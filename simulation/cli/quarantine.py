@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Clients that are shut out: see them, shut one out, let one in again.",
+    help="Lists, excludes and readmits clients of an aggregator.",
 )
 
-Name = Annotated[str, typer.Argument(help="the client's")]
+Name = Annotated[str, typer.Argument(help="Name of the client")]
 
 
 @app.command("list")
@@ -52,7 +52,7 @@ def show(
 def set_quarantine(
     name: Name,
     operator_token_file: options.OperatorToken,
-    reason: Annotated[str, typer.Option(help="for operators; the client is not told it")],
+    reason: Annotated[str, typer.Option(help="Reason, for operators; the client does not see it")],
     aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
     *,
     call: options.CallFlags,

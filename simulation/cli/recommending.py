@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lpsfed import Recommendations
     from simulation.operating.silo_client import SiloAddress
 
-Users = Annotated[list[str] | None, typer.Argument(help="ids of users")]
+Users = Annotated[list[str] | None, typer.Argument(help="Ids of users")]
 SETTINGS = Path("silo.toml")
 UNKNOWN = "unknown user"  # what a list of popular items says of its user
 
@@ -29,23 +29,27 @@ UNKNOWN = "unknown user"  # what a list of popular items says of its user
 def recommend(
     users: Users = None,
     silo: Annotated[
-        Path | None, typer.Option(help="a silo's settings, for its address, key and shard; by default ./silo.toml")
+        Path | None, typer.Option(help="The silo's settings, for its address, key and shard (default: ./silo.toml)")
     ] = None,
-    client_url: Annotated[str | None, typer.Option(help="of the client; by default by the silo's settings")] = None,
-    application_key_file: Annotated[Path | None, typer.Option(help="by default by the silo's settings")] = None,
+    client_url: Annotated[str | None, typer.Option(help="URL of the client (default: by the silo's settings)")] = None,
+    application_key_file: Annotated[
+        Path | None, typer.Option(help="File with the application key (default: by the silo's settings)")
+    ] = None,
     ca: options.Authority = None,
-    everyone: Annotated[bool, typer.Option("--all", help="all users of the silo's shard")] = False,
-    shard: Annotated[Path | None, typer.Option(help="for --all; by default by the silo's settings")] = None,
+    everyone: Annotated[bool, typer.Option("--all", help="All users of the silo's shard")] = False,
+    shard: Annotated[Path | None, typer.Option(help="Shard for --all (default: by the silo's settings)")] = None,
     users_file: Annotated[
-        Path | None, typer.Option("--users", help="ids of users, one a line or in a column user")
+        Path | None, typer.Option("--users", help="File of users' ids, one per line or in a column user")
     ] = None,
-    k: Annotated[int, typer.Option(min=1, max=1000, help="length of each list")] = 20,
-    filter: Annotated[list[str] | None, typer.Option(help="KEY:VALUE, as in category:shoes; repeatable")] = None,
+    k: Annotated[int, typer.Option(min=1, max=1000, help="Length of each list")] = 20,
+    filter: Annotated[
+        list[str] | None, typer.Option(help="Only items with KEY:VALUE, as category:shoes; repeatable")
+    ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="say which of the user's items count most; not in a file")
+        bool, typer.Option("--explain", help="Show the user's items that count most; not with --out")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help=f"a file for the lists: {', '.join(options.LIST_FILES)}")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="a user whom the silo does not know is an error")] = False,
+    out: Annotated[Path | None, typer.Option(help=f"File for the lists: {', '.join(options.LIST_FILES)}")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail for a user whom the silo does not know")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Fetches recommendations from a silo: for some users, or for all into a file."""

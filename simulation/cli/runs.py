@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from simulation.operating.silo_worth import SiloAccess
 
 IfNone = Annotated[
-    bool, typer.Option("--if-none", help="follow the latest run with this common basis, unless it failed")
+    bool, typer.Option("--if-none", help="Follow the latest run with this common basis, unless it failed")
 ]
-WaitSeconds = Annotated[float, typer.Option(min=0, help="for an aggregator that does not answer")]
+WaitSeconds = Annotated[float, typer.Option(min=0, help="Seconds of retries while the aggregator does not answer")]
 
 
 @options.spread_records
@@ -35,20 +35,22 @@ def run(
     operator_token_file: options.OperatorToken,
     aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
     clients: options.Clients = 4,
-    rounds: Annotated[int | None, typer.Option(min=1, help="by default the preset's")] = None,
-    quorum: Annotated[int | None, typer.Option(min=1, help="updates that a round needs at its deadline")] = None,
-    deadline_seconds: Annotated[float, typer.Option(min=1, help="longest wait in any one phase")] = 3600.0,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Number of rounds (default: the preset's)")] = None,
+    quorum: Annotated[
+        int | None, typer.Option(min=1, help="Updates that a round needs at its deadline (default: of all clients)")
+    ] = None,
+    deadline_seconds: Annotated[float, typer.Option(min=1, help="Longest wait in a phase, in seconds")] = 3600.0,
     preset: options.Preset = options.PresetName.default,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all draws")] = 0,
     changes: options.Changes = None,
     *,
     basis: options.BasisFlags,
     renew_basis: Annotated[
-        bool, typer.Option("--renew-basis", help="sum it anew, where a basis run like that has finished before")
+        bool, typer.Option("--renew-basis", help="Sum again, although a matching run of the sum has finished")
     ] = False,
     changing_members: Annotated[
         bool,
-        typer.Option("--changing-members", help="secure: a silo that allows it may leave or join alone"),
+        typer.Option("--changing-members", help="Let silos that allow it leave or join a secure run alone"),
     ] = False,
     if_none: IfNone = False,
     silo: options.Silos = None,
@@ -233,11 +235,11 @@ def _explain_active_run(operator: Operator, words: OperatorFlags) -> Iterator[Ca
 def status(
     operator_token_file: options.OperatorToken,
     aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
-    run: Annotated[str | None, typer.Option(help="such as run-3; by default the newest")] = None,
+    run: Annotated[str | None, typer.Option(help="Run, as run-3 (default: the newest)")] = None,
     *,
     silo: options.Silos = None,
     call: options.CallFlags,
-    follow: Annotated[bool, typer.Option("--follow", help="show it round by round until it has ended")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Show each round until the run has ended")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Shows the state of a run: missing clients, deadline, or why it failed.
@@ -289,7 +291,7 @@ def status(
 def cancel(
     operator_token_file: options.OperatorToken,
     aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
-    run: Annotated[str | None, typer.Option(help="such as run-3; by default the newest")] = None,
+    run: Annotated[str | None, typer.Option(help="Run, as run-3 (default: the newest)")] = None,
     *,
     call: options.CallFlags,
     as_json: options.AsJson = False,

@@ -27,49 +27,51 @@ DEFAULT_GRAPH_MODEL = "unifilter"
 MODEL = "LPSFED_AGGREGATOR_METHOD__MODEL"
 SHARING_VARIABLES = ("LPSFED_AGGREGATOR_SHARE", "LPSFED_AGGREGATOR_METHOD")
 """How variables begin by which an operator has said what is shared."""
-PortCertificate = Annotated[Path | None, typer.Option(help="PEM; with it the port speaks TLS")]
-PortKey = Annotated[Path | None, typer.Option(help="PEM, the certificate's")]
-PortAuthority = Annotated[Path | None, typer.Option(help="PEM; callers must show a certificate of these")]
+Host = Annotated[str | None, typer.Option(help="Address to listen on")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on")]
+PortCertificate = Annotated[Path | None, typer.Option(help="Certificate of this port (PEM), for TLS")]
+PortKey = Annotated[Path | None, typer.Option(help="Private key of --tls-certificate (PEM)")]
+PortAuthority = Annotated[Path | None, typer.Option(help="CA bundle (PEM): callers must show a certificate of it")]
 
 
 def aggregator(
-    state_directory: Annotated[Path | None, typer.Option(help="database and blobs")] = None,
-    operator_token_file: Annotated[Path | None, typer.Option(help="file with the operator's secret")] = None,
-    keys_directory: Annotated[Path | None, typer.Option(help="folder of the clients' public keys")] = None,
+    state_directory: Annotated[Path | None, typer.Option(help="Folder for database and model files")] = None,
+    operator_token_file: Annotated[Path | None, typer.Option(help="File with the operator's token")] = None,
+    keys_directory: Annotated[Path | None, typer.Option(help="Folder of the clients' public keys")] = None,
     strategy: options.StrategyOrNone = None,
     share: Annotated[
         options.Share | None,
         typer.Option(
-            help="parameters: networks are trained in rounds; sums: masked statistics of the items, which bring most"
-            " where silos sell the same items, in seconds; both; by default parameters, and asked at a terminal"
+            help="parameters: networks, trained in rounds; sums: masked statistics of items, which gain most where"
+            " silos sell the same items, in seconds; both (default: parameters; asked at a terminal)"
         ),
     ] = None,
     catalogue: Annotated[
         Path | None,
         typer.Option(
-            help="a list of items for --share sums, in place of the one that the silos sum; visits and noised sums need"
-            " one"
+            help="List of items for --share sums, in place of the one that the silos sum. Needed for visits and for"
+            " noised sums"
         ),
     ] = None,
     nodes: Annotated[
         Path | None,
         typer.Option(
-            help="a federation of graphs: JSON with features and classes, the names that all silos share, such as"
+            help="Names of features and classes of a federation of graphs, as JSON:"
             ' {"features": ["amount"], "classes": ["ok", "fraud"]}, or the shard.json of one silo'
         ),
     ] = None,
-    host: Annotated[str | None, typer.Option()] = None,
-    port: Annotated[int | None, typer.Option()] = None,
+    host: Host = None,
+    port: Port = None,
     tls_certificate: PortCertificate = None,
     tls_key: PortKey = None,
     tls_client_authority: PortAuthority = None,
     invite: Annotated[
-        list[str] | None, typer.Option("--invite", help="a silo, whose NAME.invite is written here; repeatable")
+        list[str] | None, typer.Option("--invite", help="Name of a silo, whose NAME.invite is written here; repeatable")
     ] = None,
-    url: Annotated[str | None, typer.Option(help="as the invited call it; by default http://127.0.0.1:PORT")] = None,
-    ca: Annotated[Path | None, typer.Option(help="PEM for the invitations: who has signed its certificate")] = None,
+    url: Annotated[str | None, typer.Option(help="URL in the invitations (default: http://127.0.0.1:PORT)")] = None,
+    ca: Annotated[Path | None, typer.Option(help="CA certificate in the invitations (PEM)")] = None,
     allow_http: options.AllowHttp = False,
-    detach: Annotated[bool, typer.Option("--detach", help="serve in the background, until it is killed")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Serve in the background")] = False,
 ) -> None:
     """Serves the aggregator.
 
@@ -270,19 +272,25 @@ def _choose_token_file(flags: Mapping[str, Any]) -> Path | None:
 
 def client(
     settings: options.SettingsFile = None,
-    name: Annotated[str | None, typer.Option(help="given by the operator")] = None,
-    shard: Annotated[Path | None, typer.Option(help="folder with interactions.parquet")] = None,
-    state_directory: Annotated[Path | None, typer.Option(help="ledger and models")] = None,
-    signing_key_file: Annotated[Path | None, typer.Option(help="private key; else NAME.key with the state")] = None,
-    application_key_file: Annotated[Path | None, typer.Option(help="who asks for recommendations has this key")] = None,
-    operator_key_file: Annotated[Path | None, typer.Option(help="who sees status, ledger, pages has this key")] = None,
-    aggregator_url: Annotated[str | None, typer.Option()] = None,
-    aggregator_authority: Annotated[Path | None, typer.Option(help="PEM; whose certificate it must show")] = None,
-    members: Annotated[Path | None, typer.Option(help="keys of the aggregator and of all clients")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the silo, given by the operator")] = None,
+    shard: Annotated[Path | None, typer.Option(help="Folder of the silo's shard")] = None,
+    state_directory: Annotated[Path | None, typer.Option(help="Folder for ledger and models")] = None,
+    signing_key_file: Annotated[
+        Path | None, typer.Option(help="Private key (default: NAME.key with the state)")
+    ] = None,
+    application_key_file: Annotated[Path | None, typer.Option(help="File with the key that applications need")] = None,
+    operator_key_file: Annotated[
+        Path | None, typer.Option(help="File with the key of status, ledger and pages")
+    ] = None,
+    aggregator_url: Annotated[str | None, typer.Option(help="URL of the aggregator")] = None,
+    aggregator_authority: Annotated[
+        Path | None, typer.Option(help="CA bundle (PEM) of the aggregator's certificate")
+    ] = None,
+    members: Annotated[Path | None, typer.Option(help="File of the public keys of aggregator and clients")] = None,
     strategy: options.StrategyOrNone = None,
-    device: Annotated[options.Device | None, typer.Option()] = None,
-    host: Annotated[str | None, typer.Option()] = None,
-    port: Annotated[int | None, typer.Option()] = None,
+    device: Annotated[options.Device | None, typer.Option(help="Device of the training")] = None,
+    host: Host = None,
+    port: Port = None,
     tls_certificate: PortCertificate = None,
     tls_key: PortKey = None,
     tls_client_authority: PortAuthority = None,

@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Change a shard. A client works with the new one from its next start on.",
+    help="Adds to a silo's shard, or erases from it. A client uses the new shard from its next start on.",
 )
 
-Folder = Annotated[Path, typer.Argument(help="the shard: a folder with interactions.parquet")]
+Folder = Annotated[Path, typer.Argument(help="The shard: a folder with interactions.parquet")]
 
 
 @app.command()
 def append(
     folder: Folder,
-    events: Annotated[Path, typer.Argument(help="file of interactions: user, item, and split, time, rating if known")],
-    items: Annotated[Path | None, typer.Option(help="file of titles for new items")] = None,
+    events: Annotated[Path, typer.Argument(help="File of interactions: user, item, and optional split, time, rating")],
+    items: Annotated[Path | None, typer.Option(help="File of titles of new items")] = None,
     min_rating: Annotated[
-        float | None, typer.Option(help="of a liking in this file; by default as the shard was made with")
+        float | None, typer.Option(help="Smallest rating that is positive in this file (default: as in the shard)")
     ] = None,
     rating_kind: options.RatingKindChoice = None,
     columns: options.Columns = None,
@@ -76,13 +76,13 @@ def append(
 @app.command()
 def erase(
     folder: Folder,
-    user: Annotated[list[str] | None, typer.Option(help="id of a user; repeatable")] = None,
-    users: Annotated[Path | None, typer.Option(help="file of ids of users, one a line or in a column user")] = None,
-    events: Annotated[Path | None, typer.Option(help="file of interactions: user, item")] = None,
+    user: Annotated[list[str] | None, typer.Option(help="Id of a user; repeatable")] = None,
+    users: Annotated[Path | None, typer.Option(help="File of users' ids, one per line or in a column user")] = None,
+    events: Annotated[Path | None, typer.Option(help="File of interactions: user, item")] = None,
     columns: options.Columns = None,
     delimiter: options.Delimiter = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="change nothing where one of them is not in the shard")
+        bool, typer.Option("--strict", help="Change nothing where one of them is not in the shard")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -128,12 +128,14 @@ def _describe_unknown(counts: tuple[int, int], keys: pl.DataFrame) -> str:
 @app.command()
 def absorb(
     folder: Folder,
-    state_directory: Annotated[Path, typer.Option(help="the client's, where applications' interactions are logged")],
+    state_directory: Annotated[
+        Path, typer.Option(help="State directory of the client, with the log of posted interactions")
+    ],
     least_rating: Annotated[
-        float | None, typer.Option(help="of an interaction, to count as a liking; by default as the shard says, or 4")
+        float | None, typer.Option(help="Smallest rating that is positive (default: as in the shard, else 4)")
     ] = None,
     catalogue: Annotated[
-        Path | None, typer.Option(help="ids of the items that all clients share; likings of other items wait")
+        Path | None, typer.Option(help="List of shared items; positive interactions with other items wait")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -164,10 +166,8 @@ def absorb(
 @app.command()
 def features(
     folder: Folder,
-    file: Annotated[Path | None, typer.Argument(help="vectors of the items, made by `lpsfed encode`")] = None,
-    remove: Annotated[
-        bool, typer.Option("--remove", help="forget the vectors: the projection takes their place")
-    ] = False,
+    file: Annotated[Path | None, typer.Argument(help="File of vectors, of `lpsfed encode`")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the vectors; the projection replaces them")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Stores vectors of the items in a shard, or removes them.

@@ -20,8 +20,8 @@ from simulation.reports.terminal import OUT
 if TYPE_CHECKING:
     from lpsfed import Client, ShardRefresh
 
-Url = Annotated[str, typer.Option("--client-url", help="of the client")]
-OperatorKey = Annotated[Path, typer.Option(help="whose content is the silo's operator key")]
+Url = Annotated[str, typer.Option("--client-url", help="URL of the client")]
+OperatorKey = Annotated[Path, typer.Option(help="File with the silo's operator key")]
 POLL_SECONDS = 0.2
 
 
@@ -37,7 +37,7 @@ def refresh(
     operator_key_file: OperatorKey,
     client_url: Url = "http://127.0.0.1:8801",
     ca: options.Authority = None,
-    wait: Annotated[bool, typer.Option(help="until it is done")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait until the refresh has ended")] = True,
     as_json: options.AsJson = False,
 ) -> None:
     """Merges posted interactions into a client's shard, and computes its model again.
@@ -62,7 +62,7 @@ def refresh(
 def models(
     operator_key_file: OperatorKey,
     client_url: Url = "http://127.0.0.1:8801",
-    serve: Annotated[str | None, typer.Option(help="the version that answers from now on")] = None,
+    serve: Annotated[str | None, typer.Option(help="Version of the model that answers from now on")] = None,
     ca: options.Authority = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -24,21 +24,21 @@ DEFAULT_FLAGS = ("--task items", "--preset default")  # need not be said
 @options.spread_records
 def tune(
     data: options.Data,
-    out: Annotated[Path, typer.Option(help="folder of the search; one that is there goes on")],
+    out: Annotated[Path, typer.Option(help="Folder of the search; an existing search resumes")],
     strategy: options.StrategyOrNone = None,
     task: options.TaskOrNone = None,
-    trials: Annotated[int, typer.Option(min=1, help="in all, those of an earlier call included")] = 20,
-    rounds: Annotated[int, typer.Option(min=1, help="of each trial")] = 5,
+    trials: Annotated[int, typer.Option(min=1, help="Number of trials, with those of earlier calls")] = 20,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each trial")] = 5,
     clients: options.ClientsOrNone = None,
-    preset: Annotated[options.PresetName | None, typer.Option(help="by default the task's")] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    preset: Annotated[options.PresetName | None, typer.Option(help="Preset of settings (default: the task's)")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all draws")] = 0,
     changes: options.Changes = None,
     *,
     how: options.DivisionFlags,
     file: options.FileFlags,
     rules: options.Rules = None,
-    device: options.Device = options.Device.auto,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads a client")] = 1,
+    device: options.DeviceChoice = options.Device.auto,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads per client")] = 1,
     as_json: options.AsJson = False,
 ) -> None:
     """Searches a strategy's settings by validation alone. Settings given with --set stay fixed."""

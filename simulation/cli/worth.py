@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 def worth(
     shard: Annotated[
-        Path | None, typer.Argument(help="the silo's shard, a folder with interactions.parquet; or a file")
+        Path | None, typer.Argument(help="The silo's shard, or a file of interactions, for a forecast")
     ] = None,
-    silo: Annotated[
-        Path | None, typer.Option(help="after a run: the silo's settings; tells what the run brought it, by its client")
-    ] = None,
-    draws: Annotated[int, typer.Option(min=2, max=32, help="how often the users are cut anew")] = options.DEFAULT_DRAWS,
+    silo: Annotated[Path | None, typer.Option(help="The silo's settings, after a run: show its result")] = None,
+    draws: Annotated[
+        int, typer.Option(min=2, max=32, help="Number of random divisions of the users")
+    ] = options.DEFAULT_DRAWS,
     min_rating: options.MinRating = None,
     rating_kind: options.RatingKindChoice = None,
     columns: options.Columns = None,
