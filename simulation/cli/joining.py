@@ -127,7 +127,8 @@ def join(
 ) -> None:
     """Joins a federation: makes keys, converts the data, registers, writes silo.toml and serves.
 
-    The same command again resumes where it was interrupted; a silo that has joined only serves.
+    The same command resumes a join that was interrupted. For a silo that has joined it only serves, unless --policy,
+    --catalogue, --matches or --accept changes its part.
     """
     from shared.protocol.signing.invitation import read_invitation
     from shared.sums import WORDS

@@ -74,7 +74,7 @@ class StrategyName(StrEnum):
     fedgsp = "fedgsp"
 
 
-STRATEGY_OPTION = typer.Option(metavar="<name>", help=f"Strategy: {', '.join(StrategyName)}")
+STRATEGY_OPTION = typer.Option(metavar="<name>", help=", ".join(StrategyName))
 
 
 class PresetName(StrEnum):
