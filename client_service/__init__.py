@@ -1,4 +1,4 @@
-"""One silo: it owns a shard, trains on it, lets nothing but declared values leave, and answers recommendations."""
+"""Client of one silo: trains on its shard, sends only declared values, and answers recommendations."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Settings -> the HTTP service of one silo, with its agent in the background."""
+"""Builds the HTTP service of one silo, with its agent in the background."""
 
 from __future__ import annotations
 
@@ -68,11 +68,15 @@ def create_app(
     *,
     behind_server: bool = False,
 ) -> FastAPI:
-    """The service. Its lifespan reads the shard and starts the agent; `app.state.service` is its inside.
+    """Creates the service's app; its lifespan reads the shard and starts the agent.
 
-    `outside`: what carries requests to the aggregator, beneath the gate; by default the network. `turns`: held
-    while the silo computes, where several share a process. `behind_server`: a server has the port, and it checks
-    hosts, counts, limits and logs requests.
+    `app.state.service` is the `ClientService`.
+
+    `outside`: transport of requests to the aggregator, beneath the gate; by default the network. `turns`: held while
+    the
+    silo computes, where several silos share a process. `behind_server`: a server process has the port; it checks
+    hosts,
+    counts, limits and logs requests.
     """
     app = new_app("LPSFed", ABOUT, "http://127.0.0.1:8801", lifespan)
     identities = app.state.identities = {} if behind_server else settings.identities()
@@ -109,7 +113,7 @@ def serve_trainer(
 
 
 class _Trainer:
-    """One image of a trainer's process. next_handover: to the image that follows, once this one has ended."""
+    """Trainer process. next_handover: state for the process that follows, once this one has ended."""
 
     def __init__(self, settings: ClientSettings, kept: int, server: int | None, handover: Handover | None) -> None:
         self._settings = settings.model_copy(update={"ready_file": None})  # the server writes it
@@ -148,7 +152,7 @@ class _Trainer:
             self.next_handover = found.model_copy(update={"keyless": _describe_keyless(app)})
 
     def _listen(self) -> list[Socket]:
-        """Listens for requests and for the server's own questions, at sockets that the next image goes on with."""
+        """Opens the sockets for requests and health checks, which the next process inherits."""
         if self._handover is not None:
             self._sockets = (self._handover.kept.listener, self._handover.kept.health)
         else:
@@ -165,7 +169,7 @@ class _Trainer:
 
 
 def _describe_keyless(app: FastAPI) -> KeylessAnswers | None:
-    """Describes what each path answers to a request without a key; None in a silo that asks for none."""
+    """Describes what each path answers without a key; None in a silo without keys."""
     keys: CallerKeys = app.state.keys
     if not keys.asks("operator"):
         return None

@@ -1,6 +1,8 @@
-"""What happens in the service -> Prometheus series.
+"""Prometheus metrics of a client.
 
-No quality and no count of users, items or edges: a silo's monitoring may be read by others than its data.
+No metric tells the quality of a model or the number of users, items or edges: those who read a silo's monitoring may
+be
+others than those who may read its data.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class CountedSeries(Message):
 
 
 class SpentBudget(Protocol):
-    """What a silo has spent of its privacy budget; a PrivacyOut has it."""
+    """Spent part of a privacy budget; `PrivacyOut` has these fields."""
 
     @property
     def epsilon(self) -> float: ...
@@ -56,7 +58,7 @@ class SpentBudget(Protocol):
 
 
 class ClientState(Protocol):
-    """What a client's series say of where it stands; a StatusOut has it."""
+    """State of a client that metrics show; `StatusOut` has these fields."""
 
     @property
     def phase(self) -> str: ...
@@ -88,7 +90,7 @@ def join_metrics(own: bytes, others: bytes) -> bytes:
 
 
 class RequestMetrics:
-    """Series named lpsfed_client_*, in a registry of their own for each app: those of a process that answers."""
+    """Metrics of a process that answers requests, in a registry of its own."""
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
@@ -98,7 +100,7 @@ class RequestMetrics:
         )
 
     def watch(self, identities: Mapping[str, Identity]) -> None:
-        """How long the service's certificates are good for."""
+        """Measures how long the service's certificates are valid."""
         if identities:
             from shared.web.tls import measure  # see `Listening.identities`
 
@@ -151,12 +153,12 @@ class ClientMetrics(RequestMetrics):
         return {name: value for name, value in vars(self).items() if isinstance(value, Counter)}
 
     def end_round(self) -> None:
-        """The client has applied and evaluated a round."""
+        """Counts a round that the client has applied and evaluated."""
         self.rounds.inc()
         self._round_ended = time.monotonic()
 
     def watch_state(self, directory: Path, status: Callable[[], ClientState]) -> None:
-        """What the client is doing, whether it is held up, and the disk of its state directory."""
+        """Measures the client's phase, whether it is blocked, and its free disk space."""
         for phase in PHASES:
             self._phase.labels(phase).set_function(lambda phase=phase: float(status().phase == phase))  # type: ignore[misc]
         self._hindered.set_function(lambda: float(status().problem is not None))
@@ -164,7 +166,7 @@ class ClientMetrics(RequestMetrics):
         self._free.set_function(lambda: float(shutil.disk_usage(directory).free))
 
     def watch_privacy(self, read: Callable[[], SpentBudget]) -> None:
-        """What differential privacy has spent of its budget. Neither depends on what the data are."""
+        """Measures how much of the privacy budget is spent; neither figure depends on the data."""
         spent = Gauge(f"{PREFIX}_privacy_epsilon", "Epsilon that releases of this shard spent", registry=self._registry)
         budget = Gauge(f"{PREFIX}_privacy_budget", "Epsilon that a shard may spend", registry=self._registry)
         spent.set_function(lambda: read().epsilon)

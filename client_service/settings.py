@@ -1,4 +1,4 @@
-"""A client's TOML file -> the values that the environment leaves to it."""
+"""Settings of a client: environment variables override its TOML file."""
 
 from __future__ import annotations
 
@@ -33,12 +33,15 @@ PREFIX = "LPSFED_CLIENT_"
 
 
 def read_settings_file(file: Path | None) -> dict[str, Any]:
-    """The file's values but for those that LPSFED_CLIENT_* gives. SettingsError for a file of no use."""
+    """Reads a settings file, without the values that LPSFED_CLIENT_* variables override.
+
+    Raises SettingsError for an unreadable file.
+    """
     return _drop_environment_values(_read_file(file))
 
 
 def _drop_environment_values(values: dict[str, Any], prefix: str = PREFIX) -> dict[str, Any]:
-    """The file's values without those that the environment also gives, because the constructor would win over it."""
+    """Drops the values that the environment also gives, because constructor values would win."""
     given = {name.upper() for name, value in os.environ.items() if not is_service_link(name, value, PREFIX)}
     found = {}
     for name, value in values.items():
@@ -66,7 +69,7 @@ HostName = Annotated[str, Field(pattern=f"^{HOST_NAME}$")]
 
 
 class ClientSettings(Listening, EnvironmentSettings):
-    """Settings of one client. Each comes from the constructor, from LPSFED_CLIENT_<NAME>, or from a TOML file."""
+    """Settings of one client: from the constructor, LPSFED_CLIENT_<NAME>, or a TOML file."""
 
     model_config = SettingsConfigDict(
         env_prefix="LPSFED_CLIENT_", env_nested_delimiter="__", frozen=True, extra="forbid", hide_input_in_errors=True
@@ -266,7 +269,7 @@ class ClientSettings(Listening, EnvironmentSettings):
     @field_validator("allowed_origins")
     @classmethod
     def _exact(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        """As browsers send them, or they would never match."""
+        """Checks that origins are written as browsers send them."""
         for origin in origins:
             if origin == "*":
                 raise ValueError("expected each origin by name, got '*', by which pages of anybody could ask this silo")
@@ -290,7 +293,7 @@ class ClientSettings(Listening, EnvironmentSettings):
 
     @model_validator(mode="after")
     def _usable_keys(self) -> Self:
-        """Who can be reached by others needs both keys, and keys of its own."""
+        """Checks the keys: a silo that others can reach needs both, and they must differ."""
         found = {name: self.key(name) for name in KEYS}
         keys = {name: key for name, key in found.items() if key is not None}
         if unsendable := [name for name, key in keys.items() if not SENDABLE.fullmatch(key)]:
@@ -309,7 +312,7 @@ class ClientSettings(Listening, EnvironmentSettings):
     @model_validator(mode="before")
     @classmethod
     def _without_serving_port(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Earlier versions had a second port for processes that answered applications beside the client."""
+        """Refuses the setting serving_port of earlier versions, which had a second port for applications."""
         if "serving_port" in values:
             expected = "expected none: all `workers` answer at `port`"
             raise ValueError(f"serving_port: {expected}; delete the line, and ask at `port` what was asked there")
@@ -323,7 +326,7 @@ class ClientSettings(Listening, EnvironmentSettings):
 
     @model_validator(mode="after")
     def _summable(self) -> Self:
-        """What cannot be secure, or cannot learn from the silo's data, is found at the start."""
+        """Checks that strategy, method and task fit together."""
         try:
             require_task(build_strategy(self.strategy, self.method), self.method, self.task)
             if self.secure:
@@ -334,7 +337,10 @@ class ClientSettings(Listening, EnvironmentSettings):
 
     @model_validator(mode="after")
     def _knows_its_peers(self) -> Self:
-        """Masks hide nothing from an aggregator that invents the peers, or from somebody who plays the aggregator."""
+        """Checks that a silo of secure rounds can verify members and aggregator.
+
+        Masks hide nothing from an aggregator that invents the other members, or from an impostor of the aggregator.
+        """
         if self.members is not None and self.trust_on_first_use:
             raise ValueError("trust_on_first_use: expected it or members, got both")
         for name in ("aggregator_key", "known_members"):
@@ -383,15 +389,15 @@ class ClientSettings(Listening, EnvironmentSettings):
         return self.state_directory / "model"
 
     def key(self, name: str) -> str | None:
-        """The secret that is called application_key or operator_key, wherever it lies; None where there is none."""
+        """Returns the key called application_key or operator_key, from settings or file; None without one."""
         return chosen_secret(name, getattr(self, name), getattr(self, f"{name}_file"), LEAST_KEY)
 
     def proxy(self) -> httpx.Proxy | None:
-        """What leads to the aggregator, wherever its URL lies; None where the way is direct."""
+        """Returns the proxy to the aggregator; None for a direct connection."""
         return _choose_proxy(self.outbound_proxy, self.outbound_proxy_file)
 
     def cautions(self) -> list[str]:
-        """As `Listening.cautions`, and what is open to whoever calls, and the way to the aggregator."""
+        """Lists warnings of `Listening`, of missing keys, and of an aggregator without https."""
         found = [
             f"without {name} whoever calls may see {what}" for name, what in KEYS.items() if self.key(name) is None
         ]
@@ -401,24 +407,32 @@ class ClientSettings(Listening, EnvironmentSettings):
         return [*super().cautions(), *found]
 
     def limits(self) -> CallLimits:
-        """How long the calls to the aggregator may take."""
+        """Returns the time limits of calls to the aggregator."""
         return CallLimits(self.timeout_seconds, self.wait_seconds, self.call_seconds, self.poll_seconds)
 
     def declaration(self) -> Declaration:
-        """All that may leave this client: computed here, from the installed strategy and the silo's policy."""
+        """Computes the declaration of all that may leave this client.
+
+        It follows from the installed strategy and the silo's policy.
+        """
         return allowed_declaration(
             build_strategy(self.strategy, self.method), self.method, self.policy, secure=self.secure
         )
 
 
 def client_settings(file: Path | None = None, **overrides: Any) -> ClientSettings:
-    """`overrides` over the environment over a TOML file, or a SettingsError naming each bad field."""
+    """Reads the settings: overrides win over the environment, and that over the TOML file.
+
+    Raises SettingsError that names each invalid field.
+    """
     return read_settings(ClientSettings, {**read_settings_file(file), **overrides})
 
 
 def read_outbound_proxy(file: Path | None) -> httpx.Proxy | None:
-    """As `ClientSettings.proxy`, of a silo whose other settings may not be written yet. SettingsError for another
-    form."""
+    """Reads the proxy of a silo whose other settings may not be written yet.
+
+    Raises SettingsError for an invalid one.
+    """
     values = read_settings_file(file)
     found = _Outbound(**{name: values[name] for name in _Outbound.model_fields if name in values})
     try:

@@ -47,7 +47,10 @@ Compute = Callable[[Sequence[str]], Sequence[RecommendationsOut]]
 
 
 class _Lines(StreamingResponse):
-    """Ends where the caller takes nothing for so long: what waits to be sent is bounded, and so is the wait."""
+    """Streamed answer that ends when its caller reads nothing for too long.
+
+    What waits to be sent is bounded, and so is the wait.
+    """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_in_time(message: Message) -> None:
@@ -58,15 +61,15 @@ class _Lines(StreamingResponse):
 
 
 def wants_lines(accept: str) -> bool:
-    """Does an Accept header prefer lines to one document?"""
+    """Tells whether an Accept header prefers JSON lines to one document."""
     return prefers(accept, NDJSON, JSON)
 
 
 def prefers(accept: str, kind: str, usual: str) -> bool:
-    """Does an Accept header weigh `kind` more than what is usually answered, or name it at the same weight?
+    """Tells whether an Accept header prefers one media type to the usual one.
 
-    RFC 9110, 12.5.1: the most specific range of a type counts, `q=0` excludes it. A header that excludes both, as one
-    that says nothing, leaves the usual one.
+    RFC 9110, 12.5.1: the most specific range of a type counts, `q=0` excludes it. At equal weights the type that the
+    header names wins. A header that excludes both types, or says nothing, leaves the usual one.
     """
     ranges = _read_ranges(accept)
     weight, weight_of_usual = _weigh(ranges, kind), _weigh(ranges, usual)
@@ -74,7 +77,10 @@ def prefers(accept: str, kind: str, usual: str) -> bool:
 
 
 def _read_ranges(accept: str) -> dict[str, float]:
-    """Each range with its weight; of one that comes twice the larger. One without a readable weight does not count."""
+    """Reads the media ranges of an Accept header with their weights.
+
+    Of a range that comes twice the larger weight counts. A range without a readable weight is left out.
+    """
     found: dict[str, float] = {}
     for one in accept.lower().split(","):
         kind, *words = (word.strip() for word in one.split(";"))
@@ -90,7 +96,10 @@ def _weigh(ranges: Mapping[str, float], kind: str) -> float:
 
 
 def stream_lists(users: Sequence[str], compute: Compute, threads: CapacityLimiter) -> Response:
-    """A line for each user, in this order. threads: those that all streams together have, so that others find some."""
+    """Streams one line for each user, in the order of the users.
+
+    threads: limits the threads of all streams together, so that other requests find free ones.
+    """
     return _Lines(_write_lines(users, compute, threads), media_type=NDJSON, headers={"Cache-Control": "no-store"})
 
 
@@ -109,7 +118,7 @@ BasketRequest = tuple[Recommender, Basket]
 
 
 class AnswerService:
-    """A recommender that is there once the shard is read, and a job that keeps its model up to date."""
+    """Answers of a silo, and the background job that updates its model."""
 
     metrics: RequestMetrics
     unready_reason = "the client is reading its shard"  # for callers, before there is anything to answer from
@@ -131,7 +140,10 @@ class AnswerService:
         return self._answers
 
     def model_server(self, kind: type[A]) -> A:
-        """Returns who answers, of the class that a route asks for. ConflictError in a silo of another task."""
+        """Returns the model server of the class that a route needs.
+
+        Raises ConflictError in a silo of another task.
+        """
         if not isinstance(self.answers, kind):
             raise ConflictError(
                 f"expected a request that a silo of task {self._task_name!r} can answer, got one for another task"
@@ -162,7 +174,7 @@ class AnswerService:
         raise ConflictError(f"expected a silo that takes events of nodes, got one of task {self._task_name!r}")
 
     def describe_model(self) -> ModelOut:
-        """The model that answers now, in an application's words."""
+        """Describes the model that answers now."""
         answers, served = self.answers, self.answers.served
         sizes = {"users": answers.known_users, "items": answers.shown_items, "score": answers.score_meaning}
         if served is None:
@@ -181,7 +193,7 @@ class AnswerService:
         return recommender.for_basket_at_once(basket) or await self.baskets.ask((recommender, basket))
 
     async def answer_visits(self, message: NextIn) -> NextListOut:
-        """What comes next after the message's sessions, computed with all others that wait: one thread's memory."""
+        """Predicts the next items of the message's sessions, batched with other waiting requests."""
         self.model_server(NextItems)
         return await self.visits.ask(message)
 
@@ -196,7 +208,7 @@ class AnswerService:
         return await to_thread.run_sync(labels.answer, message, limiter=self._list_threads)
 
     async def answer_users(self, message: RecommendationsIn) -> tuple[RecommendationsOut, ...]:
-        """A list for each of the message's users."""
+        """Computes a list for each of the message's users."""
         users = message.users or ()
         if len(users) > MOST_USERS:
             raise ProtocolError(f"body.users: expected at most {MOST_USERS} without {NDJSON}, got {len(users)}")
@@ -208,7 +220,10 @@ class AnswerService:
         return await to_thread.run_sync(recommender.recommend_users, users, limits, limiter=self._list_threads)
 
     async def stream_users(self, message: RecommendationsIn) -> Response:
-        """The same, line by line; what is wrong with the message is found before the first line."""
+        """Streams a list for each of the message's users.
+
+        Errors in the message are raised before the first line is sent.
+        """
         recommender = self.model_server(Recommender)
         limits = await _read_limits(recommender, message)
         return stream_lists(
@@ -216,7 +231,10 @@ class AnswerService:
         )
 
     def _recommend_baskets(self, asked: Sequence[BasketRequest]) -> tuple[RecommendationsOut, ...]:
-        """All together, but for those that were read for the shard before a refresh."""
+        """Computes the lists of all baskets, grouped by the recommender that read each request.
+
+        Requests that were read before a refresh are answered by the recommender of that time.
+        """
         found: dict[int, RecommendationsOut] = {}
         for recommender in {id(one): one for one, _ in asked}.values():
             places = [place for place, (one, _) in enumerate(asked) if one is recommender]
@@ -238,20 +256,22 @@ class AnswerService:
 
     @property
     def live(self) -> bool:
-        """False when the job has ended by a mistake of ours: then only a restart helps."""
+        """Tells whether the background job runs; if it failed, only a restart helps."""
         return self._following is None or not self._following.done()
 
     @property
     def hindrance(self) -> str | None:
-        """Why nobody should ask for recommendations now; None where nothing is in the way."""
+        """Returns the reason why the service is not ready; None when it is."""
         if self._answers is None:
             return self.unready_reason
         return None if self.live else "the agent has ended; the log says why"
 
 
 async def _read_limits(recommender: Recommender, message: RecommendationsIn) -> ListRequest:
-    """What a message asks of the catalogue of this recommender, before it is computed with others: its mistakes are
-    its own."""
+    """Reads and checks a message's options against the catalogue of this recommender.
+
+    Done before the request joins a batch, so that its errors do not fail the others.
+    """
     read = partial(
         recommender.limits,
         message.k,

@@ -1,7 +1,7 @@
-"""A request -> let through where its key is the one that the route asks for: the application's, or the operator's.
+"""Authentication: each route asks for the application's or the operator's key.
 
-A route's key is asked for before anything of the request's body is read; then what no route has declared is refused.
-At the end is what the routes of all files have in common: the service behind them, and how they answer.
+The key is checked before the body is read; then undeclared parameters are refused. At the end of this module is what
+the routes of all files share: the service behind them, and the headers of their answers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class KeySettings(Protocol):
 
 @dataclass(frozen=True)
 class CallerKeys:
-    """The key of each role; None where whoever calls may have it, on loopback or in a demo."""
+    """Keys of the two roles; None where a role needs no key.
+
+    A silo needs no keys on loopback, or in a demo.
+    """
 
     application: str | None = field(default=None, repr=False)
     operator: str | None = field(default=None, repr=False)
@@ -45,7 +48,10 @@ class CallerKeys:
         return cls(settings.key("application_key"), settings.key("operator_key"))
 
     def admit(self, role: Role, method: str, header: str | None) -> None:
-        """AuthenticationError for no key of this silo, ForbiddenError for the other role's."""
+        """Checks the key in a request's header.
+
+        Raises AuthenticationError without a key of this silo, ForbiddenError for the other role's key.
+        """
         if self._key_of(role) is None:
             return
         # A browser sends its password by itself, even where another site made it call: a password may look, not act.
@@ -57,17 +63,17 @@ class CallerKeys:
             raise ForbiddenError(f"expected the {role}'s key, got the {holder}'s")
 
     def asks(self, role: Role) -> bool:
-        """Does a role have a key at all?"""
+        """Tells whether a role has a key."""
         return self._key_of(role) is not None
 
     def holder(self, secret: str) -> Role | None:
-        """Whose key this is; None where it is nobody's."""
+        """Returns the role whose key this is; None for an unknown key."""
         roles: tuple[Role, ...] = ("application", "operator")
         held = [role for role in roles if (key := self._key_of(role)) is not None and same(secret, key)]
         return held[0] if held else None
 
     def rate_limit_key(self, scope: Scope) -> str:
-        """Who a request is counted for: the holder of a key, or else an address."""
+        """Returns the name that a request counts for: its key's role, or its address."""
         try:
             holder = self.holder(operator_secret(Headers(scope=scope).get("authorization")))
         except AuthenticationError:
@@ -97,13 +103,13 @@ class ApplicationRoute(KeyedRoute):
 
 
 class OperatorRoute(KeyedRoute):
-    """What the silo does and knows of itself, for whoever runs it."""
+    """Route that needs the operator's key."""
 
     role = "operator"
 
 
 class OperatorPageRoute(OperatorRoute):
-    """As `OperatorRoute`; the browser is told to ask for name and key where they are missing or wrong."""
+    """Operator's route at which a browser asks for name and key."""
 
     async def admit(self, request: Request) -> None:
         try:
@@ -123,7 +129,10 @@ OTHER_TASK: Responses = {
 
 # Dependencies are async because the framework sends each plain function through a worker thread.
 async def forbid_storing(response: Response) -> None:
-    """Answers are about people, or of this moment: nobody on the way may keep them."""
+    """Forbids caches to store an answer.
+
+    Answers are about people, or only true at this moment.
+    """
     response.headers["Cache-Control"] = "no-store"
 
 

@@ -1,5 +1,7 @@
-"""CORS: pages of allowed origins -> what applications may ask of a silo. Its operator's routes and pages know nothing
-of it."""
+"""CORS for the applications' routes: browsers of allowed origins may call them.
+
+The operator's routes and pages allow no other origin.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ class CrossOrigin(CORSMiddleware):
             await self.app(scope, receive, send)
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """As Starlette's; a refusal is a problem document."""
+        """Answers a preflight request as Starlette does; a refusal is a problem document."""
         answer = super().preflight_response(request_headers)
         if answer.status_code < 400:
             return answer
@@ -55,7 +57,7 @@ class CrossOrigin(CORSMiddleware):
 
 
 def list_application_segments(routes: Sequence[BaseRoute]) -> frozenset[str]:
-    """First segments of paths that applications alone may call."""
+    """Lists the first path segments that belong to applications' routes alone."""
     found = list(_list_routes(routes))
     own = {_segment(route.path) for route in found if isinstance(route, ApplicationRoute)}
     return frozenset(own - {_segment(route.path) for route in found if not isinstance(route, ApplicationRoute)})
@@ -68,5 +70,5 @@ def _list_routes(routes: Sequence[BaseRoute]) -> Iterator[APIRoute]:
 
 
 def _segment(path: str) -> str:
-    """What follows /v1/ up to the next slash; nothing of other paths."""
+    """Returns the segment after /v1/; "" for other paths."""
     return path[4:].partition("/")[0] if path.startswith("/v1/") else ""

@@ -1,4 +1,4 @@
-"""HTTP -> what applications tell of users and items, and of nodes."""
+"""Routes by which applications post interactions, items and nodes, and erase users."""
 
 from __future__ import annotations
 
@@ -49,20 +49,24 @@ async def post_interactions(message: InteractionsIn, service: Service) -> Intera
 
 @router.put("/items/{item}")
 async def put_item(item: ItemPath, facts: ItemIn, service: Service) -> ItemIn:
-    """Say what an item is, in the place of all that was said before."""
+    """Replaces all that applications have posted about an item."""
     return await service.feedback.put_item(item, facts)
 
 
 @router.delete("/items/{item}", responses=NOTHING_KNOWN)
 async def remove_item(item: ItemPath, service: Service) -> ItemIn:
-    """The item appears in no answer any more, and nothing is known of it but that."""
+    """Hides an item from all answers and forgets what was posted about it."""
     return await service.feedback.put_item(item, ItemIn(hidden=True))
 
 
 @router.delete("/users/{user}")
 async def erase_user(user: UserPath, service: Service) -> ErasedOut:
-    """The user is unknown from the next answer on; shard, caches, checkpoints and model follow with a refresh that
-    begins by itself. The receipt tells when that is done."""
+    """Erases a user.
+
+    The user is unknown from the next answer on. Shard, caches, checkpoints and model follow in a refresh that begins
+    by
+    itself; the receipt tells when that is done.
+    """
     return await run_in_threadpool(service.feedback.erase_user, user)
 
 
@@ -88,5 +92,5 @@ async def erase_node(node: NodePath, service: Service) -> ErasedNodeOut:
 
 @router.get("/erasures/{receipt}")
 async def read_erasure(receipt: ReceiptPath, service: Service) -> ErasureOut:
-    """Where an erasure stands."""
+    """Returns the state of an erasure."""
     return await run_in_threadpool(service.log.read_erasure, receipt)

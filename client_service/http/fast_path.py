@@ -1,7 +1,7 @@
-"""Answers frequent reads of applications before the framework does: lists, baskets, similar items, next items, labels.
+"""Fast path for frequent reads of applications: lists, baskets, similar items, next items, labels.
 
-An answer has status 200 and the bytes that the route itself would write. Every other request goes on to the framework
-unchanged: a request in an unusual spelling, one to be refused, and one that cannot be answered.
+An answer has status 200 and the bytes that the route would write. Every other request goes on to the framework
+unchanged: one in an unusual spelling, one that is refused, and one that cannot be answered yet.
 """
 
 from __future__ import annotations

@@ -51,31 +51,37 @@ Limit = Annotated[int, Query(ge=1, le=LEDGER_PAGE, description="how many entries
 
 @silo.get("/status", response_model_exclude_none=True)
 async def read_status(service: Service) -> StatusOut:
-    """Where this client stands, and what keeps it from going on, if anything."""
+    """Returns what this client is doing, and what prevents it from continuing."""
     return service.status()
 
 
 @silo.get("/quality")
 async def read_quality(service: Service) -> QualityOut:
-    """What a run has taught this client: each round on validation items, the best one on test items."""
+    """Returns the figures of a run.
+
+    Each round is measured on validation items, the best round on test items.
+    """
     return service.quality()
 
 
 @silo.get("/spectrum")
 async def read_spectrum(service: Service) -> SpectrumOut:
-    """Both kernels that rho compares (Eq. 11): the shard's own and the anchor's."""
+    """Returns both kernels that rho compares (Eq. 11): the shard's and the anchor's."""
     return service.spectrum()
 
 
 @silo.get("/declaration")
 async def read_declaration(service: Service) -> Declaration:
-    """What may leave this client."""
+    """Returns the declaration of all that may leave this client."""
     return service.declaration()
 
 
 @silo.get("/ledger")
 def read_ledger(service: Service, after: After = 0, limit: Limit = 100) -> LedgerOut:
-    """All that has left this client, entry by entry; `verified`: no entry was changed or removed."""
+    """Returns the ledger of all that has left this client, entry by entry.
+
+    `verified`: no entry was changed or removed.
+    """
     try:
         total, verified = service.ledger.verify(), True
     except DataError:
@@ -85,42 +91,48 @@ def read_ledger(service: Service, after: After = 0, limit: Limit = 100) -> Ledge
 
 @silo.get("/refresh", response_model_exclude_none=True, responses=OTHER_TASK)
 async def read_refresh(service: Service) -> RefreshOut:
-    """Where the refresh of shard and model stands."""
+    """Returns the state of the refresh of shard and model."""
     return service.refresher.standing
 
 
 @silo.post("/refresh", status_code=202, response_model_exclude_none=True)
 async def start_refresh(service: Service) -> RefreshOut:
-    """The shard absorbs what has been posted, and its model is computed anew. In a run it waits for the round's end."""
+    """Starts a refresh: the shard absorbs the posted events, and the model is computed anew.
+
+    During a run it waits for the end of the round.
+    """
     return service.refresher.ask()
 
 
 @silo.get("/members", response_model_exclude_none=True)
 async def read_members(service: Service) -> MembersOut:
-    """Whose keys this silo believes in secure rounds, and who waits for its consent. In the open it pins none."""
+    """Returns the members whose keys this silo trusts, and those that wait for its consent.
+
+    A silo without secure rounds pins no keys.
+    """
     return service.members.standing if service.settings.secure else MembersOut(file=False, members=())
 
 
 @silo.post("/members/accept", response_model_exclude_none=True)
 async def accept_members(message: AcceptedMembersIn, service: Service) -> MembersOut:
-    """Consent to new members of the federation, each by its key as it was shown."""
+    """Accepts new members of the federation, each with its key as it was shown."""
     service.members.accept(message.keys)
     return service.members.standing
 
 
 @silo.get("/models")
 def read_models(service: Service) -> ModelsOut:
-    """The models that are kept, the served one first."""
+    """Returns the kept models, the served one first."""
     return list_models(service.models, service.silo)
 
 
 @silo.post("/models/{version}/serve")
 def serve_model(version: VersionPath, service: Service) -> ModelsOut:
-    """Answer by an earlier model, until a run has one that validation prefers."""
+    """Serves an earlier model until a run finds one that validation prefers."""
     return serve_version(service.models, service.silo, version)
 
 
 @silo.post("/gate/probe")
 async def probe_gate(service: Service) -> GateOut:
-    """Forbidden messages are put to this client's own gate, before a wire that leads nowhere."""
+    """Tests this client's gate with forbidden messages; nothing is sent."""
     return await service.check_gate()

@@ -92,7 +92,10 @@ async def recommend(
     new: NewPlaces = None,
     only: Only = None,
 ) -> RecommendationsOut:
-    """A look-up where the user's list is at hand and nothing else is asked for; else computed in a worker thread."""
+    """Recommends items to a user.
+
+    A plain request for a known user is a look-up; other requests are computed in a worker thread.
+    """
     recommender = service.model_server(Recommender)
     read = partial(
         recommender.limits,
@@ -122,8 +125,10 @@ async def recommend(
     "/recommendations", response_model=BatchOut, response_model_exclude_none=True, responses={200: LINES}
 )
 async def recommend_batch(message: RecommendationsIn, service: Service, request: Request) -> BatchOut | Response:
-    """Lists for users, or one for a basket. With `Accept: application/x-ndjson` each user is a line, computed and sent
-    in chunks, for up to 100,000 of them."""
+    """Recommends items to several users, or for one basket.
+
+    With `Accept: application/x-ndjson` each user is a line, computed and sent in chunks, for up to 100,000 users.
+    """
     if message.users is not None and wants_lines(", ".join(request.headers.getlist("accept"))):
         return await service.stream_users(message)
     if message.basket is not None:
@@ -133,7 +138,7 @@ async def recommend_batch(message: RecommendationsIn, service: Service, request:
 
 @recommendations.post("/next", response_model_exclude_none=True)
 async def predict_next(message: NextIn, service: Service) -> NextListOut:
-    """What is clicked next after each session; 409 from a silo that holds users and not sessions."""
+    """Predicts the next item of each session; 409 from a silo of another task."""
     return await service.answer_visits(message)
 
 
@@ -154,18 +159,22 @@ def read_similar_items(item: ItemPath, service: Service, k: Count = 20) -> Simil
 
 @catalogue.get("/items", response_model_exclude_none=True)
 def search_items(service: Service, query: Words = "", offset: Place = 0, k: Count = 20) -> ItemsOut:
-    """A page of the items whose titles hold all words; without words of all items. Upper and lower case, composed and
-    decomposed accents are the same (NFKC, full case folding); a letter with and without its accent is not."""
+    """Searches the catalogue for items whose titles contain all words; without words lists all items.
+
+    Upper and lower case, composed and decomposed accents are the same (NFKC, full case folding); a letter with and
+    without
+    its accent is not.
+    """
     return service.model_server(Recommender).catalogue.search(query, offset, k)
 
 
 @catalogue.get("/items/{item}", response_model_exclude_none=True)
 def read_item(item: ItemPath, service: Service) -> CatalogueItemOut:
-    """What is known of an item."""
+    """Returns what is known about an item."""
     return service.model_server(Recommender).catalogue.read(item)
 
 
 @served.get("/model", response_model_exclude_none=True)
 async def read_model(service: Service) -> ModelOut:
-    """The model that answers now, and whom and what it can answer."""
+    """Returns the model that answers now, and how many users and items it covers."""
     return service.describe_model()

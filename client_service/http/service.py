@@ -1,4 +1,4 @@
-"""The inside of one client: it reads the shard, takes up the kept model, and keeps the agent going."""
+"""Service of one client: reads the shard, serves the kept model, and runs the agent."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ IDLE_LOOK_SECONDS = 1.0  # between two looks at whether there is something to do
 
 
 class ClientService(AnswerService):
-    """What the routes read. Everything in it is there while `running`, and nothing before."""
+    """Objects that the routes read; all of them exist only inside `running`."""
 
     def __init__(
         self, settings: ClientSettings, outside: httpx.AsyncBaseTransport, turns: AbstractContextManager[object]
@@ -114,9 +114,11 @@ class ClientService(AnswerService):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """DataError or SettingsError when the shard or the state directory is of no use, or records are damaged.
+        """Runs the service: opens shard, records and state directory, and closes them at the end.
 
-        At the end slow work is interrupted first: leaving the worker waits for it.
+        Raises DataError or SettingsError where shard or state directory cannot be used, or records are damaged. At
+        the end slow
+        work is interrupted first, because leaving the worker waits for it.
         """
         pinned, interrupt = self.settings.threads, Interrupt()
         with (
@@ -171,7 +173,7 @@ class ClientService(AnswerService):
     async def _follow(
         self, shard: TaskShard, worker: ThreadPoolExecutor, interrupt: Interrupt, taken_up: asyncio.Event
     ) -> None:
-        """Serve the kept model first, then follow the aggregator."""
+        """Serves the kept model first, then follows the aggregator."""
         try:
             loop = asyncio.get_running_loop()
             self.answers.served = await loop.run_in_executor(worker, self._take_up_stored, shard, interrupt)
@@ -185,7 +187,7 @@ class ClientService(AnswerService):
             raise
 
     async def _follow_runs(self, agent: Agent) -> None:
-        """Follows the aggregator until there is nothing to do in a trainer that may wait; else for ever."""
+        """Follows the aggregator; a trainer that may wait stops when it is idle."""
         if not self.waits_when_idle:
             return await agent.follow()
         looking = asyncio.create_task(self._note_work(agent))
@@ -204,7 +206,7 @@ class ClientService(AnswerService):
             await asyncio.sleep(min(IDLE_LOOK_SECONDS, self.settings.trainer_idle_seconds / 4))
 
     def _has_work(self) -> bool:
-        """Tells whether requests are open, lists are computed, or a refresh is under way or due soon."""
+        """Tells whether a request, a computation of lists or a refresh is open or due."""
         refresher, seconds = self._refresher, self.settings.trainer_idle_seconds
         refreshes = refresher is not None and not refresher.is_idle(seconds)
         return self.activity.open > 0 or self.answers.is_busy or refreshes or self.hindrance is not None
@@ -246,7 +248,7 @@ class ClientService(AnswerService):
         )
 
     def _lock_state(self) -> TextIO:
-        """Locks the state directory, and keeps the lock open for the process's next image where there may be one."""
+        """Locks the state directory, and keeps the lock for the trainer process that follows."""
         held = None if self.handover is None else self.handover.kept.lock
         found = lock_directory(self.settings.state_directory, self.server_process, held)
         if self.waits_when_idle:
@@ -254,7 +256,7 @@ class ClientService(AnswerService):
         return found
 
     async def _watch(self, job: Coroutine[Any, Any, None]) -> None:
-        """Note the end of a job that goes on for ever: only a restart of the process helps then."""
+        """Runs a background job, and notes its failure: then only a restart helps."""
         try:
             await job
         except Exception as error:
@@ -264,7 +266,7 @@ class ClientService(AnswerService):
 
     @property
     def live(self) -> bool:
-        """False when the agent or the refresher has ended by a mistake of ours: then only a restart helps."""
+        """Tells whether agent and refresh scheduler run; if one failed, only a restart helps."""
         return super().live and not self._ended
 
     def _take_up_stored(self, shard: TaskShard, interrupt: Interrupt) -> FrozenModel | None:
@@ -273,7 +275,7 @@ class ClientService(AnswerService):
         return load_stored_model(renewal, store)
 
     async def _refresh(self, agent: Agent, begins: Callable[[], None]) -> RefreshResult:
-        """Answers, agent and records go on with what the shard and the log are together."""
+        """Rebuilds shard, model and answers from the event log, between two rounds."""
 
         def change(silo: Silo) -> RebuildResult:
             begins()
@@ -310,7 +312,7 @@ class ClientService(AnswerService):
         )
 
     def _peers(self, key: PrivateKey, records: OpenRecords) -> tuple[KnownMembers | None, Masking | None]:
-        """Whose answers are believed, where the silo pins that; and what secure rounds need."""
+        """Opens the pinned members and the masking of secure rounds, where they are used."""
         settings = self.settings
         if settings.members is None and not settings.trust_on_first_use:
             return None, None
@@ -354,7 +356,7 @@ class ClientService(AnswerService):
         )
 
     def _own_warnings(self, privacy: PrivacyOut | None) -> tuple[str, ...]:
-        """What the silo's operator must know, whatever the aggregator says."""
+        """Lists the silo's own warnings for its operator, apart from the aggregator's."""
         problem = None if self._refresher is None else self._refresher.standing.problem
         refresh = () if problem is None else (f"the shard was not refreshed: {problem}",)
         members = self._members.notices if self._members is not None and self.settings.secure else ()
@@ -370,29 +372,32 @@ class ClientService(AnswerService):
         )
 
     def quality(self) -> QualityOut:
-        """Figures of the run at hand, or of the last one."""
+        """Returns the figures of the current run, or of the last one."""
         training_run = None if self._agent is None else self._agent.training_run
         return load_quality(self.models, self.settings.name) if training_run is None else training_run.quality
 
     def spectrum(self) -> SpectrumOut:
-        """The kernels that the latest rho compared; empty before there is one."""
+        """Returns the kernels that the latest rho compared; empty before the first."""
         training_run = None if self._agent is None else self._agent.training_run
         return load_spectra(self.models) if training_run is None else training_run.spectrum
 
     async def check_gate(self) -> GateOut:
-        """Forbidden messages put to the gate that this client sends through, and which code that is."""
+        """Tests the gate of this client with forbidden messages, and digests its code."""
         if self._gate is None:
             raise UnavailableError("the client has not opened its way out yet")
         verdicts, code = await check_gate(self._gate), await asyncio.to_thread(digest_code)
         return GateOut(client=self.settings.name, verdicts=verdicts, code=code)
 
     def declaration(self) -> Declaration:
-        """All that may leave this client."""
+        """Returns the declaration of all that may leave this client."""
         return self.settings.declaration()
 
 
 async def _until_all_end(*jobs: Coroutine[Any, Any, None]) -> None:
-    """Each goes on for ever: a mistake that ends one, as the agent, leaves the others, as erasures, to go on."""
+    """Waits for all jobs; the failure of one does not stop the others.
+
+    For example, erasures continue after the agent has failed.
+    """
     tasks = [asyncio.create_task(job) for job in jobs]
     try:
         await asyncio.wait(tasks)

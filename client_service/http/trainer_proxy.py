@@ -64,7 +64,7 @@ class ProxiedRoute:
 
 @dataclass
 class RequestActivity:
-    """Counts the requests that are under way, and notes when the last one ended that was not refused."""
+    """Number of open requests, and the time at which the last admitted one ended."""
 
     open: int = 0
     ended: float = field(default_factory=time.monotonic)
@@ -211,7 +211,7 @@ class TrainerProxy:
         return await asyncio.open_unix_connection(str(place), limit=PIECE)
 
     def _vouch(self, scope: Scope) -> bool:
-        """Vouches for the connection of a request that shows a key of the silo; False for another one."""
+        """Marks a request's connection as trusted if it shows a key of the silo."""
         try:
             secret = operator_secret(Headers(scope=scope).get("authorization"))
         except AuthenticationError:

@@ -50,17 +50,17 @@ PIECE = 64 << 10  # bytes of a body that nobody reads
 
 
 class Budget(Message):
-    """What the silo has spent of its privacy budget."""
+    """Spent part of the silo's privacy budget."""
 
     epsilon: float
     budget: float
 
 
 class KeylessAnswers(Message):
-    """What a request without a key of the silo gets of a trainer that waits.
+    """Answers of a waiting trainer to requests without a key.
 
-    open: patterns of the paths that ask for no key, whose requests wake it. pages: of those where a browser is told to
-    ask its user for the key, by the header challenge. refusal: body of the answer of each other path.
+    open: path patterns that need no key; requests to them wake the trainer. pages: path patterns at which a browser
+    asks its user for the key, by the header `challenge`. refusal: body of the answer at each other path.
     """
 
     open: tuple[str, ...]
@@ -70,11 +70,11 @@ class KeylessAnswers(Message):
 
 
 class Handover(Message):
-    """What one image of a trainer passes on to the next. It stays in the memory of this machine.
+    """State that one trainer process passes on to the next in memory.
 
-    server: id of the server process. refresh, least_rating: None in a silo that applications tell nothing. joined,
-    ended_run: see `RunPoll`. standing: of the agent. counts: sizes of the graph, where the silo's policy gives them.
-    model: version of the one that answers. keyless: None in a silo without keys.
+    server: id of the server process. refresh, least_rating: None in a silo without posted events. joined, ended_run:
+    see `RunPoll`. standing: of the agent. counts: sizes of the graph, where the silo's policy gives them. model:
+    version of the model that answers. keyless: None in a silo without keys.
     """
 
     kept: InheritedFiles
@@ -101,10 +101,7 @@ class _ClientState:
 
 
 class _WatchedLog:
-    """The log of events, with what a scheduler needs of it.
-
-    Nothing is answered here, so that nothing else of the log is read.
-    """
+    """Event log as the refresh scheduler needs it, without the parts that only answers read."""
 
     def __init__(self, store: LogStore, least_rating: float) -> None:
         self.store, self.least_rating = store, least_rating
@@ -115,9 +112,11 @@ class _WatchedLog:
 
 
 def serve_waiting(settings: ClientSettings, handover: Handover) -> int:
-    """Waits for something to do, then becomes a whole trainer. Returns the exit code of a trainer that is asked to end.
+    """Waits for work, then replaces this process by a full trainer.
 
-    DataError or SettingsError: the records or the log of events cannot be used.
+    Returns the exit code when the trainer is asked to end. Raises DataError or SettingsError where the records or the
+    event
+    log cannot be used.
     """
     configure("client_service", settings.log_level)
     with write_privately():
@@ -224,7 +223,7 @@ class WaitingTrainer:
         self._end_wait("a request has come")
 
     async def _wait_for_run(self, key: PrivateKey, heads: LedgerHeads) -> None:
-        """Asks the aggregator for its present run until there is one that this silo may take part in."""
+        """Polls the aggregator until a run is open that this silo may take part in."""
         settings, identities = self._settings, dict[str, Identity]()
         outside = make_transport(settings, identities)
         self._metrics.watch(identities)
@@ -301,7 +300,7 @@ class WaitingTrainer:
         return _write_answer(status, kind, body)
 
     def _answer_keyless(self, path: str) -> bytes:
-        """Refuses a request without a key, or says that it is answered by the other socket."""
+        """Refuses a request without a key, or points it to the other socket."""
         known = self._handover.keyless
         if known is None or any(re.match(one, path) for one in known.open):
             return _write_answer(f"{MISDIRECTED} Misdirected Request", "text/plain", b"")
@@ -310,7 +309,7 @@ class WaitingTrainer:
 
 
 def _write_answer(status: str, kind: str, body: bytes, asks: str = "") -> bytes:
-    """Writes an answer that no cache keeps. asks: the challenge of a refusal that has one."""
+    """Writes an HTTP answer that no cache stores. asks: value of WWW-Authenticate, if any."""
     challenge = f"www-authenticate: {asks}\r\n" if asks else ""
     lines = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\ncache-control: no-store"
     return f"{lines}\r\n{challenge}connection: close\r\n\r\n".encode() + body

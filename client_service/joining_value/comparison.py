@@ -1,4 +1,7 @@
-"""Compares a finished run with what the silo has alone, with intervals over users."""
+"""Compares the served model of a finished run with the silo's local model.
+
+Figures have intervals over users.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ class LocalChoice:
 def choose_local(
     shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER, made: ClosedFormScorers | None = None
 ) -> LocalChoice:
-    """Chosen as a run without a common basis chooses them. made: the shard's scorers, if its own tables lack texts."""
+    """Chooses start and fusion of the local model, as a run without common statistics does.
+
+    made: scorers of the shard, where its own tables lack the texts.
+    """
     start = best_filter(shard, spectrum, interrupt).choice
     return LocalChoice(start, best_recipe(shard, spectrum, start, interrupt, made=made))
 
@@ -61,7 +67,7 @@ def choose_local(
 def load_local_choice(
     shard: Shard, spectrum: Spectrum, cutoff: int, folder: Path, interrupt: Interrupt = NEVER
 ) -> LocalChoice:
-    """The same, with what a run without a common basis keeps of it beside the spectrum; what is missing is kept now."""
+    """Loads the kept choices of the local model, or computes and keeps them."""
     known = load_choice(shard, cutoff, folder)
     if known.start is not None and known.recipe is not None:
         return LocalChoice(known.start, known.recipe)
@@ -71,7 +77,10 @@ def load_local_choice(
 
 
 def rank_local_lists(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt = NEVER) -> TopItems:
-    """Of the silo's own fused start. folder: where a run keeps what follows from the shard alone."""
+    """Ranks the lists of the local model: the silo's own fused start.
+
+    folder: where a run keeps what follows from the shard alone.
+    """
     spectrum = cached_spectrum(shard, cutoff, folder)
     return rank_by_choice(shard, spectrum, load_local_choice(shard, spectrum, cutoff, folder, interrupt))
 
@@ -79,7 +88,10 @@ def rank_local_lists(shard: Shard, cutoff: int, folder: Path, interrupt: Interru
 def rank_by_choice(
     shard: Shard, spectrum: Spectrum, chosen: LocalChoice, made: ClosedFormScorers | None = None
 ) -> TopItems:
-    """Lists of the filter and what the recipe fuses with it, for the shard's own users. made: as in `choose_local`."""
+    """Ranks lists by the chosen filter, fused with the chosen scorers.
+
+    The lists are of the shard's own users. made: as in `choose_local`.
+    """
     made = made or ClosedFormScorers.of_shard(shard, spectrum)
     fusion = fuse(chosen.recipe, shard.train, spectrum, made=made)
     base, codes = filter_scores(chosen.start, spectrum, shard.train), fusion.encoded(shard.train)
@@ -98,9 +110,9 @@ Lists = Mapping[str, Rows]
 def compare_with_local(
     shard: Shard, served: ServedItems, cutoff: int, folder: Path, interrupt: Interrupt = NEVER
 ) -> ComparisonOut:
-    """On test items, and whether what is served loses to the silo alone on validation items.
+    """Compares the served model with the local one on test items, by groups of users.
 
-    folder: where a run keeps what follows from the shard alone.
+    The gain on validation items is measured too. folder: where a run keeps what follows from the shard alone.
     """
     own = _baseline_tops(shard, cutoff, folder, interrupt)
     known = {**own, "federated": served.ranker.top}
@@ -133,7 +145,7 @@ def compare_with_local(
 
 
 def _baseline_tops(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt) -> dict[str, TopItems | None]:
-    """What the silo has without anybody, by name; None for what takes too long to compute."""
+    """Returns rankers of the silo's own baselines; None for one that takes too long."""
     spectrum = cached_spectrum(shard, cutoff, folder)
     chosen = load_local_choice(shard, spectrum, cutoff, folder, interrupt)
     closed = closed_form_tops(shard, spectrum, chosen.start, ease_side=EASE_SIDE, interrupt=interrupt)
@@ -141,7 +153,10 @@ def _baseline_tops(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt
 
 
 def mean_interval(values: Float64, floor: float | None = None) -> FigureOut:
-    """The mean and its interval by the normal approximation; of one user none narrower than all that is possible."""
+    """Computes the mean with its 95 % interval by the normal approximation.
+
+    The interval of a single user is as wide as possible.
+    """
     mean = float(values.mean())
     error = NORMAL * float(values.std(ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else 1.0
     low, high = float(mean - error), float(mean + error)
@@ -149,9 +164,10 @@ def mean_interval(values: Float64, floor: float | None = None) -> FigureOut:
 
 
 def paired_ratio(federated: Float64, alone: Float64) -> FigureOut | None:
-    """The ratio of both means over the same users, and its interval by the delta method on the logarithm.
+    """Computes the ratio of two means over the same users, with its interval.
 
-    Each user's two values are taken together, so that what both lists find easy or hard widens nothing.
+    The interval follows from the delta method on the logarithm. Each user's two values are paired, so that users who
+    are easy or hard for both lists do not widen it.
     """
     ours, theirs = float(federated.mean()), float(alone.mean())
     if len(alone) < 2 or ours <= 0.0 or theirs <= 0.0:
@@ -162,7 +178,7 @@ def paired_ratio(federated: Float64, alone: Float64) -> FigureOut | None:
 
 
 def _validation_gain(shard: Shard, tops: Mapping[str, TopItems]) -> FigureOut | None:
-    """What is served less the silo alone, on the validation items by which the served model was chosen."""
+    """Computes the gain over the local model on the validation items that chose the model."""
     users = sample_validation_users(shard.train.shape[0], seed=0)
     users = users[np.diff(shard.valid.indptr)[users] > 0]
     if len(users) == 0:
@@ -173,7 +189,7 @@ def _validation_gain(shard: Shard, tops: Mapping[str, TopItems]) -> FigureOut | 
 
 
 def _group(name: str, lists: Lists, target: sparse.csr_array, items: NDArray[np.bool_]) -> GroupOut | None:
-    """Figures of the users who have held-out items among these; None where nobody has."""
+    """Measures the users who have held-out items among these; None without such users."""
     wanted = _select_columns(target, items)
     has = np.diff(wanted.indptr) > 0
     if not has.any():
@@ -187,12 +203,12 @@ def _group(name: str, lists: Lists, target: sparse.csr_array, items: NDArray[np.
 
 
 def _per_user(ranked: Rows, target: sparse.csr_array) -> Float64:
-    """The primary measure of each user, all of whom have a target item."""
+    """Computes the primary measure of each user; all of them have a target item."""
     return METRICS[PRIMARY].per_user(list_hits(ranked, target), np.diff(target.indptr))
 
 
 def _rank_lists(top: TopItems, seen: sparse.csr_array, users: Rows) -> Rows:
-    """The lists of these users, (B, K)."""
+    """Ranks the lists of these users, (B, K)."""
     if len(users) == 0:
         return np.zeros((0, K), dtype=np.int64)
     chunks = np.split(users, np.arange(CHUNK, len(users), CHUNK))
@@ -204,8 +220,10 @@ def _of(lists: Lists, chosen: NDArray[np.bool_]) -> Lists:
 
 
 def _terciles(values: Float64, weights: Float64) -> NDArray[np.int64]:
-    """0, 1 or 2: the smallest values, which hold a third of the weight, the middle ones, the largest; equal values
-    are never parted."""
+    """Splits values into thirds by weight: 0 smallest, 1 middle, 2 largest.
+
+    Each third holds about a third of the weight; equal values stay together.
+    """
     levels, place = np.unique(values, return_inverse=True)
     weight = np.bincount(place, weights=weights, minlength=len(levels))
     before = (np.cumsum(weight) - weight / 2.0) / max(float(weight.sum()), 1.0)
@@ -213,7 +231,7 @@ def _terciles(values: Float64, weights: Float64) -> NDArray[np.int64]:
 
 
 def _select_columns(pairs: sparse.csr_array, columns: NDArray[np.bool_]) -> sparse.csr_array:
-    """The pairs in these columns (N,); the shape stays."""
+    """Keeps the pairs in these columns (N,); the shape stays."""
     kept = columns[pairs.indices]
     rows = np.repeat(np.arange(pairs.shape[0]), np.diff(pairs.indptr))[kept]
     return sparse.csr_array((pairs.data[kept], (rows, pairs.indices[kept])), shape=pairs.shape)
@@ -231,10 +249,12 @@ def compare_sessions_with_local(
     alone: ScoreItems | None = None,
     floors: Mapping[str, ScoreItems] = MappingProxyType({}),
 ) -> ComparisonOut:
-    """MRR@20 of each on all test examples, and by the length of the visit, and the gain on validation examples.
+    """Compares the served model of sessions with the silo's own counts on test examples.
 
-    alone: by the silo's own sessions; None: what followed the last click in them, for no network of one silo is trained
-    for this. floors: what else needs no training.
+    MRR@20 over all test examples and by the length of the visit, and the gain on validation examples.
+
+    alone: scores by the silo's own sessions; None: counts of what followed the last click, because no local network
+    is trained for this. floors: further baselines without training.
     """
     clicks, starts = shard.split_sessions(TRAIN)
     items = len(shard.item_ids)
@@ -257,7 +277,7 @@ def compare_sessions_with_local(
 def _session_gain(
     shard: SessionShard, federated: ScoreItems, alone: ScoreItems, interrupt: Interrupt
 ) -> FigureOut | None:
-    """What is served less the silo alone, on validation examples."""
+    """Computes the gain over the local scores on validation examples."""
     if not len(shard.valid):
         return None
     examples = shard.valid.select(np.arange(0, len(shard.valid), -(-len(shard.valid) // GAIN_BY)))
@@ -268,7 +288,7 @@ def _session_gain(
 
 
 def reciprocal_ranks(ranks: NDArray[np.int64]) -> Float64:
-    """1 / rank, 0 beyond DEPTH and for a miss."""
+    """Computes reciprocal ranks; 0 beyond DEPTH and for a miss."""
     return np.where((ranks > 0) & (ranks <= DEPTH), 1.0 / np.maximum(ranks, 1), 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Forecasts what a federation would bring a silo, from gains of its own smaller parts."""
+"""Forecasts the gain of joining a federation from gains between parts of the silo."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Curve:
-    """today: the primary measure of the silo's own fused start. strength, exponent: a and g of the curve."""
+    """Learning curve of a silo.
+
+    today: primary measure of the silo's own fused start. strength, exponent: a and g of the curve.
+    """
 
     today: Interval
     strength: float
@@ -52,7 +55,10 @@ class Curve:
 
 
 def forecast(draws: Sequence[CutTrial], users: int) -> Curve:
-    """The curve through all draws, at `users` users and beyond. The spread is over users, draws and curves."""
+    """Fits a learning curve through all draws, and extends it to larger federations.
+
+    The intervals are over users, draws and curves.
+    """
     weights = _resamples(draws)
     strengths, exponents = _fit(_log_gains(draws, weights), *_axes(draws))
     drawn, whole = float(draws[0].users), float(users)
@@ -71,13 +77,16 @@ def _outlook(times: int, today: Float64, log: Float64) -> Outlook:
 
 
 def _interval(values: Float64) -> Interval:
-    """The first value is that of the data themselves, the others are of resamples."""
+    """Computes an interval from resamples; the first value is that of the data."""
     low, high = np.quantile(values, BOUNDS)
     return Interval(float(values[0]), float(min(low, values[0])), float(max(high, values[0])))
 
 
 def _resamples(draws: Sequence[CutTrial]) -> Float64:
-    """How often each user and each draw counts, (1 + RESAMPLES, draws, M): once each, then as the bootstrap draws."""
+    """Draws bootstrap weights of users and draws, (1 + RESAMPLES, draws, M).
+
+    The first row has weight 1 everywhere.
+    """
     rng = np.random.default_rng(0)
     users = draws[0].whole.shape[0]
     of_users = rng.poisson(1.0, (RESAMPLES, 1, users)).astype(float)
@@ -86,13 +95,13 @@ def _resamples(draws: Sequence[CutTrial]) -> Float64:
 
 
 def _axes(draws: Sequence[CutTrial]) -> tuple[Float64, Float64]:
-    """Users of the small silo and how many times as many train together, of each gain (G,)."""
+    """Returns the users of the small silo, and the growth, of each gain, (G,)."""
     found = draws[0].gains
     return np.array([float(gain.users) for gain in found]), np.array([float(gain.times) for gain in found])
 
 
 def _log_gains(draws: Sequence[CutTrial], weights: Float64) -> Float64:
-    """log of together over alone, each a weighted mean over the users of all draws, (R, G)."""
+    """Computes log(together / alone), weighted means over the users of all draws, (R, G)."""
     alone, together = (
         _weighted_sums([np.array([getattr(gain, side) for gain in draw.gains]) for draw in draws], weights)
         for side in ("alone", "together")
@@ -102,19 +111,25 @@ def _log_gains(draws: Sequence[CutTrial], weights: Float64) -> Float64:
 
 
 def _level(draws: Sequence[CutTrial], weights: Float64) -> Float64:
-    """The primary measure of the largest part, (R,)."""
+    """Computes the primary measure of the largest part, (R,)."""
     total = _weighted_sums([draw.whole[None] for draw in draws], weights)
     count = _weighted_sums([np.where(np.isnan(draw.whole), np.nan, 1.0)[None] for draw in draws], weights)
     return (total / np.maximum(count, LEAST))[:, 0]
 
 
 def _weighted_sums(values: Sequence[Float64], weights: Float64) -> Float64:
-    """values: (G, M) a draw; weights: (R, draws, M) -> (R, G)."""
+    """Computes weighted sums over users and draws, (R, G).
+
+    values: (G, M) for each draw. weights: (R, draws, M).
+    """
     return np.asarray(sum(weights[:, draw] @ np.nan_to_num(one).T for draw, one in enumerate(values)))
 
 
 def _fit(gains: Float64, sizes: Float64, times: Float64) -> tuple[Float64, Float64]:
-    """a and g of each resample (R, G): least squares by the spread of each gain, g drawn towards the usual one."""
+    """Fits a and g of the curve to each resample (R, G).
+
+    Least squares, each gain weighted by its inverse variance, with a normal prior on g around its usual value.
+    """
     weight = 1.0 / (gains.var(axis=0) + LEAST)
     shape = sizes ** -EXPONENTS[:, None] * (1.0 - times ** -EXPONENTS[:, None])  # (E, G)
     strength = (gains * weight) @ shape.T / (shape**2 @ weight)  # (R, E)
@@ -129,7 +144,10 @@ DRAWS = 4
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured inside the silo: parts of `users` users alone, and `times` of them together, `judged` users."""
+    """Gain measured inside the silo.
+
+    Parts of `users` users are compared with `times` of them together; `judged` users measure it.
+    """
 
     users: int
     times: int
@@ -140,8 +158,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Worth:
-    """few: too few validation users to say anything; no curve where the silo could not be cut at all. text: what the
-    smallest parts gain by their content sums alone; None where nothing is known of the items."""
+    """Estimate of what joining would bring a silo.
+
+    few: too few validation users for a reliable figure. curve: None where the silo cannot be cut. text: gain of the
+    smallest parts by content sums alone; None without texts or attributes of items.
+    """
 
     users: int
     items: int
@@ -165,7 +186,10 @@ class Worth:
 
 
 def estimate_joining_value(shard: Shard, cutoff: int, draws: int = DRAWS, observe: Observe = lambda _: None) -> Worth:
-    """The learning curve of the silo's own fused start, from parts of its users. DataError without validation items."""
+    """Estimates what joining would bring, by the learning curve of parts of the silo.
+
+    Raises DataError without validation items.
+    """
     users, items = shard.train.shape
     judged = int((np.diff(shard.valid.indptr) > 0).sum())
     if judged == 0:

@@ -1,4 +1,4 @@
-"""The JSON messages of a comparison: what a run was worth to this silo. They stay in the silo."""
+"""JSON messages that compare a run with the local model; they stay in the silo."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FigureOut(Message):
 
 
 class GroupOut(Message):
-    """The same users' lists by popularity, by closed forms, by the silo alone and by the served model."""
+    """Figures of one group of users: popularity, baselines, local model, served model."""
 
     name: str = Field(description="which users, or which items", examples=["all users"])
     users: int = Field(ge=0, description="over whom the means are")
@@ -61,7 +61,10 @@ class GraphQualityOut(Message):
 
 
 class ComparisonOut(Message):
-    """What a run was worth to this silo, on test items; it stays here."""
+    """Comparison of a run with the local model on test items.
+
+    It stays in the silo.
+    """
 
     measure: str = Field(description="the name of the figures", examples=["NDCG@20"])
     users: int = Field(ge=0, description="who have test items")

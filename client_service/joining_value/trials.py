@@ -1,9 +1,9 @@
-"""A silo cut by users into smaller ones of its own, each held against those that they make together.
+"""Cuts a silo into smaller ones and measures how much they gain together.
 
-Two halves of a silo are two silos that sell the same items. What one of them gains by training on both is what joining
-was worth to it; the same with quarters and eighths says how that gain falls as silos grow. Texts of items take part, as
-they do in a run: those of a part alone, and those of all. What the smallest parts gain by the content sums of all of
-them, and by nothing else, is what silos without a common item would share.
+Two halves of a silo are two silos with the same items. What one half gains by training on both is the gain of joining
+for it; quarters and eighths tell how that gain falls as silos grow. Texts of items are used as in a run: those of a
+part for itself, and those of all parts together. What the smallest parts gain by the content sums of all parts alone
+is what silos without a common item would share.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ Observe = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Gain:
-    """What `times` small silos of `users` users gain together: figures of the same users and items, alone and so."""
+    """Gain of `times` small silos of `users` users that train together.
+
+    The figures alone and together are of the same users and items.
+    """
 
     users: int
     times: int
@@ -50,8 +53,11 @@ class Gain:
 
 @dataclass(frozen=True)
 class CutTrial:
-    """users: of the largest part; whole: what it gives its own users. text: what the smallest parts gain by their
-    content sums alone; None where nothing is known of the items."""
+    """Gains of one random cut of the silo.
+
+    users: of the largest part. whole: figures of its own users. text: gain of the smallest parts by content sums
+    alone; None without texts or attributes of items.
+    """
 
     users: int
     whole: Values
@@ -61,9 +67,9 @@ class CutTrial:
 
 @dataclass(frozen=True)
 class SubSilo:
-    """Some of the users, the items that these have, and the fused start of both; `lists` are of the part's own rows.
+    """Part of the users with their items, and lists by the fused start of both.
 
-    features: of these items; None where nothing is known of them.
+    `lists` are of the part's own rows. features: of these items; None without texts or attributes.
     """
 
     users: Rows
@@ -74,21 +80,21 @@ class SubSilo:
 
 
 def count_halvings(users: int) -> int:
-    """How often a silo of so many users is cut in two."""
+    """Computes how often a silo of this size is cut in half."""
     halved = math.log2(max(users, FEWEST_USERS) / FEWEST_USERS)
     return min(MOST_HALVINGS, math.floor(halved))
 
 
 def trainings(users: int) -> int:
-    """Of one draw."""
+    """Computes the number of trainings of one draw."""
     levels = count_halvings(min(users, MOST_USERS)) + 1
     return (1 << levels) - 1
 
 
 def measure_gains(shard: Shard, number: int, cutoff: int, observe: Observe) -> CutTrial:
-    """One draw of users, cut into halves, quarters and so on.
+    """Measures the gains of one random cut into halves, quarters and so on.
 
-    Half of the users are judged, the validation items of the others make the choices. The next draw swaps them.
+    Half of the users are judged; the validation items of the others make the choices. The next draw swaps them.
     """
     users = shard.train.shape[0]
     judged = (np.random.default_rng(number // 2).permutation(users) % 2 == 0) == (number % 2 == 0)
@@ -102,7 +108,10 @@ def measure_gains(shard: Shard, number: int, cutoff: int, observe: Observe) -> C
 
 
 def cut_nested(users: Rows, halved: int) -> Sequence[Sequence[Rows]]:
-    """The users in 2^halved parts, in half as many and so on to all of them. Two neighbours make one of the next."""
+    """Cuts the users into 2^halved parts, and pairs them up to the whole.
+
+    Two neighbouring parts make one part of the next level.
+    """
     cuts = [np.array_split(users, 2**halved)]
     for _ in range(halved):
         finer = cuts[-1]
@@ -113,7 +122,10 @@ def cut_nested(users: Rows, halved: int) -> Sequence[Sequence[Rows]]:
 def _train_level(
     shard: Shard, cut: Sequence[Rows], choosing: Mask, cutoff: int, observe: Observe
 ) -> tuple[SubSilo, ...]:
-    """Parts of one size. The first one's validation items choose for all of them, which saves most of the time."""
+    """Trains all parts of one size; the first part's validation items choose for all.
+
+    That saves most of the time.
+    """
     parts: list[SubSilo] = []
     chosen: LocalChoice | None = None
     for rows in map(np.sort, cut):
@@ -130,7 +142,10 @@ def _train_level(
 
 
 def _gain_by_text(shard: Shard, parts: Sequence[SubSilo], judged: Mask, cutoff: int) -> Gain | None:
-    """What the parts gain by the content sums of the others, each with lists of its own items by its own users."""
+    """Measures the gain of parts by the content sums of the other parts.
+
+    Each part ranks its own items for its own users.
+    """
     if len(parts) < 2 or any(part.features is None for part in parts):
         return None
     tables = [add_constant(part.features) for part in parts if part.features is not None]
@@ -150,7 +165,10 @@ def _gain_by_text(shard: Shard, parts: Sequence[SubSilo], judged: Mask, cutoff: 
 
 
 def _part_shard(shard: Shard, rows: Rows, choosing: Mask) -> Shard:
-    """The shard of these users and the items that they have, with the validation items of those who choose alone."""
+    """Builds the shard of these users and their items.
+
+    It has the validation items of the choosing users alone.
+    """
     train = shard.train[rows]
     items = np.flatnonzero(np.bincount(train.indices, minlength=train.shape[1]))
     keep = sparse.diags_array(choosing[rows].astype(np.float64))
@@ -182,14 +200,14 @@ def _gain(shard: Shard, levels: Sequence[Sequence[SubSilo]], pair: tuple[int, in
 
 
 def _only(values: NDArray[np.float64]) -> Values:
-    """Of each column its one value that is not NaN, if there is one."""
+    """Returns each column's only value that is not NaN, or NaN."""
     judged = ~np.isnan(values)
     found: Values = np.where(judged.any(0), np.where(judged, values, 0.0).sum(0), np.nan)
     return found
 
 
 def _measure_users(shard: Shard, part: SubSilo, model: SubSilo, judged: Mask) -> Values:
-    """Of a part's judged users, on the part's items alone, by the lists of a part that holds it."""
+    """Measures a part's judged users on its items, by a larger part's lists."""
     values = np.full(shard.train.shape[0], np.nan)
     users = part.users[judged[part.users]]
     target = _select_items(shard.valid[users], part.items)
@@ -202,14 +220,17 @@ def _measure_users(shard: Shard, part: SubSilo, model: SubSilo, judged: Mask) ->
 
 
 def _select_items(pairs: sparse.csr_array, items: Rows) -> sparse.csr_array:
-    """The pairs with these items; the shape stays."""
+    """Keeps the pairs with these items; the shape stays."""
     kept = np.isin(pairs.indices, items)
     rows = np.repeat(np.arange(pairs.shape[0]), np.diff(pairs.indptr))[kept]
     return sparse.csr_array((pairs.data[kept], (rows, pairs.indices[kept])), shape=pairs.shape)
 
 
 def _lists(model: SubSilo, users: Rows, items: Rows) -> Rows:
-    """Lists (B, K) of the model for these users, out of these items that they do not have, in the silo's numbers."""
+    """Ranks these items for these users by a model, (B, K).
+
+    Items have the silo's numbers; those that a user has are left out.
+    """
     rows, hidden = np.searchsorted(model.users, users), np.flatnonzero(~np.isin(model.items, items))
     chunks = np.split(rows, np.arange(CHUNK, len(rows), CHUNK))
     found = np.concatenate([model.lists(chunk, _hide(model.shard.train[chunk], hidden), K) for chunk in chunks])
@@ -217,7 +238,7 @@ def _lists(model: SubSilo, users: Rows, items: Rows) -> Rows:
 
 
 def _hide(seen: sparse.csr_array, columns: Rows) -> sparse.csr_array:
-    """The same pairs and, in each row, these columns."""
+    """Adds these columns to each row, so that rankers leave them out."""
     count = seen.shape[0]
     ends = np.arange(count + 1) * len(columns)
     hidden = sparse.csr_array((np.ones(count * len(columns)), np.tile(columns, count), ends), shape=seen.shape)

@@ -40,7 +40,7 @@ USER, ITEM, CATALOGUE = "user", "item", "catalogue"
 
 
 def rows_path(folder: Path, shard: str) -> Path:
-    """Names the file with the rows of a shard, by its digest."""
+    """Returns the path of the file with a shard's rows, by the shard's digest."""
     return folder / PATTERN.replace("*", shard[:SHORT])
 
 
@@ -113,7 +113,10 @@ class ModelHead(MeasureValues, Message):
     text: str | None = Field(None, exclude_if=lambda text: text is None)
 
     def fits_text(self, text: str) -> bool:
-        """Checks if the model was made with texts of this digest; True in files of earlier versions."""
+        """Tells whether the model was made with texts of this digest.
+
+        True in files of earlier versions, which do not say it.
+        """
         return self.text in (None, text)
 
     @property
@@ -128,7 +131,7 @@ class ModelHead(MeasureValues, Message):
 
 
 def name_version(run: str, number: int, apart: int = 0) -> str:
-    """Names the version of the model of a run's round.
+    """Returns the version name of the model of a run's round.
 
     number: the round. apart: see `ModelHead.number`.
     """

@@ -46,7 +46,7 @@ def next_number(folder: Path) -> int:
 
 
 def find_run_number(folder: Path, run: str) -> int:
-    """Finds the number of the models of a run that begins or goes on.
+    """Returns the number of the models of a run that begins or continues.
 
     The number is 0, which means none, until a number is given after the run has begun.
     """

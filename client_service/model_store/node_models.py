@@ -1,4 +1,4 @@
-"""Freezes a model of nodes: the closed form or the network, whichever the silo's own validation prefers."""
+"""Freezes a model of nodes: closed form or network, as the silo's validation prefers."""
 
 from __future__ import annotations
 

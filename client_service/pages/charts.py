@@ -19,7 +19,7 @@ from shared.words import count_noun
 
 
 def curves(quality: QualityOut, task: Task[Any, Any]) -> tuple[Chart, ...]:
-    """Every measure on validation items, with the best round marked, and the loss."""
+    """Draws each measure on validation items, with the best round marked, and the loss."""
     return (*(_measure_chart(quality, task, name, label) for name, label in task.labels.items()), _loss_chart(quality))
 
 
@@ -59,7 +59,10 @@ def describe_homophily(quality: QualityOut) -> str:
 
 
 def _loss_chart(quality: QualityOut) -> Chart:
-    """The loss, with the end of the warm-up marked: from there on it is another loss."""
+    """Draws the training loss, with the end of the warm-up marked.
+
+    After the warm-up it is another loss, because margins are part of it.
+    """
     first = _first_margin(quality)
     said = "Mean over the batches of a round. Round 0 is before any training and has none."
     if first is not None:
@@ -73,7 +76,7 @@ def _loss_chart(quality: QualityOut) -> Chart:
 
 
 def _first_margin(quality: QualityOut) -> int | None:
-    """The first round whose loss has the margins, if a round before it was trained without them."""
+    """Returns the first round whose loss has margins after a round without them."""
     trained = [one for one in quality.rounds if one.loss is not None]
     pairs = pairwise(trained)
     return next((after.round for before, after in pairs if after.with_margins and not before.with_margins), None)
@@ -106,7 +109,10 @@ def _measure_text(quality: QualityOut, primary: str, label: MeasureLabel, line: 
 
 
 def spectra(spectrum: SpectrumOut) -> Chart:
-    """The silo's kernel beside the anchor's: what rho compares. Of the two only rho leaves."""
+    """Draws the silo's kernel beside the anchor's: rho compares both.
+
+    Of the two only rho leaves the silo.
+    """
     lines = (("This silo", spectrum.own), ("Anchor", spectrum.anchor))
     return Chart(
         key="spectrum",
@@ -146,9 +152,9 @@ TOO_COSTLY = {"ease": f"EASE is left out: beyond {EASE_SIDE:,} users and as many
 
 @dataclass(frozen=True)
 class RunsTable:
-    """The figures on test items of each run that has ended, oldest first, below what the silo has alone.
+    """Table of the test figures of all ended runs, oldest first, below the local model.
 
-    rows: who, the figures in the order of the titles, of how many users. None: nothing to hold beside one another yet.
+    rows: name, figures in the order of the titles, number of users.
     """
 
     titles: tuple[str, ...]
@@ -156,7 +162,7 @@ class RunsTable:
 
 
 def runs_table(quality: QualityOut, labels: Sequence[MeasureLabel], nouns: Nouns = USERS) -> RunsTable | None:
-    """This silo alone, every earlier run, and the run at hand once it has ended; None without an earlier run."""
+    """Builds the table of runs; None without an earlier run."""
     if not quality.earlier:
         return None
     known = [(one.run, one.test, one.test_users) for one in (*quality.earlier, *_ended_run(quality))]
@@ -180,7 +186,10 @@ def _ended_run(quality: QualityOut) -> tuple[EarlierRun, ...]:
 
 
 def comparison_chart(quality: QualityOut, nouns: Nouns = USERS) -> IntervalChart:
-    """What the run was worth to this silo, overall, by its users' activity and by how frequent items are."""
+    """Draws popularity, local model and served model, overall and by groups.
+
+    Groups are by the activity of users and by the frequency of items.
+    """
     found = quality.comparison
     groups = () if found is None else tuple(_interval_group(group, nouns) for group in found.groups)
     floors = () if found is None or not found.groups else tuple(FLOORS[name] for name in found.groups[0].floors)
@@ -200,7 +209,7 @@ def comparison_chart(quality: QualityOut, nouns: Nouns = USERS) -> IntervalChart
 
 
 def worth_notices(found: ComparisonOut, nouns: Nouns = USERS) -> tuple[str, ...]:
-    """What nobody may overlook in these figures, in plain words."""
+    """Returns warnings about figures that are unreliable or bad."""
     few = f"Only {count_noun(found.users, nouns.judged)} could be judged: these figures are mostly chance."
     gain = found.validation_gain
     worse = ""

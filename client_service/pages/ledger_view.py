@@ -1,4 +1,4 @@
-"""The ledger on the silo's page: running totals, latest calls, and each update field by field."""
+"""Ledger on the silo's page: running totals, latest calls, fields of each update."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SentUpdate:
 
 
 def describe_update(one: Attempt, declaration: Declaration) -> SentUpdate:
-    """An update as the page shows it."""
+    """Describes a sent update for the page."""
     agrees = as_declared(one, declaration)
     return SentUpdate(
         key=f"update-{one.sequence}",
@@ -61,7 +61,10 @@ def describe_update(one: Attempt, declaration: Declaration) -> SentUpdate:
 
 
 def as_declared(one: Attempt, declaration: Declaration) -> bool:
-    """Did it hold the declared tensors and at most the declared scalars; or, where it was no update, nothing at all?"""
+    """Tells whether a call sent nothing beyond the declaration.
+
+    An update holds the declared tensors and at most the declared scalars; every other call holds neither.
+    """
     if one.call != "update":
         return not one.tensors and not one.scalars
     part = declaration.with_tensors(one.tensor_names)
@@ -83,7 +86,7 @@ def _outcome(one: Attempt) -> Verdict:
 
 
 def _fields(one: Attempt) -> tuple[Field, ...]:
-    """The tensors, the scalars, and what is left of the body: the header that holds names, shapes and scalars."""
+    """Lists an update's tensors, its scalars, and the header that names them."""
     tensors = [_tensor(field) for field in one.tensors]
     scalars = [Field(name, "scalar", "one number", "in the header", None, str(v)) for name, v in one.scalars.items()]
     rest = one.bytes - sum(field.get("bytes", 0) for field in one.tensors)
@@ -106,7 +109,10 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class CallTally:
-    """All calls of one kind. `unanswered`: under way, or cut off: they may have arrived. `other`: not as declared."""
+    """Totals of all calls of one kind.
+
+    unanswered: under way or cut off; they may have arrived. other: not as declared.
+    """
 
     call: str
     count: int = 0
@@ -130,7 +136,10 @@ class CallTally:
 
 @dataclass(frozen=True)
 class Summary:
-    """What has been read: `read` of `written` entries. `broken`: the first line at which the chain does not hold."""
+    """State of reading the ledger: `read` of `written` entries.
+
+    broken: first line at which the hash chain does not hold.
+    """
 
     written: int
     read: int
@@ -141,14 +150,17 @@ class Summary:
 
 @dataclass(frozen=True)
 class Cursor:
-    """So many entries from the beginning, whose chain holds and ends in this hash."""
+    """Position in the ledger: number of entries whose chain holds, and the last hash."""
 
     count: int = 0
     last: str = GENESIS
 
 
 class Record:
-    """Follows one ledger. What was read before is checked again and again, so that a later change shows."""
+    """Reader of one ledger that follows its growth.
+
+    Entries that were read are checked again in turn, so that a later change is found.
+    """
 
     def __init__(self, ledger: Ledger, declaration: Declaration) -> None:
         self._ledger, self._declaration = ledger, declaration
@@ -157,7 +169,7 @@ class Record:
         self._begin()
 
     def look(self) -> Summary:
-        """Read on, check again, and tell what is known by now."""
+        """Reads new entries, checks some old ones again, and returns the summary."""
         with self._lock:
             written = len(self._ledger)
             if not self._check_again():
@@ -166,7 +178,7 @@ class Record:
             return self._summary(written)
 
     def entries(self, last: int, limit: int) -> Sequence[tuple[int, Entry]]:
-        """At most so many entries up to line `last`, newest first, each with its line."""
+        """Returns at most `limit` entries up to line `last`, newest first, with their lines."""
         first = max(0, last - limit)
         return list(enumerate(self._ledger.entries(first, last - first), start=first + 1))[::-1]
 
@@ -177,7 +189,10 @@ class Record:
         self._open: list[Entry] = []
 
     def _read_on(self, written: int) -> None:
-        """The next entries, as far as their chain holds; a line that breaks it is tried again at the next look."""
+        """Reads the next entries as far as their chain holds.
+
+        A line that breaks the chain is tried again at the next look.
+        """
         entries = list(self._ledger.entries(self._read.count, READ))
         _, broken = follow_chain(entries, self._read.last)
         whole = entries if broken is None else entries[: broken - 1]
@@ -190,7 +205,7 @@ class Record:
             self._broken = None  # somebody has mended it
 
     def _check_again(self) -> bool:
-        """Do the next of the entries that have been read before still hold?"""
+        """Tells whether the next of the entries that were read before still hold."""
         wanted = min(CHECKED, self._read.count - self._again.count)
         entries = list(self._ledger.entries(self._again.count, wanted))
         count, broken = follow_chain(entries, self._again.last)
@@ -202,7 +217,7 @@ class Record:
         return True
 
     def _take(self, entries: Sequence[Entry]) -> None:
-        """Count the calls whose outcome is there, and hold the others back until it comes."""
+        """Counts the calls with an outcome; holds the others back until it comes."""
         held = [*self._open, *entries]
         ended = {entry.get("of") for entry in held if entry.get("kind") == "outcome"}
         waiting = [entry for entry in held if entry.get("kind") == "intent" and entry.get("sequence") not in ended]
@@ -251,7 +266,10 @@ class JournalRow:
 
 @dataclass(frozen=True)
 class Journal:
-    """One page of the ledger, newest first; `older` and `newer` are where to go on, where there is more."""
+    """One page of the ledger, newest entry first.
+
+    older, newer: links; None at the ends.
+    """
 
     rows: tuple[JournalRow, ...]
     written: int
@@ -260,7 +278,10 @@ class Journal:
 
 
 def journal(entries: Sequence[tuple[int, Mapping[str, Any]]], last: int, summary: Summary) -> Journal:
-    """`entries`: newest first, each with its line; the page ends at line `last`."""
+    """Builds a page of the ledger that ends at line `last`.
+
+    entries: newest first, each with its line.
+    """
     first = min((line for line, _ in entries), default=1)
     return Journal(
         rows=tuple(_row(line, entry, summary.broken) for line, entry in entries),
@@ -285,7 +306,7 @@ def _row(line: int, entry: Mapping[str, Any], broken: int | None) -> JournalRow:
 
 
 def _describe_entry(entry: Mapping[str, Any]) -> str:
-    """An intent's call and place, the calls that a line counts, an outcome's intent, or what is left of a line."""
+    """Describes an entry by its call and round, or by what it answers."""
     if "damaged" in entry:
         return _text(entry["damaged"])
     if "n" in entry:
@@ -301,5 +322,5 @@ def _text(value: object) -> str:
 
 
 def _byte_count(value: object) -> int | None:
-    """A number of bytes; None where there is none to speak of."""
+    """Returns a positive number of bytes; None for any other value."""
     return value if type(value) is int and value > 0 else None

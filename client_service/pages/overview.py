@@ -1,4 +1,4 @@
-"""Status, quality and the record's summary -> the head of the page: where the silo stands, in words and figures."""
+"""Overview at the top of the page: state, gain of joining, main figures."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ Labels = Mapping[str, MeasureLabel]
 
 @dataclass(frozen=True)
 class SiloOverview:
-    """`done` of `rounds` rounds; no bar where there is no run. worth: what the last run has brought the silo, or what
-    it does without; none before the first."""
+    """Overview of a silo.
+
+    `done` of `rounds` rounds; no bar without a run. worth: gain of the last run, and what the silo's policy forgoes.
+    """
 
     verdict: Verdict
     worth: tuple[str, ...]
@@ -61,7 +63,7 @@ def standing(
     strict: bool = False,
     declared: Collection[Part] = (),
 ) -> SiloOverview:
-    """What a reader of the page wants to know first. declared: parts of the federation's sums."""
+    """Builds the overview of the page. declared: parts of the federation's sums."""
     done = max((entry.round for entry in quality.rounds), default=0) if quality.run == status.run else 0
     return SiloOverview(
         verdict=_verdict(status, done),
@@ -89,7 +91,7 @@ STRICT = (
 
 
 def _worth_lines(quality: QualityOut, labels: Labels, nouns: Nouns) -> tuple[str, ...]:
-    """What the last run has brought this silo, in one line; none before one has ended."""
+    """Describes the gain of the last run in one line; empty before one has ended."""
     compared = quality.comparison
     if compared is None or not compared.groups:
         return ()
@@ -103,7 +105,10 @@ def _worth_lines(quality: QualityOut, labels: Labels, nouns: Nouns) -> tuple[str
 
 
 def sizes(quality: QualityOut, nouns: Nouns = USERS, *, counts_given: bool) -> str:
-    """How large the shard is, and whether the silo's policy lets that leave; `/metrics` does not have it."""
+    """Describes the size of the shard, and whether the silo's policy lets it leave.
+
+    `/metrics` does not have it.
+    """
     if quality.run is None:
         return "Figures appear with the first run."
     counts = ((quality.users, nouns.owner), (quality.items, nouns.thing), (quality.edges, nouns.event))
@@ -136,7 +141,7 @@ def _bytes_sent(summary: Summary) -> Fact:
 
 
 def _budget_facts(privacy: PrivacyOut | None) -> tuple[Fact, ...]:
-    """Epsilon so far of the budget, where there is differential privacy."""
+    """Describes how much of the privacy budget is spent; empty without differential privacy."""
     if privacy is None:
         return ()
     at = f", delta {privacy.delta:g}" if privacy.delta is not None else ""
@@ -145,7 +150,7 @@ def _budget_facts(privacy: PrivacyOut | None) -> tuple[Fact, ...]:
 
 
 def _sum_facts(sums: Sequence[BasisOut], declared: Collection[Part]) -> tuple[Fact, ...]:
-    """Which sums over all silos this one keeps, and which it has agreed to that were not opened."""
+    """Lists the kept sums over all silos, and agreed sums that were not opened."""
     kept = [Fact(_title(one.part, one.kind), f"of {one.run}", _describe_kept(one)) for one in sums]
     if sums and CONTENT in declared and all(one.part != CONTENT for one in sums):
         kept.append(Fact(_title(CONTENT, ""), "not opened", NOT_OPENED))
@@ -176,7 +181,7 @@ def _on_record(summary: Summary) -> Fact:
 
 
 def _quality_facts(quality: QualityOut, labels: Labels, nouns: Nouns) -> tuple[Fact, ...]:
-    """The figures of the best round on validation items, or at the end those on test items."""
+    """Lists the figures on test items, or before the end those on validation items."""
     before = ", before the model was fitted on all data" if quality.refitted else ""
     if quality.test is not None:
         test = quality.test if quality.test_users else {}

@@ -1,4 +1,4 @@
-"""The record's summary and the declaration -> the privacy report: what left round by round, and what came in."""
+"""Privacy report of the page: updates that left the silo, and answers that came."""
 
 from __future__ import annotations
 
@@ -64,12 +64,15 @@ class UpdatesReport:
 
     @property
     def alarms(self) -> tuple[Verdict, ...]:
-        """What nobody may overlook."""
+        """Findings that need the operator's attention."""
         return tuple(one for one in self.verdicts if one.kind == "bad")
 
 
 def report(summary: Summary, declaration: Declaration, *, counts: bool) -> UpdatesReport:
-    """`counts`: does the silo's policy let the numbers of users, items and edges leave?"""
+    """Builds the report.
+
+    counts: whether the policy lets the numbers of users, items and edges leave.
+    """
     newest = summary.latest[::-1]
     updates = [describe_update(one, declaration) for one in newest if one.call == "update"][: SHOWN + EARLIER]
     received = [_received_update(one) for one in newest if one.call in BRINGING and one.answer_bytes][:SHOWN]

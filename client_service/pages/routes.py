@@ -1,4 +1,4 @@
-"""HTTP -> the silo's page, for the silo's operator. It is read-only."""
+"""Route of the silo's page for its operator; the page is read-only."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ router = APIRouter(include_in_schema=False, route_class=OperatorPageRoute)
 
 
 def install(app: FastAPI, service: ClientService) -> None:
-    """Serve the page of this silo at /, and the files that it loads to whoever asks: they hold nothing."""
+    """Serves the page at /, and its public static files."""
     app.state.page = Page(service)
     app.include_router(router)
     app.include_router(statics)
 
 
 class Page:
-    """What the page reads: the service, and the record of all that crossed."""
+    """Page of a silo: its service, and the reader of its ledger."""
 
     def __init__(self, service: ClientService) -> None:
         self.service = service
@@ -99,7 +99,7 @@ def show(
 
 
 def is_strict(settings: ClientSettings) -> bool:
-    """Does the silo keep statistics of its items to itself, where its task could sum them?"""
+    """Tells whether the silo refuses sums of item statistics that its task could use."""
     return settings.policy.common_basis == "no" and settings.task == "items"
 
 

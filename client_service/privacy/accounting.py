@@ -1,4 +1,7 @@
-"""Epsilon of a silo's releases: charges on file, each durable before its release, and their sum."""
+"""Privacy account of a silo: charges of its releases on disk, and their epsilon.
+
+Each charge is durable before its release leaves.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from shared.message import Message
 
 
 class PrivacyOut(Message):
-    """What the releases of this shard have spent, over all runs, of what the silo allows."""
+    """Epsilon spent by the releases of this shard over all runs, and the silo's budget."""
 
     mechanism: Literal["gaussian", "laplace"] = Field(description="the noise")
     epsilon: float = Field(ge=0, description="spent so far")
@@ -38,12 +41,12 @@ class Charge(NamedTuple):
 
 
 def epsilon(charges: Iterable[Charge], delta: float | None) -> float:
-    """What so many releases of one shard, each chosen in sight of those before, spend together at delta.
+    """Computes the epsilon that releases of one shard spend together at delta.
 
-    Gaussian: releases of multipliers z_i are together as one of multiplier 1 / sqrt(sum 1 / z_i^2), because a sum of
-    independent Gaussian privacy losses is one again (Dong, Roth, Su 2022, arXiv 1905.02383); its epsilon is exact
-    (Balle, Wang 2018, arXiv 1805.06530). Laplace: the sum of 1 / z_i, whatever delta. Both: the sum of the two.
-    Infinite for Gaussian releases without a delta.
+    Each release may be chosen in sight of those before. Gaussian: releases of multipliers z_i are together as one of
+    multiplier 1 / sqrt(sum 1 / z_i^2), because a sum of independent Gaussian privacy losses is one again (Dong, Roth,
+    Su 2022, arXiv 1905.02383); its epsilon is exact (Balle, Wang 2018, arXiv 1805.06530). Laplace: the sum of 1 /
+    z_i, for any delta. Both: the sum of the two. Infinite for Gaussian releases without a delta.
     """
     known = list(charges)
     pure = math.fsum(1.0 / z for mechanism, z in known if mechanism == "laplace")
@@ -58,7 +61,10 @@ def _gaussian(multiplier: float, delta: float) -> float:
 
 
 def planned_epsilon(settings: PrivacySettings, scalars: Iterable[str], rounds: int, *, anchors: int = 1) -> float:
-    """Epsilon of a whole run: in each round the tensors and the scalars, and a steady scalar once for each anchor."""
+    """Computes the epsilon of a whole run.
+
+    Tensors and scalars are released in each round, a steady scalar once for each anchor.
+    """
     times = {TENSORS: rounds} | {name: anchors if SCALARS[name].steady else rounds for name in set(scalars)}
     charges = [Charge(*settings.noise(part)) for part, count in times.items() for _ in range(count)]
     return epsilon(charges, settings.delta)
@@ -74,7 +80,7 @@ OTHERS = 0o077  # permissions of everybody but the owner
 
 @dataclass
 class AccountState:
-    """The charges so far, how often each occasion was charged, and the scalars that are drawn once and kept."""
+    """Charges so far, occasions that were charged, and scalars drawn once and kept."""
 
     charges: Counter[Charge] = field(default_factory=Counter)
     occasions: Counter[str] = field(default_factory=Counter)
@@ -82,13 +88,16 @@ class AccountState:
 
 
 class Account:
-    """The account of a silo, over all runs, restarts and changes of its shard, which entries name.
+    """Account of a silo over all runs, restarts and changes of its shard.
 
-    The file is a ledger with a head, so that an older copy of it alone is not believed.
+    Entries name the shard. The file is a ledger with a signed head, so that an older copy of the file is refused.
     """
 
     def __init__(self, heads: LedgerHeads, shard: str, account: str = ACCOUNT, secret_file: str = SECRET) -> None:
-        """DataError for a file that is damaged, shorter than its head, or gone while the silo's secret is there."""
+        """Opens the account.
+
+        Raises DataError for a file that is damaged, shorter than its head, or missing beside the silo's secret.
+        """
         path, secret = heads.state_directory / account, heads.state_directory / secret_file
         if secret.exists() and not path.exists():
             raise DataError(f"{path}: expected the account beside {secret.name}, got none: what was spent is unknown")
@@ -101,19 +110,25 @@ class Account:
 
     @property
     def end(self) -> dict[str, Any]:
-        """How many entries the file has, and the hash of the last, for whoever has to find them there again."""
+        """Returns the number of entries and the hash of the last one.
+
+        With both, a later check can tell whether the entry is still there.
+        """
         return {"entries": len(self._ledger), "hash": self._ledger.last_hash}
 
     def epsilon(self, delta: float | None, more: Iterable[Charge] = ()) -> float:
-        """Spent so far, with `more` spent too."""
+        """Computes the epsilon spent so far, with further charges."""
         return epsilon([*self.spent.charges.elements(), *more], delta)
 
     def take_up(self, shard: str) -> None:
-        """Later entries name another shard, by its digest."""
+        """Switches to another shard, which later entries name by its digest."""
         self._shard = shard
 
     def charge(self, occasion: str, charges: Mapping[str, Charge], kept: Mapping[str, float], **place: Any) -> None:
-        """Durable when this returns. `kept`: scalars drawn once, by what they belong to; `place`: for readers alone."""
+        """Appends a charge; it is durable when this returns.
+
+        `kept`: scalars drawn once, by what they follow from. `place`: further fields for readers of the file.
+        """
         parts = {name: [one.mechanism, one.noise_multiplier] for name, one in charges.items()}
         entry = {"shard": self._shard, "occasion": occasion, "charges": parts, "kept": dict(kept)}
         self._ledger.append("charge", durable_head=True, **entry, **place)
@@ -126,9 +141,9 @@ class Account:
 
 
 def silo_secret(heads: LedgerHeads, name: str = SECRET) -> bytes:
-    """32 random bytes that never leave, made where there never were any.
+    """Reads the silo's secret of 32 random bytes, or makes it at the first start.
 
-    DataError where they are gone, or others than they were. SettingsError for a file that others may read.
+    It never leaves. Raises DataError where it is gone or has changed, SettingsError where others may read the file.
     """
     path = heads.state_directory / name
     if not path.exists() and heads.knows_digest(name):
@@ -145,7 +160,10 @@ def silo_secret(heads: LedgerHeads, name: str = SECRET) -> bytes:
 
 
 def find_shortfall(ledger: Path, account: Path, told: str = TOLD) -> str | None:
-    """What the account lacks of the last release that the ledger tells of, under the name `told`, if it does."""
+    """Describes which charge the account lacks for the last release in the ledger.
+
+    None if it lacks nothing. told: the ledger's field of a release.
+    """
     name = f'"{told}":'.encode()
     last = [parse_entry(line) for line in deque((line for line in read_lines(ledger) if name in line), maxlen=1)]
     if not last or told not in last[0]:
@@ -163,7 +181,7 @@ def find_shortfall(ledger: Path, account: Path, told: str = TOLD) -> str | None:
 
 
 def _spent_epsilons(charges: Iterable[Entry], delta: float | None) -> Iterator[float]:
-    """Epsilon of each shard in the file."""
+    """Computes the epsilon of each shard in the file."""
     by_shard: defaultdict[str, list[Charge]] = defaultdict(list)
     for entry in charges:
         by_shard[str(entry.get("shard"))] += [Charge(*one) for one in entry.get("charges", {}).values()]

@@ -1,8 +1,8 @@
-"""A silo's part of a noised sum of the common basis: its noise, its account, and what may leave of it.
+"""Noise and privacy account of a silo's part in noised sums of the common basis.
 
-The unit is one user, who is there or is not, with all of its interactions in one silo: the noise is of the sum, and no
-silo adds enough of it to hide anything alone. So this account is another one than that of updates, whose unit is a
-whole shard. It is kept over all shards of the silo, because a changed shard mostly has the users that it had.
+The unit is one user, who is present or absent with all interactions in one silo. The noise hides a user in the sum;
+no silo adds enough of it to hide a user in its part. So this account is separate from that of updates, whose unit is
+a whole shard. It covers all shards of the silo, because a changed shard mostly has the same users.
 """
 
 from __future__ import annotations
@@ -31,23 +31,31 @@ EVERY_SHARD = ""
 
 
 def noise_deviation(epsilon: float, delta: float) -> float:
-    """Of Gaussian noise that hides a change of norm 1 up to (epsilon, delta), and no larger than needed: Balle and Wang
-    2018, arXiv 1805.06530."""
+    """Computes the least deviation of Gaussian noise for (epsilon, delta) at sensitivity 1.
+
+    Balle, Wang 2018, arXiv 1805.06530.
+    """
     from dp_accounting import get_sigma_gaussian  # it takes a second to load, and most silos do not ask for it
 
     return float(get_sigma_gaussian(epsilon, delta))
 
 
 def find_basis_shortfall(state_directory: Path) -> str | None:
-    """What the account of noised sums lacks of the last noised part that the ledger tells of, if it does."""
+    """Describes which charge the account lacks for the last noised part.
+
+    None if it lacks nothing.
+    """
     return find_shortfall(state_directory / LEDGER, state_directory / ACCOUNT, TOLD)
 
 
 class BasisGuard:
-    """Lets only a silo's noised part of a sum through, as often as its policy's budget allows."""
+    """Releases a silo's noised parts of sums within its policy's budget."""
 
     def __init__(self, heads: LedgerHeads, budget: float, delta: float) -> None:
-        """DataError for a damaged account or secret, and for an account that lacks a part that has left."""
+        """Opens account and secret.
+
+        Raises DataError for a damaged account or secret, and for an account that lacks a part that has left.
+        """
         if shortfall := find_basis_shortfall(heads.state_directory):
             raise DataError(shortfall)
         (heads.state_directory / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -56,7 +64,10 @@ class BasisGuard:
         self._leaving = False
 
     def release(self, update: Parameters, terms: RoundTerms, method: MethodSettings) -> Parameters:
-        """What may leave in this round; asked again, the same, and charged once. PrivacyError beyond the budget."""
+        """Adds this silo's noise to its part of a sum, and charges the release once.
+
+        The same round gives the same noise again. Raises PrivacyError beyond the budget.
+        """
         basis, plan = method.basis, find_sum(method).noise
         assert basis.epsilon is not None and plan is not None
         deviation = noise_deviation(basis.epsilon, basis.delta)
@@ -69,7 +80,10 @@ class BasisGuard:
         return _with_noise(update, plan, deviation / math.sqrt(parts), Noise(self._secret, occasion))
 
     def permit(self) -> dict[str, Any]:
-        """What the ledger says beside a masked part that is about to leave. PrivacyError where there is no release."""
+        """Returns the ledger's note on a masked part that is about to leave.
+
+        Raises PrivacyError without a release.
+        """
         if not self._leaving:
             raise PrivacyError("expected this silo's part of the sum with its noise, got one without a release")
         spent = self._account.epsilon(self._delta)
@@ -85,7 +99,7 @@ class BasisGuard:
 
 
 def _with_noise(update: Parameters, plan: SumNoise, deviation: float, noise: Noise) -> Parameters:
-    """Normal noise of each entry's deviation, and the variance that goes with it."""
+    """Adds normal noise with each entry's deviation, and the variance that goes with it."""
     sums = np.array(update.arrays[plan.tensor], dtype=np.uint32)
     deviations = plan.deviations(sums.size, deviation)
     for begin, end in blocks(sums.size):

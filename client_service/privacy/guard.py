@@ -1,4 +1,4 @@
-"""Noises a silo's updates and charges them: one account, one secret, one kept release a round."""
+"""Clips, noises and charges a silo's updates: one account, one secret, one release a round."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ PURPOSE = "release"  # of the MAC
 
 
 class ReleaseHead(Message):
-    """All of a release that is no array, and the occasion that it was drawn for."""
+    """Metadata of a kept release: all but its arrays.
+
+    occasion: what it was drawn for.
+    """
 
     occasion: str
     scalars: dict[str, float]
@@ -41,12 +44,12 @@ class ReleaseHead(Message):
     mac: str = ""
 
     def content(self, arrays: Arrays) -> bytes:
-        """What is under the MAC: all of the file."""
+        """Returns the bytes under the MAC, which cover the whole file."""
         return f"{self.model_dump_json(exclude={'mac'})}\n{digest(arrays)}".encode()
 
 
 def save_release(folder: Path, heads: LedgerHeads, occasion: str, release: Release) -> None:
-    """Replace the kept release. It is durable when this returns."""
+    """Replaces the kept release; it is durable when this returns."""
     parameters = release.parameters
     head = ReleaseHead(occasion=occasion, scalars=dict(parameters.scalars), charges=dict(release.charges))
     arrays = {name: np.asarray(value, order="C") for name, value in parameters.arrays.items()}
@@ -55,7 +58,10 @@ def save_release(folder: Path, heads: LedgerHeads, occasion: str, release: Relea
 
 
 def load_release(folder: Path, heads: LedgerHeads, occasion: str) -> Release | None:
-    """The kept release, if it was drawn for this occasion; None for one that is damaged, or not of this silo."""
+    """Loads the kept release if it was drawn for this occasion.
+
+    None for one that is damaged, or not of this silo.
+    """
     try:
         with safe_open(folder / NAME, framework="numpy") as file:
             head = ReleaseHead.model_validate_json((file.metadata() or {})["head"])
@@ -75,9 +81,10 @@ def load_release(folder: Path, heads: LedgerHeads, occasion: str) -> Release | N
 
 @dataclass(frozen=True)
 class Occasion:
-    """A round, as far as the aggregator decides it: all that it may repeat or change is part of the name.
+    """Round that a release is drawn for, as far as the aggregator determines it.
 
-    anchor: K^R, where the strategy compares spectra. signal: see `MethodSettings.signal`.
+    All that the aggregator may repeat or change is part of its name. anchor: K^R, where the strategy compares
+    spectra. signal: see `MethodSettings.signal`.
     """
 
     run: str
@@ -94,7 +101,7 @@ class Occasion:
         return _file_name("round", shard, *place, *received, self._compared())
 
     def name_steady_scalar(self, scalar: str, shard: str) -> str:
-        """What a steady scalar follows from: the same in every round of every run with this anchor."""
+        """Returns the name of a steady scalar: the same in all rounds with this anchor."""
         return _file_name(scalar, shard, self._compared(), self.method.cutoff)
 
     def _compared(self) -> str:
@@ -105,9 +112,12 @@ class Guard:
     """Lets of each update only its release through. `standing` may be read at any time."""
 
     def __init__(self, settings: PrivacySettings, heads: LedgerHeads, shard: str, declaration: Declaration) -> None:
-        """heads: of the silo's state directory. shard: its digest. declaration: the silo's own.
+        """Opens account and secret.
 
-        DataError for a damaged account or secret, SettingsError where these settings cannot tell what was spent.
+        heads: of the silo's state directory. shard: its digest. declaration: the silo's own.
+
+        Raises DataError for a damaged account or secret, SettingsError where these settings cannot tell what was
+        spent.
         """
         self._folder, self._heads = heads.state_directory / FOLDER, heads
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -121,14 +131,14 @@ class Guard:
         self.standing = self._stand()
 
     def take_up(self, shard: str) -> None:
-        """Releases are from now on of another shard, by its digest, and charged to the same account."""
+        """Switches to another shard, by its digest; the account stays."""
         self._shard = shard
         self._account.take_up(shard)
 
     def release(self, update: Parameters, occasion: Occasion) -> Parameters | None:
-        """What may leave in this round; None, and nothing may, where the budget does not allow it.
+        """Draws the release of a round; None where the budget does not allow it.
 
-        It is on the disk first, then charged, then given out: after a crash in between it is the same, charged once.
+        It is on disk first, then charged, then returned: after a crash it is the same release, charged once.
         """
         name = occasion.name(self._shard)
         release = load_release(self._folder, self._heads, name)
@@ -140,9 +150,10 @@ class Guard:
         return release.parameters
 
     def permit(self, body_digest: str | None) -> dict[str, Any]:
-        """What the ledger says beside an update that is about to leave. PrivacyError for one that is no release.
+        """Returns the ledger's note on an update that is about to leave.
 
-        None: it is masked, so that nobody can look into it; at least there must have been a release.
+        Raises PrivacyError for an update that is no release. body_digest: None for a masked update, whose content
+        cannot be compared; then a release must at least exist.
         """
         if body_digest != self._leaving if body_digest else not self._leaving:
             raise PrivacyError("expected the release of this round's update, clipped and noised, got another body")
@@ -160,7 +171,7 @@ class Guard:
         return Release(Parameters(drawn.parameters.arrays, scalars), drawn.charges)
 
     def _charge(self, release: Release, occasion: Occasion, name: str) -> bool:
-        """Put it on the account, if the budget allows it."""
+        """Charges a release, and returns whether the budget allows it."""
         charges, steady = release.charges, self._steady(occasion)
         after = self._account.epsilon(self._settings.delta, charges.values())
         self._refused = after > self.standing.budget
@@ -172,14 +183,17 @@ class Guard:
         return not self._refused
 
     def _steady(self, occasion: Occasion) -> dict[str, str]:
-        """The scalars that an anchor and the shard determine, and the name of what each follows from."""
+        """Maps each steady scalar to the name of what it follows from: shard and anchor."""
         if occasion.anchor is None:
             return {}
         scalars = build_strategy(self._declaration.strategy, occasion.method).scalars
         return {n: occasion.name_steady_scalar(n, self._shard) for n, scalar in scalars.items() if scalar.steady}
 
     def _stand(self) -> PrivacyOut:
-        """As it is now. The budget is spent where not even a round fits into it whose steady scalars are known."""
+        """Computes what is spent.
+
+        The budget is exhausted when it has no room for a further round whose steady scalars are known.
+        """
         settings, account = self._settings, self._account
         assert settings.mechanism != "off" and settings.budget is not None
         parts = [TENSORS, *(name for name in self._declaration.scalars if not SCALARS[name].steady)]
@@ -194,7 +208,7 @@ class Guard:
 
 
 def notices(standing: PrivacyOut | None) -> tuple[str, ...]:
-    """What whoever looks at the silo must know of its budget."""
+    """Returns a warning when the privacy budget is spent."""
     if standing is None or not standing.exhausted:
         return ()
     return (

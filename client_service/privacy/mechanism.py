@@ -1,4 +1,7 @@
-"""Clips and noises an update: Gaussian or Laplace noise on a grid from the silo's secret."""
+"""Clips and noises an update by Gaussian or Laplace noise on a grid.
+
+The noise is drawn from the silo's secret.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,18 @@ Words = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Noise:
-    """Draws of one occasion. `secret`: 32 bytes; `occasion`: what is public about it, as one text."""
+    """Noise source of one occasion.
+
+    `secret`: 32 bytes. `occasion`: the public data of the occasion, as one text.
+    """
 
     secret: bytes
     occasion: str
 
     def draws(self, purpose: str, content: Float64, mechanism: Mechanism) -> Float64:
-        """As many draws of deviation 1 (gaussian) or scale 1 (laplace) as `content` has values.
+        """Draws noise of deviation 1 (gaussian) or scale 1 (laplace) for each value.
 
-        `content` is what they are to hide: with other content they are others, so that no two sums share their noise.
+        The noise depends on `content`, which it hides: other content has other noise, so that no two sums share it.
         """
         words = add_masks(
             np.zeros(2 * content.size, dtype=np.uint64), [MaskStream(self._key(purpose, content), 1)], piece=0
@@ -50,12 +56,18 @@ class Noise:
 
 
 def grid(scale: float) -> float:
-    """The step: a power of two, so that multiplying by it and dividing by it are exact."""
+    """Computes the step of the grid, a power of two.
+
+    So multiplying and dividing by it are exact.
+    """
     return math.ldexp(1.0, math.frexp(scale)[1] - 1 - STEP_BITS)
 
 
 def draw_noise(words: Words, mechanism: Mechanism) -> Float64:
-    """Uniform words (2, n) -> n draws of deviation 1 (gaussian) or scale 1 (laplace)."""
+    """Converts uniform words (2, n) to n draws of noise.
+
+    Deviation 1 (gaussian) or scale 1 (laplace).
+    """
     leading, rest = words
     zeros = MANTISSA - np.frexp((leading >> np.uint64(64 - MANTISSA)).astype(np.float64))[1]
     mantissa = 0.5 + np.ldexp((rest >> np.uint64(64 - MANTISSA)).astype(np.float64) + 0.5, -MANTISSA - 1)
@@ -68,9 +80,9 @@ def draw_noise(words: Words, mechanism: Mechanism) -> Float64:
 def add_noise(
     content: Float64, radius: float, multiplier: float, purpose: str, mechanism: Mechanism, noise: Noise
 ) -> Float64:
-    """`content`, of norm `radius` at most, plus noise of scale multiplier * 2 radius, in whole steps of the grid.
+    """Adds noise of scale multiplier * 2 radius to content of norm at most `radius`.
 
-    Values are cut off toward zero, so that their norm does not grow.
+    The result is in whole steps of the grid. Values are truncated toward zero, so that their norm does not grow.
     """
     scale = multiplier * 2.0 * radius
     step = grid(scale)
@@ -83,7 +95,7 @@ SHORTER = 1.0 - 2.0**-40  # what is clipped ends below its norm, however its sum
 
 @dataclass(frozen=True)
 class Release:
-    """What may leave, and the charge of each part that was drawn for it, by the part's name."""
+    """Noised update that may leave, and the charge of each newly drawn part, by name."""
 
     parameters: Parameters
     charges: Mapping[str, Charge] = field(default_factory=dict)
@@ -97,10 +109,12 @@ def privatise(
     noise: Noise,
     kept: Mapping[str, float] | None = None,
 ) -> Release:
-    """received + clip(update - received) + noise for all tensors together; each declared scalar, clipped and noised.
+    """Clips and noises the change of all tensors together, and each declared scalar.
 
-    declared: the scalars that always leave; one that the update lacks counts as the least of its range, because that it
-    is missing would tell something too. kept: scalars that were drawn before: they leave as they are, and cost nothing.
+    Tensors: received + clip(update - received) + noise.
+
+    declared: scalars that always leave; one that the update lacks counts as the least of its range, because its
+    absence would tell something. kept: scalars that were drawn before; they leave unchanged, and cost nothing.
     """
     known = kept or {}
     arrays, charge = released_tensors(received, update.arrays, settings, noise)
@@ -112,7 +126,7 @@ def privatise(
 def released_tensors(
     received: Arrays, arrays: Arrays, settings: PrivacySettings, noise: Noise
 ) -> tuple[dict[str, Float32], Charge]:
-    """All tensors as one vector, in the order of their names."""
+    """Clips and noises all tensors as one vector, in the order of their names."""
     names = sorted(arrays)
     if missing := [name for name in names if name not in received]:
         raise PrivacyError(f"expected to have received every tensor that is sent, got none of {missing}")
@@ -129,9 +143,9 @@ def released_tensors(
 
 
 def clip_change(change: Float64, norm: float, mechanism: Mechanism) -> Float64:
-    """`change` times min(1, C / its norm): L2 for Gaussian noise, L1 for Laplace.
+    """Scales `change` by min(1, C / norm): L2 norm for Gaussian noise, L1 for Laplace.
 
-    One that is not finite counts as none: this must be bounded for every shard.
+    A change that is not finite counts as zero: the result must be bounded for every shard.
     """
     own = float(np.linalg.norm(change) if mechanism == "gaussian" else np.abs(change).sum())
     if not np.isfinite(own):
@@ -140,7 +154,10 @@ def clip_change(change: Float64, norm: float, mechanism: Mechanism) -> Float64:
 
 
 def _scalar(name: str, update: Parameters, settings: PrivacySettings, noise: Noise) -> float:
-    """Clipped into its range, noised, and put back into the range: that last step looks at the sum alone."""
+    """Clips a scalar into its range, adds noise, and clips the result.
+
+    The last step sees the noised value alone.
+    """
     least, most = settings.limits(name)
     centre, radius = settings.ball(name)
     mechanism, multiplier = settings.noise(name)

@@ -1,4 +1,4 @@
-"""What the silo has chosen: how updates are clipped and noised before they leave, and how much may be spent."""
+"""Privacy settings of a silo: clipping, noise, and the budget that may be spent."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PrivacySettings(Message):
     @model_validator(mode="before")
     @classmethod
     def _collect_ranges(cls, values: Any) -> Any:
-        """<scalar>_range, as a variable of the environment or a line of a file says it, among `scalar_ranges`."""
+        """Collects settings named <scalar>_range, from environment or file, in `scalar_ranges`."""
         given = {f"{name}_range": name for name in SCALARS}
         if not isinstance(values, dict) or not given.keys() & values.keys():
             return values
@@ -85,9 +85,10 @@ class PrivacySettings(Message):
         return self.mechanism != "off"
 
     def noise(self, part: str) -> tuple[Mechanism, float]:
-        """The mechanism and the noise's scale over the sensitivity of one part: TENSORS, or a scalar's name.
+        """Returns the mechanism and noise multiplier of a part: TENSORS, or a scalar's name.
 
-        Laplace noise of scale b hides a change of b epsilon, so that its multiplier is 1 / epsilon.
+        The multiplier is the noise's scale over the part's sensitivity. Laplace noise of scale b hides a change of b
+        epsilon, so its multiplier is 1 / epsilon.
         """
         if self.mechanism == "laplace":
             assert self.round_epsilon is not None
@@ -99,13 +100,19 @@ class PrivacySettings(Message):
         return "gaussian", self.noise_multiplier if part == TENSORS else scalar
 
     def mean_noise(self) -> float:
-        """The mean length of the noise on one number of the tensors: no mean of |changes| is below it."""
+        """Computes the mean absolute noise on one number of the tensors.
+
+        No mean of |changes| is below it.
+        """
         kind, multiplier = self.noise(TENSORS)
         deviation = multiplier * 2 * self.ball(TENSORS)[1]
         return deviation * math.sqrt(2 / math.pi) if kind == "gaussian" else deviation
 
     def ball(self, part: str) -> tuple[float, float]:
-        """Centre and radius of what a part is clipped into: 0 and C of the tensors, a range's middle and half width."""
+        """Returns centre and radius of the ball that a part is clipped into.
+
+        Tensors: 0 and C. A scalar: the middle and half the width of its range.
+        """
         if part == TENSORS:
             assert self.clip_norm is not None
             return 0.0, self.clip_norm
@@ -113,7 +120,7 @@ class PrivacySettings(Message):
         return math.fsum((least, most)) / 2, (most - least) / 2
 
     def limits(self, scalar: str) -> tuple[float, float]:
-        """The range that a scalar is clipped into."""
+        """Returns the range that a scalar is clipped into."""
         released = SCALARS[scalar].released
         assert released is not None
         return self.scalar_ranges.get(scalar, (released.least, released.most))
@@ -127,7 +134,7 @@ def _read_range(value: Any) -> Any:
 
 
 def require_accountable(strategy: Strategy, method: MethodSettings, *, counts: bool) -> None:
-    """ValueError where something would leave that no noise hides."""
+    """Raises ValueError where something would leave that no noise hides."""
     name = strategy.name
     if counts:
         raise ValueError("privacy: expected policy.counts = false, because counts leave without noise, got true")

@@ -1,8 +1,8 @@
-"""A shard that has changed -> no file of the silo has what was computed from what it was, and is of no more use.
+"""Deletes files that were computed from earlier contents of a silo's shard.
 
-What was computed from the shard alone goes with each change. Where somebody was erased everything goes that is not
-known to be of the present shard: models of earlier shards, and what a kill has left in the middle of writing. What
-stays are figures (quality, kernels), sums over all silos, and records of what has left: no interaction and no parameter
+Files that follow from the shard alone are deleted with each change. After an erasure everything is deleted that is
+not known to be of the present shard: models of earlier shards, and partly written files of a killed process. Figures
+(quality, kernels), sums over all silos and records of what has left stay: they hold no interaction and no parameter
 of a user.
 """
 
@@ -26,8 +26,11 @@ SHORT = 16
 
 
 def delete_outdated_files(settings: ClientSettings, store: LogStore, shard: str, *, erased: bool) -> None:
-    """Remove what is left of earlier contents of the shard, of which the store knows. `shard`: the digest of the
-    present one, whose model is kept. To be called before lists by it are computed; done again, it does nothing."""
+    """Deletes files of earlier contents of the shard, which the store lists.
+
+    `shard`: digest of the present content, whose model is kept. Call it before lists of the present shard are
+    computed. A second call does nothing.
+    """
     stale = store.read_stale()
     if stale:
         delete_shard_files(settings, shard, stale, erased=erased)
@@ -35,9 +38,10 @@ def delete_outdated_files(settings: ClientSettings, store: LogStore, shard: str,
 
 
 def delete_shard_files(settings: ClientSettings, shard: str, stale: Iterable[str], *, erased: bool) -> None:
-    """Remove what was computed from the `stale` contents of the shard, all by their digests, unless it is `shard`.
+    """Deletes files computed from the `stale` contents of the shard.
 
-    erased: and everything else that follows from any other content than that of `shard`.
+    `stale`, `shard`: digests; files of `shard` stay. erased: delete also everything else that follows from any other
+    content.
     """
     models, gone = settings.models_directory, [one[:SHORT] for one in stale if one != shard]
     names = [f"{kind}-{one}*" for one in gone for kind in COMPUTED]
@@ -49,7 +53,10 @@ def delete_shard_files(settings: ClientSettings, shard: str, stale: Iterable[str
 
 
 def delete_other_models(models: Path, shard: str) -> None:
-    """Leave of a folder of models the served one of this shard, what is computed from that, and figures."""
+    """Deletes all models but the served one of this shard.
+
+    What is computed from the shard stays, and figures.
+    """
     head = load_head(models)
     kept = FIGURES | (list_model_files(head) if head is not None and head.shard == shard else frozenset())
     computed = tuple(f"{kind}-{shard[:SHORT]}" for kind in COMPUTED)

@@ -34,7 +34,10 @@ SEED = 0
 
 @dataclass(frozen=True)
 class RenewedModel:
-    """A model at rest, and what it belongs to; not kept yet. worth: the measure by which validation chooses."""
+    """Frozen model that is not kept yet, with its head.
+
+    worth: the measure by which validation chooses.
+    """
 
     served: FrozenModel
     head: ModelHead
@@ -52,11 +55,12 @@ class ModelRenewal:
     interrupt: Interrupt
 
     def renew(self, *, erased: bool) -> RenewedModel | None:
-        """What is to answer in the place of the served model. Slow. None where no model is kept, where the kept one is
-        of this shard and of what is known of its items, or where nothing of it could be served.
+        """Computes the model that replaces the served one. Slow.
 
-        erased: somebody's interactions are gone from the shard, or may be: nothing is taken over that they have taught,
-        where it can be done without, and validation chooses whatever the shard's size.
+        None where no model is kept, where the kept one fits shard and item texts, or where none could be computed.
+
+        erased: interactions of a user are gone from the shard, or may be. Then nothing that was learnt from them is
+        carried over where that can be avoided, and validation chooses whatever the shard's size.
         """
         before = load_head(self.settings.models_directory)
         if before is None or self.is_current(before):
@@ -67,17 +71,23 @@ class ModelRenewal:
         return self._relate(candidates[0]) if candidates else None
 
     def is_current(self, head: ModelHead) -> bool:
-        """Checks if a kept model was made of the shard and of the texts of its items."""
+        """Tells whether a kept model was made of this shard and its item texts."""
         return head.shard == self.shard.digest and head.fits_text(self.task.text_digest(self.shard))
 
     def transfer(self, before: ModelHead, after: ModelHead) -> RenewedModel | None:
-        """A kept model of another shard on this one, with all that both have, as `after`; None where that cannot be."""
+        """Transfers a kept model of another shard to this one, by shared ids, as `after`.
+
+        None where that is not possible.
+        """
         training = self._rebuild(after)
         found = self._carry(before, training, after)
         return None if found is None else self._relate(self._judge(found))
 
     def keep(self, renewed: RenewedModel) -> FrozenModel:
-        """Make it the served one, also after a restart. `save_version` says what becomes of the others."""
+        """Saves the model as the served one, also after a restart.
+
+        `save_version` says which other versions stay.
+        """
         settings, rows = self.settings, self.task.rows(self.shard)
         refitted = None
         if settings.fit_everything:  # it was judged without held-out data, and answers with them
@@ -111,7 +121,10 @@ class ModelRenewal:
         return RenewedModel(self.task.freeze(head.version, training), head)
 
     def _carry(self, before: ModelHead, training: Training, head: ModelHead) -> RenewedModel | None:
-        """None where the kept model, or the ids of its shard's rows, cannot be read, or are of another kind."""
+        """Carries the kept parameters over to this shard.
+
+        None where the kept model, or the ids of its shard's rows, cannot be read, or are of another kind.
+        """
         folder = self.settings.models_directory
         try:
             tensors, rows = load_tensors(folder, before), load_rows(folder, before.shard)
@@ -129,7 +142,7 @@ class ModelRenewal:
         return training
 
     def _begin_anew(self, before: ModelHead) -> Training:
-        """As the first round of a run would find it."""
+        """Starts a model as the first round of a run would."""
         settings = self.settings
         basis = load_basis(basis_folder(settings), before.basis) if before.basis else None
         folder, cache = settings.models_directory, settings.cache_directory
@@ -139,17 +152,17 @@ class ModelRenewal:
         return training
 
     def _judge(self, candidate: RenewedModel) -> RenewedModel:
-        """With its figures on validation items."""
+        """Measures a candidate on validation items."""
         measures = self.task.judge(self.shard, candidate.served, self.interrupt)
         head = candidate.head.model_copy(update={"values": dict(measures.values)})
         return RenewedModel(candidate.served, head, measures.primary_value)
 
     def _preference(self, judged: RenewedModel) -> tuple[float, bool]:
-        """Of equal ones, and where nothing can be judged, the one at which training would start."""
+        """Returns a candidate's sort key: its measure, at a tie the fresh start."""
         return judged.worth, not judged.head.carried
 
     def _relate(self, best: RenewedModel) -> RenewedModel:
-        """With what its scores mean."""
+        """Adds the meaning of the model's scores."""
         relevance = self.task.meaning_of_scores(self.shard, best.served, self.interrupt)
         return RenewedModel(best.served, best.head.model_copy(update={"relevance": relevance}))
 
@@ -158,9 +171,9 @@ Publish = Callable[[ModelServer], None]
 
 
 def rebuild_silo(silo: Silo, feedback: SiloLog[Any, Any], publish: Publish) -> RebuildResult:
-    """Absorb the log, compute the model of the new shard, write both, and answer by them. Slow.
+    """Absorbs the event log, computes the new shard's model, writes both, and switches answers. Slow.
 
-    DataError, and nothing is changed, where the shard cannot be written or nobody would be left in it.
+    Raises DataError, and changes nothing, where the shard cannot be written or would have no users.
     """
     settings, events = silo.settings, _events_of(silo)
     with events.hold(settings.shard) as before:
@@ -184,8 +197,11 @@ def _events_of(silo: Silo) -> EventIntake[Any]:
 
 
 def _renew_silo(silo: Silo, shard: Any, absorbed: Absorbed[Any], feedback: SiloLog[Any, Any], publish: Publish) -> Silo:
-    """Until answers move they come from what is in memory. A model of the shard is there already where an earlier
-    refresh was cut off; who has changed the shard beside this process may have erased somebody."""
+    """Computes or finds the model of the new shard, and switches the silo to both.
+
+    Until then answers come from memory. A model of the shard exists already where an earlier refresh was interrupted.
+    If another process changed the shard, it may have erased somebody.
+    """
     settings, known = silo.settings, silo.shard.digest
     erased = absorbed.forgotten > 0 or absorbed.before.digest != known
     if shard.digest != known:
@@ -202,8 +218,10 @@ def _renew_silo(silo: Silo, shard: Any, absorbed: Absorbed[Any], feedback: SiloL
 
 
 def _renew_model(renewal: ModelRenewal, *, erased: bool) -> RenewedModel | None:
-    """The model of the new shard. An erasure does not wait for one that cannot be computed: popular items are served
-    until a run has made another."""
+    """Computes the new shard's model; after an erasure None if that fails.
+
+    An erasure does not wait for a model: popular items are served until a run has made one.
+    """
     try:
         return renewal.renew(erased=erased)
     except (FederationError, OSError, Interrupted):
@@ -234,7 +252,10 @@ def _finish(silo: Silo, feedback: SiloLog[Any, Any], absorbed: Absorbed[Any], *,
 def _move_silo(
     silo: Silo, shard: Any, served: FrozenModel | None, feedback: SiloLog[Any, Any], publish: Publish
 ) -> Silo:
-    """What can fail comes before answers move."""
+    """Switches answers, guard and anchors to the new shard.
+
+    Steps that can fail come before the switch.
+    """
     settings, old = silo.settings, silo.answers
     new, overlay, failure = _events_of(silo).reopen(settings, shard)
     new.changing = old.changing

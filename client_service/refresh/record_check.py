@@ -1,4 +1,4 @@
-"""A state directory at rest -> what is wrong with its records, if anything; and what its operator may do about it."""
+"""Verifies and repairs the records of a stopped client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ SECRETS = (SECRET, BASIS_SECRET)  # of noise
 
 @dataclass(frozen=True)
 class RecordsReport:
-    """entries: of each ledger's file. faults: a line each. authentic: the heads' MAC was checked, and holds."""
+    """Result of a verification of records.
+
+    entries: of each ledger's file. faults: one line each. authentic: the MAC of the heads was checked, and holds.
+    """
 
     entries: dict[str, int]
     faults: tuple[str, ...]
@@ -42,10 +45,10 @@ class RecordsReport:
 
 
 def verify_records(state_directory: Path, key: PrivateKey | None, directory: Path | None = None) -> RecordsReport:
-    """Read every record of a client that does not run, or of a copy of its state, and change nothing.
+    """Reads all records of a stopped client, or of a copy, and changes nothing.
 
-    key: the client's private key, without which the heads are taken for true. directory: where the heads lie, by
-    default in the state directory. SettingsError where there is no such directory.
+    key: the client's private key; without it the heads are not authenticated. directory: where the heads are, by
+    default the state directory. Raises SettingsError where there is no such directory.
     """
     _require_directory(state_directory)
     file = (directory or state_directory) / NAME
@@ -65,9 +68,10 @@ def verify_records(state_directory: Path, key: PrivateKey | None, directory: Pat
 
 
 def rekey_records(state_directory: Path, old: PrivateKey, new: PrivateKey, directory: Path | None = None) -> Path:
-    """Put the heads that were made with the old key under the new one; their file. Once more changes nothing.
+    """Authenticates the heads with a new key instead of the old one; returns their file.
 
-    DataError where they were made with neither key, or there are none. SettingsError while the client runs.
+    A second call changes nothing. Raises DataError where the heads were made with neither key or are missing,
+    SettingsError while the client runs.
     """
     _require_directory(state_directory)
     with lock_directory(state_directory):
@@ -85,11 +89,13 @@ def rekey_records(state_directory: Path, old: PrivateKey, new: PrivateKey, direc
 def adopt_records(
     state_directory: Path, key: PrivateKey, reason: str, *, give_up: str | None = None, directory: Path | None = None
 ) -> Path:
-    """Take the records as they are for whole, and write into the ledger that this was done, and why; the heads' file.
+    """Accepts the records as they are, and notes that and the reason in the ledger.
 
-    give_up: nonce of a lost entry that the aggregator tells of. What the heads were stays beside them. DataError, and
-    nothing is changed, where the account lacks a release of the ledger: what was spent would be forgotten.
-    SettingsError while the client runs.
+    Returns the file of the heads; the former heads stay beside it. give_up: nonce of a lost entry that the aggregator
+    has.
+
+    Raises DataError, and changes nothing, where the account lacks a release of the ledger, because that spending
+    would be forgotten. Raises SettingsError while the client runs.
     """
     _require_directory(state_directory)
     if not 0 < len(reason) <= LONGEST_REASON:
@@ -119,13 +125,13 @@ def _require_directory(state_directory: Path) -> None:
 
 
 def _names(state_directory: Path, said: HeadsFile | None) -> Iterable[str]:
-    """Of every ledger that is there, or should be."""
+    """Lists all ledgers that exist or should exist."""
     there = {str(path.relative_to(state_directory)) for path in state_directory.rglob("*.jsonl")}
     return sorted(there | set((said or NOTHING).heads) | {LEDGER})
 
 
 def _find_any(path: Path, said: HeadsFile | None, name: str, file: Path) -> str | None:
-    """The first thing that is wrong with a ledger: its end, or its chain."""
+    """Returns the first fault of a ledger, of its end or its chain."""
     if fault := find_end_fault(path, (said or NOTHING).heads.get(name), file):
         return fault
     count, broken = follow_chain(map(parse_entry, read_lines(path)))
@@ -133,7 +139,7 @@ def _find_any(path: Path, said: HeadsFile | None, name: str, file: Path) -> str 
 
 
 def _find_shortfalls(state_directory: Path) -> list[str | None]:
-    """What the accounts lack, of updates and of noised sums."""
+    """Lists missing charges in the accounts of updates and of noised sums."""
     return [find_shortfall(state_directory / LEDGER, state_directory / ACCOUNT), find_basis_shortfall(state_directory)]
 
 

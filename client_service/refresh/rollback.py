@@ -1,4 +1,4 @@
-"""The kept models of a silo, for its operator: which there are, and an earlier one in the place of the served one."""
+"""Lists the kept models of a silo, and serves an earlier one."""
 
 from __future__ import annotations
 
@@ -45,17 +45,21 @@ class ModelsOut(Message):
 
 
 def list_models(folder: Path, silo: Silo) -> ModelsOut:
-    """The one that a start would answer by first. None is served where the shard's own model could not be had."""
+    """Lists the kept models, first the one that a restart would serve.
+
+    None of them is marked as served where the shard's own model could not be loaded.
+    """
     served = silo.answers.served
     version = None if served is None else served.version
     return ModelsOut(models=tuple(_describe(head, silo.shard.digest, version) for head in load_versions(folder)))
 
 
 def serve_version(folder: Path, silo: Silo, version: str) -> ModelsOut:
-    """Answer by this model, also after a restart, until a run has one that validation prefers. Slow.
+    """Serves a kept model until a run finds a better one. Slow.
 
-    One of an earlier shard is taken over by the ids of users and items, under a version of its own. NotFoundError for
-    one that is not kept; ConflictError for a damaged one, and while the shard is refreshed. Nothing is changed then.
+    The choice survives a restart. A model of an earlier shard is transferred by the ids of users and items, under a
+    new version. Raises NotFoundError for an unknown version, ConflictError for a damaged one and during a refresh;
+    then nothing changes.
     """
     with _changing(silo.answers.changing):
         chosen = next((head for head in load_versions(folder) if head.version == version), None)
@@ -80,7 +84,7 @@ def _changing(lock: threading.Lock) -> Iterator[None]:
 
 
 def _load(folder: Path, silo: Silo, chosen: ModelHead) -> FrozenModel:
-    """The model, which is the served one from now on."""
+    """Loads the model and makes it the served one."""
     if chosen.shard != silo.shard.digest:
         return _take_over(silo, chosen, next_number(folder))
     try:

@@ -1,8 +1,9 @@
-"""The log of what has happened -> the next shard, its model, and answers from both, while the silo goes on answering.
+"""Schedules refreshes: merges the event log into the shard and renews its model.
 
-When: on request, every so often, after so many interactions, and after an erasure. During an open run a refresh waits
-for the end of the round at hand; the run then goes on with the new shard, as after a restart with one. A trainer that
-waits looks at the log by the same rule. No import of this module loads torch, polars, scipy or pandas.
+A refresh is due on request, at an interval, after a number of interactions, and after an erasure; the silo answers
+meanwhile. In an open run a refresh waits for the end of the round; the run then continues with the new shard, as
+after a restart. A waiting trainer looks at the log by the same rule. No import of this module loads torch, polars,
+scipy or pandas.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ AGAIN_SECONDS = 60.0  # after a refresh that has failed, before the next one tha
 
 
 class RefreshOut(Message):
-    """Where the refresh of the shard and its model stands, and what the last one did. No id and no count of users."""
+    """State of the refresh of shard and model, and the result of the last one.
+
+    It has no id and no number of users.
+    """
 
     phase: Literal["idle", "waiting", "working"] = Field(description="waiting: for the end of a round at hand")
     number: int = Field(0, ge=0, description="of the refresh asked for last, or begun last; 0 before the first")
@@ -51,7 +55,7 @@ class RefreshOut(Message):
 
 
 class FollowedLog(Protocol):
-    """What the scheduler needs of a log: see `EventLog`."""
+    """Event log as the scheduler needs it: see `EventLog`."""
 
     on_erasure: Callable[[], None]
 
@@ -63,16 +67,20 @@ class FollowedLog(Protocol):
 
 
 class SchedulerState(Message):
-    """What a scheduler passes on to the one of the process's next image. due: of `time.monotonic`; None: never."""
+    """State that a scheduler passes on to the next process.
+
+    due: of `time.monotonic`; None: never.
+    """
 
     standing: RefreshOut
     due: float | None
 
 
 class RefreshScheduler:
-    """One at a time. `work`: does it, and says when it begins to; `standing` may be read at any time.
+    """Scheduler of refreshes, one at a time.
 
-    earlier_state: of an earlier scheduler; a refresh that was asked for, or under way, comes first.
+    `work` does a refresh, and reports when it begins; `standing` may be read at any time. earlier_state: of an
+    earlier scheduler; a refresh that was requested or under way comes first.
     """
 
     def __init__(
@@ -103,16 +111,19 @@ class RefreshScheduler:
 
     @property
     def state(self) -> SchedulerState:
-        """What a later scheduler goes on from."""
+        """Returns the state from which a later scheduler continues."""
         return SchedulerState(standing=self.standing, due=None if self._due == float("inf") else self._due)
 
     def is_idle(self, seconds: float) -> bool:
-        """Checks if no refresh is under way, and none will be due within so many seconds."""
+        """Tells whether no refresh is under way or due within this many seconds."""
         resting = self.standing.phase == "idle" and self.standing.problem is None and not self._asked.is_set()
         return resting and self._due - time.monotonic() > seconds
 
     def ask(self) -> RefreshOut:
-        """A refresh begins soon, by the answer's number; ConflictError while one is under way."""
+        """Requests a refresh, which begins soon under the returned number.
+
+        Raises ConflictError while one is under way.
+        """
         if self.standing.phase != "idle":
             raise ConflictError(
                 f"expected no refresh under way, refresh {self.standing.number} is: ask again when it has ended"
@@ -122,17 +133,20 @@ class RefreshScheduler:
         return self.standing
 
     def _ask_for_erasure(self) -> None:
-        """One that is under way may have begun without it: then another one follows."""
+        """Requests a refresh for an erasure; another one follows if one is under way.
+
+        The one under way may have begun without the erasure.
+        """
         self._asked.set()
         if self.standing.phase == "idle":
             self._announce()
 
     def _announce(self, **changes: object) -> None:
-        """The next refresh has a number as soon as it is sure to come, so that whoever asked can wait for its end."""
+        """Gives the next refresh its number, so that callers can wait for its end."""
         self._tell(phase="waiting", number=self.standing.last_ended + 1, **changes)
 
     async def follow(self) -> None:
-        """Until cancelled. What an earlier process has left undone comes first."""
+        """Runs refreshes until cancelled, first those that an earlier process left undone."""
         if await self._query_log(self._store.erasures.are_open, otherwise=True):
             self._ask_for_erasure()
         while True:
@@ -142,13 +156,13 @@ class RefreshScheduler:
             self._due = self._next_due()
 
     def _next_due(self) -> float:
-        """Of one that nobody asks for; soon where the last one has failed, whoever had asked for it."""
+        """Returns the time of the next refresh without a request; soon after a failure."""
         now = time.monotonic()
         due = float("inf") if self._every is None else now + self._every
         return due if self.standing.problem is None else min(due, now + AGAIN_SECONDS)
 
     async def _wait(self) -> None:
-        """Until somebody asks, an erasure waits, the time has come, or there are interactions enough."""
+        """Waits for a request, an erasure, the due time, or enough interactions."""
         failed = self.standing.problem is not None
         while not self._asked.is_set():
             if time.monotonic() >= self._due or (not failed and await self._has_enough_events()):

@@ -28,8 +28,11 @@ from shared.sums import list_sums
 
 @dataclass(frozen=True)
 class OpenRecords:
-    """ledger: of all calls. anchors: what rho was compared with. rounds: secure ones. guard: where there is noise;
-    basis_guard: where there is some in the sums of the common basis."""
+    """Records of a running client.
+
+    ledger: of all calls. anchors: what rho was compared with. rounds: secure rounds. guard: of noised updates, else
+    None. basis_guard: of noised sums of the common basis, else None.
+    """
 
     ledger: HeadedLedger
     anchors: HeadedLedger
@@ -38,7 +41,10 @@ class OpenRecords:
     basis_guard: BasisGuard | None
 
     def save_heads(self) -> None:
-        """At a clean end the head of the ledger tells of its last entry; of the others it always does."""
+        """Writes the ledger's last entry into its head at a clean end.
+
+        The heads of the other ledgers always have it.
+        """
         try:
             self.ledger.save_head()
         except OSError as error:
@@ -46,7 +52,10 @@ class OpenRecords:
 
 
 def open_records(settings: ClientSettings, key: PrivateKey, shard: TaskShard) -> OpenRecords:
-    """DataError where one was cut, replaced, or put back from an older copy. Those of an older version are adopted."""
+    """Opens the records of a client; those of an older version are adopted.
+
+    Raises DataError where a record was cut, replaced, or restored from an older copy.
+    """
     state = settings.state_directory
     heads = LedgerHeads(state, key, settings.records_directory)
     ledger, anchors, rounds = (HeadedLedger(heads, name) for name in (LEDGER, ANCHORS, ROUNDS))
@@ -68,11 +77,10 @@ def open_records(settings: ClientSettings, key: PrivateKey, shard: TaskShard) ->
 
 
 def load_stored_model(renewal: ModelRenewal, store: LogStore | None) -> FrozenModel | None:
-    """The kept model, or for a shard that has changed the one that follows from it. Slow.
+    """Loads the kept model, or renews it for a changed shard. Slow.
 
-    A damaged model is no reason to stay away, nor one that needs more memory than there is, nor a disk that is full
-    now: None, and popular items are served, flagged, until there is a new model. What is left to do is done by a
-    refresh.
+    A damaged model, too little memory or a full disk do not stop the client: the result is None, and popular items
+    are served, flagged, until there is a new model. A refresh does the rest.
     """
     shard, settings = renewal.shard, renewal.settings
     try:
@@ -95,9 +103,10 @@ def load_stored_model(renewal: ModelRenewal, store: LogStore | None) -> FrozenMo
 
 
 def _renew(renewal: ModelRenewal) -> FrozenModel | None:
-    """Who has changed the shard since a model was kept may have erased somebody: nothing stays of what it was.
+    """Renews the kept model for a changed shard, and deletes the other models.
 
-    Who has changed the text of its items alone has not.
+    Another process that changed the shard may have erased somebody, so nothing of the old content stays. A change of
+    the item texts alone erases nobody.
     """
     folder, digest = renewal.settings.models_directory, renewal.shard.digest
     head = load_head(folder)

@@ -1,4 +1,4 @@
-"""A wish (auto, cpu, cuda) -> the torch device that is used, and the reason in words."""
+"""Chooses the torch device (auto, cpu, cuda), with the reason in words."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 
 
 def pin_threads(count: int) -> None:
-    """CPU threads of this process's linear algebra and of torch in the calling thread.
+    """Sets the number of CPU threads of linear algebra and torch.
 
-    Sums depend on how they are split: the same count in every mode is part of what makes runs repeatable.
+    Torch's is set for the calling thread. Sums depend on how they are split: the same number everywhere is part of
+    what makes runs repeatable.
     """
     import torch  # which takes seconds, and who only reads settings needs none
 

@@ -210,7 +210,7 @@ class ForkServer:
         return await future
 
     def _read(self) -> None:
-        """Takes up what the fork server tells."""
+        """Reads the messages of the fork server about started and ended processes."""
         try:
             piece, _ = self._line.receive(1 << 12)
         except BlockingIOError:

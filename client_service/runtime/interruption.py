@@ -14,11 +14,14 @@ T = TypeVar("T")
 
 
 class Interrupted(Exception):
-    """Slow work was asked to end. None of the errors' tree: nothing is wrong, and nobody may try again."""
+    """Slow work was interrupted. Not an error: nothing is wrong, and no retry is needed."""
 
 
 class Interrupt:
-    """Looked at between two steps of slow work, which takes no time worth naming, and set once, for good."""
+    """Flag that interrupts slow work: set once, checked between two steps.
+
+    A check takes almost no time.
+    """
 
     def __init__(self) -> None:
         self._wished = threading.Event()
@@ -34,7 +37,7 @@ class Interrupt:
         return self._wished.is_set()
 
     def within(self) -> Interrupt:
-        """One for a part of the work: it is set with this one, and may be set alone."""
+        """Returns an interrupt for a part of the work: set with this one, or alone."""
         found = Interrupt()
         self._inner.add(found)
         if self._wished.is_set():
@@ -47,18 +50,18 @@ class Interrupt:
             raise Interrupted
 
     def wait(self, seconds: float) -> None:
-        """Let so much time pass; raises Interrupted as soon as it is set."""
+        """Waits; raises Interrupted as soon as the flag is set."""
         if self._wished.wait(seconds):
             raise Interrupted
 
     def each(self, steps: Iterable[T]) -> Iterator[T]:
-        """The steps, with a look before each is taken."""
+        """Yields the steps, checking the flag before each."""
         for step in steps:
             self.check()
             yield step
 
     def before(self, function: Callable[P, T]) -> Callable[P, T]:
-        """The function, with a look before each call."""
+        """Wraps a function so that the flag is checked before each call."""
 
         def looked(*args: P.args, **kwargs: P.kwargs) -> T:
             self.check()
@@ -72,18 +75,18 @@ NEVER = Interrupt()
 
 
 class RoundAborted(Exception):
-    """The round is left where it is, as a kill would leave it. None of the errors' tree: nothing is wrong."""
+    """Aborts the current round, as if the process were killed. Not an error."""
 
 
 class RoundDeadline:
-    """Looked at by whoever waits for others in a round, between two polls."""
+    """Deadline of waiting for other silos in a round, checked between two polls."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._until = clock, float("inf")
 
     @contextmanager
     def bounded(self, seconds: float) -> Iterator[None]:
-        """Somebody waits from now on, and no longer than so many seconds."""
+        """Sets the deadline for the duration of a block."""
         self._until = self._clock() + seconds
         try:
             yield
@@ -92,7 +95,7 @@ class RoundDeadline:
 
     @property
     def remaining(self) -> float:
-        """Seconds; infinity where nobody waits."""
+        """Seconds until the deadline; infinity without one."""
         return max(0.0, self._until - self._clock())
 
     def check(self) -> None:

@@ -12,7 +12,10 @@ LOGGER = logger("client_service")
 
 
 def describe_failure(error: Exception) -> str:
-    """An error in words, without a path and without what an unforeseen one says, which may be an id."""
+    """Describes an error without paths and without the text of an unforeseen error.
+
+    Such a text may contain an id.
+    """
     if isinstance(error, FederationError):
         return str(error)
     if isinstance(error, OSError):
@@ -24,6 +27,6 @@ def describe_failure(error: Exception) -> str:
 
 
 def describe_place(error: Exception) -> str:
-    """Where an error was raised: the files and lines of its last calls."""
+    """Returns the files and lines of an error's last calls."""
     calls = traceback.extract_tb(error.__traceback__)[-4:]
     return ", ".join(f"{Path(call.filename).name}:{call.lineno}" for call in calls)

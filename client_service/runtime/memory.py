@@ -1,4 +1,4 @@
-"""Measures mapped memory, and tells the C library which freed memory to return, and which to keep."""
+"""Measures mapped memory, and returns freed memory to the system."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ TRIM_THRESHOLD, MMAP_THRESHOLD, MOST_ARENAS = -1, -3, -8  # of glibc's mallopt
 
 
 def return_free_memory(*, frozen: bool = False) -> None:
-    """Tens to hundreds of megabytes after a model was begun, trained or taken up; nothing where libc cannot.
+    """Returns freed memory to the system, and excludes living objects from garbage collection.
 
-    What is left lives long. Python's collector of cycles passes over it until the next call: otherwise it looks through
-    all of it while answers of many objects are made, and one in ten batches waits for a tenth of a second.
+    The first frees tens to hundreds of megabytes after a model was begun, trained or loaded; without glibc it does
+    nothing. Objects that are alive now live long: Python's collector skips them until the next call. Otherwise it
+    would go through all of them while large answers are built, and one in ten batches would wait for a tenth of a
+    second.
 
-    frozen: what an earlier call has left is passed over again, and so stays shared with a process that was forked.
+    frozen: objects that an earlier call excluded stay excluded, and so stay shared with a forked process.
     """
     if not frozen:
         gc.unfreeze()

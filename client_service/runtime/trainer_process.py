@@ -111,10 +111,10 @@ def lower_priority() -> None:
 
 
 def set_time_slice(nanoseconds: int) -> None:
-    """Sets the time slice of the calling thread, and of threads and processes that it starts later.
+    """Sets the scheduler's time slice of the calling thread and its later children.
 
-    A thread that wakes takes the core at once from one with a longer slice, and gets no more of the core in all. 0: the
-    system's own slice. Nothing changes before Linux 6.12, and on another system.
+    A thread that wakes takes the core at once from one with a longer slice, and gets no more of the core in all. 0:
+    the system's default. Has no effect before Linux 6.12, and on other systems.
     """
     number = SCHED_SETATTR.get(os.uname().machine) if sys.platform == "linux" else None
     if number is not None:
@@ -145,7 +145,10 @@ def end_at_once_with_parent() -> None:
 
 
 class InheritedFiles(BaseModel):
-    """Descriptors that each image of a trainer inherits: settings, lock of the state directory, listening sockets."""
+    """File descriptors that each trainer process inherits.
+
+    They are the settings, the lock of the state directory, and the listening sockets.
+    """
 
     settings: int
     lock: int

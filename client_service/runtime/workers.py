@@ -18,15 +18,18 @@ Result = TypeVar("Result")
 
 
 class TrainingWorker(ThreadPoolExecutor):
-    """One thread with `threads` threads of linear algebra. `turns` is held while a function runs: silos that share a
-    process share it, so that no more of them compute at once, and need memory for it, than it admits."""
+    """Worker with one thread that runs functions when it is this silo's turn.
+
+    `threads`: threads of linear algebra. `turns`: lock held while a function runs; silos that share a process share
+    it, which limits how many compute at once, and their memory.
+    """
 
     def __init__(self, threads: int, turns: AbstractContextManager[object]) -> None:
         super().__init__(1, "training", initializer=pin_threads, initargs=(threads,))
         self._turns = turns
 
     def submit(self, function: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Result]:
-        """As of any executor; the function begins when it is this silo's turn."""
+        """Submits a function, which begins when it is this silo's turn."""
         return super().submit(self._run_in_turn, partial(function, *args, **kwargs))
 
     def _run_in_turn(self, function: Callable[[], Result]) -> Result:
@@ -48,10 +51,11 @@ MOST = 64  # in one group, so that nobody's answer waits for hundreds of others
 
 
 class RequestBatcher(Generic[Asked, Answer]):
-    """Answers requests in a worker thread, a group of them at a time, in the order in which they came.
+    """Batches requests: those that arrive during a batch form the next one.
 
-    compute: a group's answers in its order, or an error of one request alone. What it raises reaches everybody in the
-    group. most: requests in one. weigh, heaviest: what a request takes, and what a group of several takes at most.
+    compute: returns a batch's answers in order, each an answer or the error of that request. An error that it raises
+    fails the whole batch. most: requests in a batch. weigh, heaviest: the cost of a request, and the largest cost of
+    a batch.
     """
 
     def __init__(
@@ -68,7 +72,7 @@ class RequestBatcher(Generic[Asked, Answer]):
         self._working: asyncio.Task[None] | None = None
 
     async def ask(self, asked: Asked) -> Answer:
-        """The answer to one request."""
+        """Returns the answer to one request."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((asked, future))
         if self._working is None:
@@ -83,7 +87,7 @@ class RequestBatcher(Generic[Asked, Answer]):
             self._working = None
 
     def _next_group(self) -> list[tuple[Asked, asyncio.Future[Answer]]]:
-        """Of those who still wait."""
+        """Takes the next batch of requests whose callers still wait."""
         group: list[tuple[Asked, asyncio.Future[Answer]]] = []
         weight = 0
         while self._waiting and len(group) < self._most:

@@ -1,6 +1,7 @@
-"""One update -> masked and summed with the others': keys, shares, checks, the masked vector, consent, answers.
+"""Secure exchange of one update: keys, shares, checks, masked vector, consent, answers.
 
-Each step keeps its state before its message leaves: a client that was killed sends the same again and goes on.
+The aggregator learns the sum of the updates alone. Each step saves its state before its message leaves: a client that
+was killed sends the same message again and continues.
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ S = TypeVar("S", BegunRound, Sharing, Checked, Ready)
 
 @dataclass(frozen=True)
 class BasisPart:
-    """Of a basis run: what stands for the silo's data, the digest of the list of items that it counts over, and the
-    least number of silos by whose data sums may differ. listed: have the silos summed that list?"""
+    """A silo's part in a basis run.
+
+    stamp: stands for the silo's data. catalogue: digest of the list of items that it counts over. least: smallest
+    number of silos by whose data two sums may differ. listed: have the silos summed that list?
+    """
 
     stamp: str
     catalogue: str
@@ -42,17 +46,21 @@ class BasisPart:
 
 
 def mask_body(state: Checked | Ready, sharers: Sharers, update: Parameters) -> tuple[Ready, bytes]:
-    """The state in which the update is masked, and the body that leaves. Slow: one stream of masks for each sharer."""
+    """Masks the update; returns the new state and the body to send.
+
+    Slow: one stream of masks for each sharer.
+    """
     ready, masked = client.mask(state, sharers, update)
     return ready, encode_masked(masked)
 
 
 class SecureExchange:
-    """A client's part in one secure round. `wait`: the length of one long poll, in seconds. `worker`: for masking.
+    """A client's part in one secure round.
 
-    basis: in a basis run, see `BasisPart`. patience: whether the round is to give way to something else.
+    `wait`: seconds of one long poll. `worker`: runs the masking. basis: in a basis run, see `BasisPart`. patience:
+    deadline after which the round is aborted.
 
-    The aggregator's deadlines bound every wait: it refuses whoever asks for a round that is over.
+    The aggregator's deadlines bound every wait: it refuses calls for a round that is over.
     """
 
     def __init__(
@@ -74,11 +82,12 @@ class SecureExchange:
         self._secrets, self._memory = masking.round_secrets, masking.memory
 
     async def send(self, terms: RoundTerms, update: Parameters) -> ReceiptOut:
-        """All six phases; the receipt of the masked vector.
+        """Runs all six phases, and returns the receipt of the masked vector.
 
-        RoundClosedError or NotFoundError where the round goes on, or has ended, without this client; ConflictError
-        where the aggregator holds other messages of it than were kept here; PrivacyError and ProtocolError where the
-        aggregator or another client does not keep to the protocol: then nothing more of this round leaves.
+        Raises RoundClosedError or NotFoundError where the round continues, or has ended, without this client;
+        ConflictError where the aggregator holds other messages of it than were saved here; PrivacyError and
+        ProtocolError where the aggregator or another client breaks the protocol: then nothing more of this round
+        leaves.
         """
         state = self._resume(terms) or self._begin(terms)
         if isinstance(state, BegunRound):
@@ -88,8 +97,10 @@ class SecureExchange:
         return await self._mask(terms, state, update)
 
     def _resume(self, terms: RoundTerms) -> State | None:
-        """Where an earlier process was in this round. PrivacyError where the round is to be held on other terms now,
-        or a second time: one exchange a round is all there is."""
+        """Loads the state of an earlier process in this round.
+
+        Raises PrivacyError where the round now has other terms, or is held a second time: a round has one exchange.
+        """
         state = self._secrets.load(terms.run, terms.round)
         if state is None:
             if self._memory.has_begun(terms):
@@ -145,7 +156,7 @@ class SecureExchange:
         return receipt
 
     async def _unmask(self, terms: RoundTerms, state: Ready) -> None:
-        """Help to take the masks away, if the sum hides everybody who is in it, beside all earlier sums too."""
+        """Helps to unmask the sum if it hides every member, also beside all earlier sums."""
         request = await self._ask("request", UnmaskRequest, terms)
         self._own.members.require_enough(request.survivors, terms.run)
         self._memory.require_safe_sum(state.roster, request.survivors, state.proven, self._least, self._listed)

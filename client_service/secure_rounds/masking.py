@@ -33,17 +33,17 @@ ROUND_FILE = "secure_round.json"
 
 
 class RoundSecrets:
-    """What this client knows of the round at hand, and nothing of any round before."""
+    """Secrets of this client in the current round; those of earlier rounds are deleted."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / ROUND_FILE
 
     def save(self, state: State) -> None:
-        """Replace what is kept. Durable when this returns."""
+        """Replaces the saved state; it is durable when this returns."""
         replace_file(self._path, state_json(state).encode(), PRIVATE)
 
     def load(self, run: str, number: int) -> State | None:
-        """Where an earlier process was in this round; None where there is nothing fit of it."""
+        """Loads the saved state of this round; None without a readable one."""
         try:
             state = read(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -55,17 +55,26 @@ class RoundSecrets:
         return state if (terms.run, terms.round) == (run, number) else None
 
     def delete(self) -> None:
-        """The round is over, for this client at least. That it took part in it stays in its `RoundMemory`."""
+        """Deletes the secrets of a round that is over for this client.
+
+        `RoundMemory` still knows that it took part.
+        """
         self._path.unlink(missing_ok=True)
 
 
 def save_start(folder: Path, number: int, given: Parameters) -> None:
-    """Round `number` begins with these. Durable when this returns; the file of round `number` - 2 is replaced."""
+    """Saves the parameters that a round begins with; they are durable when this returns.
+
+    The file of round `number` - 2 is replaced.
+    """
     replace_file(_path(folder, number), encode(given), PRIVATE)
 
 
 def load_start(folder: Path, number: int, digest: str) -> Parameters:
-    """What round `number` began with. PrivacyError unless it has this digest: another base is another report."""
+    """Loads the parameters that a round began with.
+
+    Raises PrivacyError unless they have this digest: an update relative to another start is another report.
+    """
     path = _path(folder, number)
     found = open_parameters(path)[1] if path.is_file() else None
     if found is None or digest_start(found) != digest:
@@ -83,9 +92,12 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True)
 class Masking:
-    """folder: the client's state directory. noised: what the client sends is differentially private. changing_members:
-    see `PublicKeys`. basis_changes: the least number of silos by whose data two sums of the common basis may differ, as
-    the silo's policy has it."""
+    """Everything that a client's secure rounds share.
+
+    folder: the client's state directory. noised: the client's updates are differentially private. changing_members:
+    see `PublicKeys`. basis_changes: smallest number of silos by whose data two sums of the common basis may differ,
+    as the silo's policy says.
+    """
 
     name: str
     identity: PrivateKey
@@ -104,33 +116,46 @@ class Masking:
         return raw_hex(self.members.aggregator())
 
     def draws(self, run: str) -> bytes:
-        """What the training of a run draws from, beside its seed."""
+        """Derives the secret random seed of a run's training.
+
+        It is used beside the run's public seed.
+        """
         text = f"draws of {run} of {self.aggregator}"
         return hmac.digest(self.draw_secret, text.encode(), hashlib.sha256)
 
     def stamp(self, training: str, everything: str = "") -> str:
-        """What stands for the silo's data in sums: 32 digits for its training data, and 32 for all of them, whichever
-        a sum counts. Who has not the secret cannot guess at them."""
+        """Computes the stamp that stands for the silo's data in sums, 64 hexadecimal digits.
+
+        32 digits are for its training data, 32 for all its data; each sum uses those that it counts. Without the
+        secret the data cannot be guessed from it.
+        """
         halves = (f"stamp of {one}".encode() for one in (training, everything or training))
         first, second = (hmac.digest(self.draw_secret, half, hashlib.sha256).hex() for half in halves)
         return first[:32] + second[32:]  # as earlier versions had it, where both are the same
 
     def remember_start(self, run: str, number: int, given: Parameters, *, whole: bool = False) -> None:
-        """Round `number` begins with these parameters, as everybody was given them. whole: keep them, and not only
-        their digest."""
+        """Remembers the parameters that a round begins with, as all clients received them.
+
+        whole: save the parameters, not their digest alone.
+        """
         if whole:
             save_start(self.folder, number, given)
         self.memory.remember_start(self.aggregator, run, number, digest_start(given))
 
     def start_of(self, run: str, number: int) -> Parameters:
-        """What everybody was given for round `number`, kept whole. PrivacyError where it is not what was told."""
+        """Loads the saved parameters that a round began with.
+
+        Raises PrivacyError where they are not those that were received.
+        """
         return load_start(self.folder, number, self.memory.start_of(self.aggregator, run, number))
 
     def terms(
         self, declaration: Declaration, method: MethodSettings, run: str, number: int, state: RunOut
     ) -> RoundTerms:
-        """What this client takes the round to be held on, from what it was told. PrivacyError for a round of whose
-        beginning it was told nothing, and where the run says no threshold."""
+        """Builds the terms of a round from what this client received.
+
+        Raises PrivacyError for a round whose start this client did not receive.
+        """
         common = CommonTerms(
             aggregator=self.aggregator,
             start=self.memory.start_of(self.aggregator, run, number),
@@ -155,7 +180,10 @@ def open_masking(
     changing_members: bool,
     basis_changes: int = LEAST_SILOS,
 ) -> Masking:
-    """From a client's state directory. `members`, `memory`: as they are used for the aggregator's answers too."""
+    """Opens the masking from a client's state directory.
+
+    `members`, `memory`: the objects that also check the aggregator's answers.
+    """
     round_secrets, secret = RoundSecrets(folder), load_draw_secret(folder)
     return Masking(
         name, identity, members, memory, round_secrets, folder, secret, noised, changing_members, basis_changes
@@ -163,7 +191,10 @@ def open_masking(
 
 
 def load_draw_secret(folder: Path) -> bytes:
-    """32 random bytes that never leave, made where there are none. SettingsError for a file that holds others."""
+    """Reads the draw secret of 32 random bytes, or makes it; it never leaves.
+
+    Raises SettingsError for a file with other content.
+    """
     path = folder / NAME
     write_new(path, secrets.token_bytes(SECRET_BYTES), PRIVATE)
     content = path.read_bytes()
@@ -173,5 +204,8 @@ def load_draw_secret(folder: Path) -> bytes:
 
 
 def save_draw_secret(folder: Path, text: str) -> None:
-    """For whoever owns all silos of an experiment: a secret that follows from a text, so that it can be repeated."""
+    """Writes a draw secret derived from a text, so that an experiment can be repeated.
+
+    Only for those who own all silos of the experiment.
+    """
     write_new(folder / NAME, hashlib.sha256(f"draws of {text}".encode()).digest(), PRIVATE)

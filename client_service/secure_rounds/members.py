@@ -1,7 +1,7 @@
-"""The members file that this silo pins, or trust on first use -> whose answers and whose keys are believed.
+"""Members of a federation whose keys this silo trusts.
 
-On first use the set of members is pinned, and not a key for each name that comes: a name that comes later takes part
-in no sum of this silo before the silo has consented to it.
+They come from a members file, or are trusted on first use. On first use the whole set of members is pinned, not a key
+for each new name: a later name takes part in no sum of this silo before the silo has consented.
 """
 
 from __future__ import annotations
@@ -63,12 +63,13 @@ class AcceptedMembersIn(Message):
 
 
 class KnownMembers:
-    """Of one silo. The file is read again when it has changed: a silo that joins needs no restart of the others.
+    """Members whose keys one silo trusts.
+
+    A changed members file is read again: other silos need no restart when a silo joins.
 
     `file`: of all members' keys; None where the silo trusts on first use: then the members are pinned in the memory
-    when the first secure run shows them. aggregator: its public key in hexadecimal, where the silo was told it. known:
-    who had a key or an invitation when the silo joined. least: members that a sum must have of those whom it has agreed
-    to.
+    when the first secure run shows them. aggregator: its public key in hexadecimal, if configured. known: clients
+    that had a key or an invitation when the silo joined. least: number of agreed members that a sum needs.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class KnownMembers:
         known: Iterable[str] = (),
         least: int = FEWEST_CLIENTS,
     ) -> None:
-        """SettingsError for a file that is none of members."""
+        """Reads the members file; raises SettingsError for another file."""
         self._file, self._memory = file, memory
         self._told_aggregator, self._known, self._least = aggregator, frozenset(known), least
         self._stamp: tuple[int, int] | None = None
@@ -90,7 +91,7 @@ class KnownMembers:
         self._read()
 
     def _read(self) -> Registry | None:
-        """What the file holds now; SettingsError where it holds something else."""
+        """Returns the file's present content; raises SettingsError for a file of another form."""
         if (file := self._file) is None:
             return None
         try:
@@ -108,7 +109,10 @@ class KnownMembers:
         return {name: key for name, key in self._memory.pinned.items() if name != AGGREGATOR}
 
     def aggregator(self, claimed: str | None = None) -> PublicKey:
-        """Of the aggregator. `claimed`: what an answer names, pinned if there is none yet. PrivacyError for neither."""
+        """Returns the aggregator's key; on first use pins the claimed one.
+
+        Raises PrivacyError without a known or claimed key.
+        """
         if (registry := self._read()) is not None:
             return registry.aggregator
         if self._told_aggregator is not None:
@@ -120,10 +124,11 @@ class KnownMembers:
         return public_key(bytes.fromhex(self._memory.pinned[AGGREGATOR]))
 
     def of(self, roster: Roster, own: str, own_key: PublicKey) -> Mapping[str, PublicKey]:
-        """The members that this silo believes in, for a roster that has come.
+        """Returns the trusted keys for a received roster.
 
-        PrivacyError where the file has another key of this silo itself: then it is another federation's; and for a
-        roster with clients that the silo has not consented to, or with too few of those that it has.
+        Raises PrivacyError where the file has another key of this silo itself, because it is then another
+        federation's; for a roster with clients that the silo has not consented to; and for one with too few that it
+        has.
         """
         if (registry := self._read()) is None:
             return self._pinned_keys(roster, own, own_key)
@@ -132,7 +137,7 @@ class KnownMembers:
         return registry.clients
 
     def require_enough(self, members: Collection[str], run: str) -> None:
-        """PrivacyError for a sum of fewer clients that this silo has agreed to than its policy wants."""
+        """Raises PrivacyError for a sum with fewer agreed clients than the policy wants."""
         known = sum(self._has_agreed(name) for name in members)
         if known < self._least:
             raise PrivacyError(f"{_few(run)}: expected {self._least} or more that it has agreed to, got {known}")
@@ -157,8 +162,11 @@ class KnownMembers:
         return keys
 
     def _pin_first(self, roster: Roster, own: str, keys: Mapping[str, PublicKey]) -> None:
-        """The set of the first secure run. PrivacyError where it leaves out some of those whom the silo knew when it
-        joined and has others in their place, and for a sum of statistics before any set is known."""
+        """Pins the members of the first secure run.
+
+        Raises PrivacyError where the roster replaces clients that the silo knew when it joined, and for a sum of
+        statistics before any members are known.
+        """
         told = {one.client: one.identity for one in roster.members}
         known, names = self._known | {own}, frozenset(told)
         if len(known) >= FEWEST_CLIENTS:
@@ -183,8 +191,10 @@ class KnownMembers:
         return PrivacyError(f"{run}: expected members that this silo has consented to, got {shown}: {CONSENT}")
 
     def accept(self, keys: Mapping[str, str]) -> None:
-        """Consent to these clients, each by its public key in hexadecimal. ConflictError where the silo pins a file,
-        and for a key that another member has."""
+        """Accepts clients with their public keys in hexadecimal.
+
+        Raises ConflictError where the silo uses a members file, and for a key that another member has.
+        """
         if self._file is not None:
             raise ConflictError(f"expected a silo that trusts on first use; this one pins {self._file.name}")
         held = {key: name for name, key in self._pinned.items() if name not in keys}
@@ -196,7 +206,7 @@ class KnownMembers:
 
     @property
     def standing(self) -> MembersOut:
-        """Whom this silo believes, and who waits for its consent."""
+        """Trusted members, and clients that wait for this silo's consent."""
         registry = self._read()
         keys = self._pinned if registry is None else {name: raw_hex(key) for name, key in registry.clients.items()}
         members = tuple(_describe_key(name, key, agreed=self._has_agreed(name)) for name, key in sorted(keys.items()))
@@ -205,7 +215,7 @@ class KnownMembers:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What the silo's operator must know of them."""
+        """Warnings for the silo's operator about clients without consent."""
         if self._waiting:
             shown = ", ".join(sorted(self._waiting))
             return (f"{self._refused} waits for this silo's consent to {shown}: {CONSENT}",)

@@ -1,8 +1,8 @@
-"""What this client must never forget of its secure rounds <-> an append-only file in its state directory.
+"""Memory of a client's secure rounds, an append-only file in its state directory.
 
-It holds no secret: in which rounds it has begun an exchange, and on which terms; what the rounds began with; whose sums
-it has helped to uncover, and of basis runs what each member has signed of its data; whose keys it has trusted on first
-use. A round's secrets are forgotten, this is not: with a second exchange in one round, or a sum of other members from
+It holds no secret: rounds in which an exchange began, and their terms; digests of the rounds' starts; sums that it
+helped to unmask, and in basis runs the stamps that members signed for their data; keys trusted on first use. The
+secrets of a round are deleted, this file never: with a second exchange in one round, or a sum of other members from
 the same start, an aggregator could subtract two sums.
 """
 
@@ -37,7 +37,10 @@ class RoundMemory:
     """Of one client. Every method that remembers is durable when it returns."""
 
     def __init__(self, ledger: Ledger) -> None:
-        """ledger: of this alone. DataError for a damaged file: without it a client could be made to repeat itself."""
+        """Reads the memory from its own ledger.
+
+        Raises DataError for a damaged file: without it a client could be made to repeat a round.
+        """
         self._ledger = ledger
         self._ledger.verify()
         self._pinned: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -56,7 +59,7 @@ class RoundMemory:
             self._take(entry)
 
     def _take(self, entry: Mapping[str, Any]) -> None:
-        """Bring what is in memory up to an entry."""
+        """Applies an entry to the state in memory."""
         try:
             take = {
                 "exchange": self._take_exchange,
@@ -104,16 +107,21 @@ class RoundMemory:
         self._take({"kind": kind, **fields})
 
     def pin(self, member: str, key: str) -> None:
-        """Trust this key from now on. `member`: a client's name, or "" for the aggregator."""
+        """Trusts this key from now on. `member`: a client's name, or "" for the aggregator."""
         self._append("pin", member=member, key=key)
 
     def pin_members(self, keys: Mapping[str, str], agreed: Collection[str]) -> None:
-        """Trust these clients' keys from now on, all or none. `agreed`: to whom of them the silo has consented."""
+        """Trusts these clients' keys from now on, all or none.
+
+        `agreed`: those to whom the silo has consented.
+        """
         self._append("members", keys=dict(sorted(keys.items())), agreed=sorted(agreed))
 
     def remember_start(self, aggregator: str, run: str, number: int, digest: str) -> None:
-        """What round `number` of a run begins with, once. PrivacyError for another word about it later: this client
-        would train from the one, and say to the others that it was told the other."""
+        """Remembers the digest of a round's start, once.
+
+        Raises PrivacyError for another digest later: this client would train from one start and report the other.
+        """
         said = self._starts.get((aggregator, run, number))
         if said is None:
             self._append("start", aggregator=aggregator, run=run, round=number, digest=digest)
@@ -121,24 +129,24 @@ class RoundMemory:
             raise PrivacyError(f"expected what round {number} of {run} began with when it was told first, got another")
 
     def start_of(self, aggregator: str, run: str, number: int) -> str:
-        """PrivacyError for a round of whose beginning this client was not told."""
+        """Returns the digest of a round's start; raises PrivacyError where none was received."""
         try:
             return self._starts[aggregator, run, number]
         except KeyError:
             raise PrivacyError(f"expected to know what round {number} of {run} began with, got no word of it") from None
 
     def has_begun(self, terms: RoundTerms) -> bool:
-        """Has this client made keys for this round before, on whatever terms?"""
+        """Tells whether this client has made keys for this round before, on any terms."""
         return (terms.common.aggregator, terms.run, terms.round) in self._begun
 
     def remember_exchange(self, terms: RoundTerms) -> None:
-        """Once: the round is begun, and its run has this threshold and these settings."""
+        """Remembers once that the round has begun, with its run's threshold and settings."""
         if not self.has_begun(terms):
             place = {"aggregator": terms.common.aggregator, "run": terms.run, "round": terms.round}
             self._append("exchange", **place, **_pinned_by(terms))
 
     def require_pinned_terms(self, terms: RoundTerms) -> None:
-        """PrivacyError for another threshold, or other settings, than the run's first round had."""
+        """Raises PrivacyError where threshold or settings differ from the run's first round."""
         pinned = self._pinned.get((terms.common.aggregator, terms.run), {})
         now = _pinned_by(terms)
         if differing := [name for name, value in pinned.items() if now[name] != value]:
@@ -147,10 +155,10 @@ class RoundMemory:
             raise PrivacyError(f"expected the terms that {terms.run} was begun with, {shown}, got {got}")
 
     def require_every_sum(self, terms: RoundTerms) -> None:
-        """PrivacyError unless this client has helped with the sum of each earlier round of the run.
+        """Raises PrivacyError unless this client helped with the sum of each earlier round.
 
-        Only who knows all sums can see what the next one tells beside them. Of the four sums of three out of four
-        clients each client is in three, and those tell nobody's update; all four together tell everybody's.
+        Only with all sums can it judge what the next one reveals beside them. Of the four sums of three out of four
+        clients each client is in three, and those reveal no update; all four together reveal every update.
         """
         place = terms.common.aggregator, terms.run
         missed = (number for number in range(1, terms.round) if (*place, number) not in self._summed)
@@ -159,9 +167,12 @@ class RoundMemory:
             raise PrivacyError(f"{words}: this client goes on in the next run")
 
     def require_renewable(self, roster: Roster, members: Collection[str], least: int, listed: str = "") -> None:
-        """In a basis run, PrivacyError for a sum that would tell what fewer than `least` silos have, beside the sums
-        that this client has been in, as all of them have signed of their data. listed: digest of the list of common
-        items, where the silos have summed one, which changes with the silos' data alone."""
+        """Raises PrivacyError for a basis sum that would reveal the data of too few silos.
+
+        That is fewer than `least`, beside the sums that this client was in, as the members have signed their data.
+        listed: digest of the list of common items, where the silos have summed one, which changes with the silos'
+        data alone.
+        """
         if needs_stamps(roster.terms.declaration):
             stamps = stamps_of(roster.keys, members)
             objection = describe_few_parts([roster.keys[name] for name in members], least)
@@ -182,10 +193,10 @@ class RoundMemory:
         least: int = LEAST_SILOS,
         listed: str = "",
     ) -> None:
-        """PrivacyError for a sum whose difference from earlier ones would tell one client's update.
+        """Raises PrivacyError for a sum whose difference from earlier ones reveals one client's update.
 
-        `proven`: who was put out of the round because it cheated; its earlier sums are its own loss. `least`, `listed`:
-        see `require_renewable`.
+        `proven`: clients excluded from the round for cheating; exposing their earlier sums is their own loss.
+        `least`, `listed`: see `require_renewable`.
         """
         self.require_renewable(roster, members, least, listed)
         terms, new = roster.terms, member_sum(roster, members)
@@ -204,7 +215,10 @@ class RoundMemory:
             raise PrivacyError(describe_exposed(exposed, terms.run))
 
     def remember_sum(self, roster: Roster, members: Iterable[str], proven: Iterable[str], listed: str = "") -> None:
-        """That this client has agreed to uncover the sum of these members; once a round. listed: of which list."""
+        """Remembers once a round that this client agreed to unmask the sum of these members.
+
+        listed: digest of the list that the sum was over.
+        """
         terms, new = roster.terms, member_sum(roster, members)
         common = terms.common
         if (common.aggregator, terms.run, terms.round) in self._summed:
@@ -226,7 +240,7 @@ class RoundMemory:
 
 
 def _stamps_entry(roster: Roster, members: Collection[str]) -> dict[str, Stamps | str]:
-    """What an entry says of a basis run's sum; of one with noise, that it is one."""
+    """Returns the stamps in the entry of a basis sum; none of a noised one."""
     declaration = roster.terms.declaration
     if not is_sum(declaration):
         return {}
@@ -242,7 +256,7 @@ def _pinned_by(terms: RoundTerms) -> dict[str, Any]:
 
 
 def member_sum(roster: Roster, members: Iterable[str]) -> MemberSum:
-    """The members of a round's sum, and who of them has said that a change of itself alone may be told."""
+    """Returns the members of a round's sum, and those whose own change may show."""
     keys, chosen = roster.keys, frozenset(members)
     word = roster.terms.common.changing_members
     bearing = (name for name in chosen if keys[name].noised or (word and keys[name].changing_members))

@@ -1,4 +1,4 @@
-"""Items in words: ranked items as the answer to a request, and the catalogue's items by the words of their titles."""
+"""Writes ranked items as answers, and searches the catalogue by title."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ from shared.errors import NotFoundError, ProtocolError
 
 
 def blend_freshness(scores: Float32, fresh: Float32, weight: float) -> Float32:
-    """(1 - weight) x the scores (P,), stretched to [0, 1], + weight x freshness (P,)."""
+    """Blends scores (P,) with freshness (P,).
+
+    (1 - weight) x the scores, scaled to [0, 1], + weight x freshness.
+    """
     return np.float32(1.0 - weight) * stretch(scores) + np.float32(weight) * fresh
 
 
 def stretch(scores: Float32) -> Float32:
-    """(P,) to [0, 1]; all 0 where they are the same."""
+    """Scales scores (P,) to [0, 1]; equal scores become 0."""
     low, high = scores.min(), scores.max()
     found: Float32 = (scores - low) / (high - low if high > low else np.float32(1.0))
     return found
@@ -88,7 +91,10 @@ class Answers:
         self._shard, self._overlay = shard, overlay
 
     def write_page(self, ranked: Ranked, limits: ListRequest, asker: Query | None = None) -> tuple[ItemOut, ...]:
-        """Of the best rows, as many as `limits.depth`, those that were asked for; `asker`: whom to give reasons."""
+        """Writes the requested page of the best rows, at most `limits.depth` of them.
+
+        asker: the user or basket that reasons refer to.
+        """
         rows, scores = self._rearrange(ranked, limits) if limits.rearranged else ranked[:2]
         page = slice(limits.offset, limits.offset + limits.k)
         items = self.write(rows[page], scores[page] if limits.raw else ranked.scale(scores[page]))
@@ -97,7 +103,7 @@ class Answers:
         return self._give_reasons(items, rows[page][: len(items)].astype(np.int64), asker)
 
     def write(self, rows: NDArray[np.integer], scores: Float32 | Float64) -> tuple[ItemOut, ...]:
-        """Each row but -1, which come last."""
+        """Writes all rows but -1, which come last."""
         ids, titles = self._shard.item_ids, self._overlay.titles
         return tuple(
             ItemOut(item=ids[row], score=score, title=None if titles is None else titles[row])
@@ -106,7 +112,7 @@ class Answers:
         )
 
     def require_times(self) -> Float32:
-        """How new each item is. ProtocolError where the shard has no times."""
+        """Returns how new each item is; raises ProtocolError for a shard without times."""
         if self._shard.freshness is None:
             raise ProtocolError("freshness: expected a silo whose interactions have times, this one's have none")
         return self._shard.freshness
@@ -165,7 +171,10 @@ class Answers:
 
 
 def best_rows(scores: Float32, k: int) -> tuple[Rows, Float32]:
-    """The k rows with the highest scores, of equal ones the first by id; -1 for a row whose score is -inf."""
+    """Returns the k rows with the highest scores, at a tie the first by id.
+
+    -1 stands for a row whose score is -inf.
+    """
     size = min(k, len(scores))
     least = -np.partition(-scores, size - 1)[size - 1]
     chosen = np.flatnonzero(scores >= least)  # ascending, as the ids are
@@ -187,10 +196,10 @@ class Catalogue:
         self._near: tuple[Titles, Rows, TitleSearch | None] = None, NO_ROWS, None
 
     def search(self, words: str, offset: int, k: int) -> ItemsOut:
-        """Items whose titles hold all of the words, as `fold` compares text; without words all items.
+        """Searches for items whose titles contain all words; without words lists all items.
 
-        Those of the catalogue come first, then those that applications have told of beside it. After the last of them
-        come items that resemble the words.
+        Text is compared as `fold` does. Items of the catalogue come first, then those that applications posted beside
+        it, then items that resemble the words.
         """
         self._overlay.follow()
         wanted = fold(words).split()
@@ -210,7 +219,7 @@ class Catalogue:
         )
 
     def read(self, item: str) -> CatalogueItemOut:
-        """NotFoundError for an item of which neither the shard nor an application knows."""
+        """Describes an item; raises NotFoundError for one that neither shard nor applications know."""
         self._overlay.follow()
         facts = self._overlay.facts.of(item)
         if facts is None:
@@ -218,7 +227,7 @@ class Catalogue:
         return _describe(item, facts, in_catalogue=self._shard.find_item(item) is not None)
 
     def count_shown(self) -> int:
-        """How many items can be recommended."""
+        """Counts the items that can be recommended."""
         self._overlay.follow()
         hidden = self._overlay.hidden
         return len(self._shard.item_ids) - (0 if hidden is None else int(hidden.sum()))
@@ -234,7 +243,7 @@ class Catalogue:
         return np.flatnonzero(found)
 
     def _find_unmet(self, words: Sequence[str]) -> Rows:
-        """Finds the unmet items that are shown and have a title with all of the words."""
+        """Finds the unmet items that are shown and whose titles contain all words."""
         if (unmet := self._shard.unmet) is None:
             return NO_ROWS
         rows = unmet.holding(words)

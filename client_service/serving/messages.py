@@ -1,4 +1,7 @@
-"""The JSON messages of what applications ask: lists, next items, items and the model. They stay in the silo."""
+"""JSON messages of lists, next items, items and the model.
+
+They stay in the silo.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ SEEN = "leave out all that the user has met, liked or not, or what the basket ho
 
 
 class RecommendationsIn(Message):
-    """A batch of users, or one basket of somebody who is in no graph."""
+    """Request for a batch of users, or for one basket."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"basket": ["boots", "hat"], "k": 5}]})
 
@@ -123,7 +126,7 @@ class RecommendationsOut(Message):
 
 
 class BatchOut(Message):
-    """A list for each user, in the order of the request, or one for the basket."""
+    """List for each user in the order of the request, or one for the basket."""
 
     results: tuple[RecommendationsOut, ...] = Field(description="a list each")
 
@@ -142,7 +145,7 @@ class SimilarOut(Message):
 
 
 class CatalogueItemOut(Message):
-    """What is known of an item: by its shard, and over that what applications have told."""
+    """Description of an item: from its shard, overridden by what applications posted."""
 
     item: str = Field(description="its id", examples=["boots"])
     title: str | None = Field(None, description="where one is known", examples=["Winter boots"])
@@ -165,7 +168,7 @@ class NearItemOut(CatalogueItemOut):
 
 
 class ItemsOut(Message):
-    """A page of the catalogue, in the order of the ids; hidden items are left out."""
+    """Page of the catalogue in the order of the ids, without hidden items."""
 
     total: int = Field(ge=0, description="items on all pages that have all words")
     items: tuple[CatalogueItemOut, ...] = Field(description="at most k")
@@ -202,7 +205,7 @@ NEXT_SCORE = (
 
 
 class NextIn(Message):
-    """The items that somebody has clicked, in this order, or several such sessions."""
+    """Clicked items of a session in order, or of several sessions."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"session": ["boots", "socks"], "k": 5}]})
 
@@ -244,7 +247,10 @@ class NextItemOut(Message):
 
 
 class NextOut(Message):
-    """Most likely first. `fallback` says why these are counts of the silo's own instead of a model's answer."""
+    """Next items, most likely first.
+
+    `fallback` is the reason why these are counts of the silo instead of a model's answer.
+    """
 
     model: str | None = Field(None, description="version of the model that answered")
     fallback: NextFallback | None = Field(None, description="why no model answered; not there where one did")

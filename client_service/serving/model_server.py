@@ -10,12 +10,13 @@ from client_service.compiled.publication import Publication
 
 
 class ModelServer:
-    """Answers from one model at a time. Putting in another is one assignment: a request sees the old or the new.
+    """Server of one model at a time.
 
-    served: the model that answers, of the task's own class; None before there is one. overlay: what the event log
-    changes in answers; None in a task without events. changing: held by who puts another model in place and on the
-    disk. known_users: how many get a list of their own. shown_items: how many can be answered. lists_share: share of
-    the known users whose lists are computed. score_meaning: of an answered item.
+    Switching is one assignment: a request sees the old model or the new one. served: the model that answers, of the
+    task's own class; None before the first. overlay: what the event log changes in answers; None in a task without
+    events. changing: lock held while another model is put in place and on disk. known_users: number of users with a
+    list of their own. shown_items: number of items that can be answered. lists_share: share of the known users whose
+    lists are computed. score_meaning: of an answered item.
     """
 
     score_meaning: str
@@ -39,21 +40,25 @@ class ModelServer:
 
     @property
     def is_busy(self) -> bool:
-        """Tells whether something goes on in the background, such as the computation of lists."""
+        """Tells whether a background computation runs, such as that of lists."""
         return False
 
     def with_model(self, serving: Path, published: Publication) -> ModelServer:
-        """Returns what answers by another published model of the same shard: this object, or one that replaces it.
+        """Returns a server of another published model of the same shard.
 
-        serving: the folder of published files. Raises DataError for a damaged folder, or one of another shard.
+        That is this object, or one that replaces it. serving: the folder of published files. Raises DataError for a
+        damaged folder, or one of another shard.
         """
         raise NotImplementedError
 
     def set_fallback(self, before: ModelServer) -> None:
-        """Lets the object that answered before this one help until this one is warm; by default nothing does."""
+        """Sets the former server, which helps until this one is warm.
+
+        By default nothing happens.
+        """
 
     def drop_fallback(self) -> None:
         """Drops the fallback once it is needed no more; by default there is none."""
 
     def close(self) -> None:
-        """Ends what goes on in the background; by default nothing does."""
+        """Ends background computations; by default there are none."""

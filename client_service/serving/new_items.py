@@ -60,10 +60,10 @@ class NewItem(NamedTuple):
 
 
 class PostedItems(NamedTuple):
-    """Items of which applications have told a text, and which nobody has in training.
+    """Items whose text applications posted, and that have no training interaction.
 
-    rows: (E,), see `NewItem`. texts: features (E, d). factors: by which they are scored, (E, r). replaced:
-    rows of the catalogue whose compiled features they take the place of.
+    rows: (E,), see `NewItem`. texts: features (E, d). factors: by which they are scored, (E, r). replaced: rows of
+    the catalogue whose compiled features they override.
     """
 
     ids: tuple[str, ...]
@@ -86,9 +86,9 @@ class NewItems:
         self._told: tuple[ColdItems | None, PostedItems | None] = (None, None)
 
     def find_posted(self, cold: ColdItems) -> PostedItems | None:
-        """Collects the told items with features, which the encoder of the model makes; None without any.
+        """Collects the posted items with features by the model's encoder; None without any.
 
-        Of many that are told at once the last ones are there at once, and a thread encodes the others.
+        Of many that are posted together the last ones are available at once; a thread encodes the others.
         """
         newly = self._overlay.take_newly_told()
         if newly or self._told[0] is not cold or self._lock.locked():
@@ -97,9 +97,10 @@ class NewItems:
         return self._told[1]
 
     def choose(self, model: CompiledModel, asker: NewItemQuery, limits: ListRequest, count: int) -> list[NewItem]:
-        """Chooses the new items for the places of a list: the best ones that are likely enough for this user.
+        """Chooses the best new items that are likely enough for this user.
 
-        A place is left to the other items where no new one is. Lists of chosen items hold whatever is asked for.
+        Without such items a place is left to the other items. A request that names its allowed items skips the
+        threshold.
         """
         found = self.rank(model, asker, limits, count)
         if not found or limits.allowed is not None or (cold := model.cold) is None:
@@ -108,7 +109,7 @@ class NewItems:
         return [one for one in found if one.score >= least]
 
     def rank(self, model: CompiledModel, asker: NewItemQuery, limits: ListRequest, count: int) -> list[NewItem]:
-        """Chooses the best new items, best first; of a computed list where it reaches so far."""
+        """Ranks the best new items, from a computed list if that is long enough."""
         if (cold := model.cold) is None or count == 0:
             return []
         told = self.find_posted(cold)
@@ -206,7 +207,7 @@ class NewItems:
         return sorted([*found, *more], key=lambda one: -one.score)[:count]
 
     def _allowed_unmet(self, limits: ListRequest) -> Mask | None:
-        """Marks the unmet items that a request's filters and allowed items leave, (U,); None for all."""
+        """Marks the unmet items that a request allows, (U,); None for all."""
         unmet, allowed = self._shard.unmet, limits.allowed
         if unmet is None or allowed is None:
             return None
@@ -219,7 +220,10 @@ class NewItems:
     def _choose(
         self, cold: ColdItems, scores: Float32, asker: NewItemQuery, limits: ListRequest, count: int
     ) -> list[NewItem]:
-        """Chooses the allowed items of the best scores; looks at ever more of them until there are enough."""
+        """Chooses the allowed items with the best scores.
+
+        Looks at ever more candidates until there are enough.
+        """
         looked_at, size = count, len(self._shard.item_ids)
         while True:
             best = _best_places(scores, looked_at)

@@ -31,8 +31,11 @@ Float32 = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Visits:
-    """S sessions. seen: all clicks on known items, in their order, repeats and all. last: the LONGEST_PREFIX last of
-    these, by which is answered. unknown: clicks on items that the shard has not, (S,)."""
+    """Known part of S sessions.
+
+    seen: all clicks on known items in order, with repeats. last: the LONGEST_PREFIX last of these, from which the
+    answer is computed. unknown: clicks on items that the shard does not have, (S,).
+    """
 
     seen: Prefixes
     last: Prefixes
@@ -107,7 +110,7 @@ class NextItems(ModelServer):
         return len(self._sessions.item_ids)
 
     def answer(self, asked: NextIn) -> NextListOut:
-        """A list for each session, in the order of the request."""
+        """Computes a list for each session, in the order of the request."""
         return NextListOut(results=tuple(self._answer_sessions(asked.all_sessions, asked)))
 
     def answer_all(self, asked: Sequence[NextIn]) -> list[NextListOut]:

@@ -47,11 +47,12 @@ CLOSED_FORM: Final[LabelFallback] = "the closed form, for the network scores no 
 
 @dataclass(frozen=True)
 class AskedNode:
-    """A node of a request. row: in the graph, None for a new one. name: its id, where one was given.
+    """Node of a request.
 
-    neighbours: rows and weights of its edges to nodes of the graph; later: ids and weights of those to nodes that came
-    since. changed: has it other features or edges than in the graph? features: columns and values, None as in the
-    graph. unknown: neighbours of the request that the silo has not.
+    row: in the graph, None for a new node. name: its id, if given. neighbours: rows and weights of its edges to nodes
+    of the graph. later: ids and weights of edges to nodes that were added since. changed: whether its features or
+    edges differ from the graph. features: columns and values, None as in the graph. unknown: neighbours of the
+    request that the silo does not have.
     """
 
     row: int | None
@@ -150,7 +151,7 @@ class NodeLabels(ModelServer):
         return LabelListOut(model=served.version, joining=joining, results=results)
 
     def count_edges(self, asked: LabelsIn) -> int:
-        """Counts the edges that an answer goes through one by one: those of the request, and posted ones."""
+        """Counts the edges that an answer visits: those of the request, and posted ones."""
         posted = {one for one in asked.nodes if isinstance(one, str)}
         described = [one.node for one in asked.nodes if isinstance(one, NodeIn) and one.neighbours is None]
         named = (*posted, *(node for node in described if node is not None))
@@ -179,9 +180,10 @@ class NodeLabels(ModelServer):
         return AskedNode(row, name, places, weights, later, True, features, unknown)
 
     def _find_edges(self, row: int | None, links: Mapping[str, float]) -> tuple[Int64, Float64, dict[str, float]]:
-        """Finds a node's edges: rows and weights of the graph, and ids and weights of nodes that came since.
+        """Finds a node's edges to nodes of the graph, and to nodes added since.
 
-        row: whose edges in the graph count, but for those to erased nodes. links: weights that take their places.
+        Returns rows and weights of the former, ids and weights of the latter. row: whose edges in the graph count,
+        without those to erased nodes. links: weights that override them.
         """
         edges: dict[int, float] = {}
         if row is not None:
@@ -279,7 +281,7 @@ class NodeLabels(ModelServer):
         return found
 
     def _join_posted_neighbour(self, served: CompiledNodeModel, node: str) -> tuple[Float32, float]:
-        """Computes P^k x and the degree of a node outside the graph, by its neighbours in the graph."""
+        """Computes P^k x and the degree of a posted node from its neighbours."""
         told, links = self.overlay.facts(node).features, self.overlay.links(node)
         assert told is not None, "only neighbours with features are joined"
         rows, weights, _ = self._find_edges(None, links)

@@ -1,4 +1,7 @@
-"""The JSON messages by which applications ask for labels of nodes. They stay in the silo."""
+"""JSON messages by which applications ask for labels of nodes.
+
+They stay in the silo.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ class NodeIn(Message):
 
 
 class LabelsIn(Message):
-    """Nodes whose labels are asked for: ids of nodes of the silo, and descriptions of others."""
+    """Request for labels: ids of nodes of the silo, and descriptions of other nodes."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"nodes": ["worker-17"]}]})
 

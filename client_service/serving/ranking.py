@@ -1,4 +1,4 @@
-"""Parses what a request asks for, masks forbidden items, and ranks the rest."""
+"""Parses list requests, masks forbidden items, and ranks the rest."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ListRequest:
 
     @property
     def new_places(self) -> int:
-        """Returns how many places are reserved for new items, where there are any."""
+        """Returns the number of places reserved for new items."""
         return 1 if self.new is None else self.new
 
     @property
@@ -177,10 +177,11 @@ NOTHING_SEEN: Final = frozenset[int]()
 
 
 class ListKey(NamedTuple):
-    """A user as he is known at one moment: his row in the shard, and what has come since; None for neither.
+    """State of a user at one moment: row in the shard, and later events.
 
-    by_row: does his list follow from his row? Else it follows from the basket of all that he likes. hidden: the items
-    (N,) that nobody is to see. met: rows of the items that the shard says he has met, of a user without a row.
+    row, latest: None for neither. by_row: the user's list follows from the row, else from the basket of all liked
+    items. hidden: items (N,) that are hidden from everybody. met: rows of the items that the shard knows for a user
+    without a row.
     """
 
     user: str
@@ -203,10 +204,10 @@ class Known(NamedTuple):
 
 
 class NewItemQuery:
-    """Person whom new items are chosen for.
+    """User or basket that new items are chosen for.
 
-    hidden: mask (N,). read: finds what is known of the asker, when it is needed. listed: the row of the user whose
-    computed list of cold items holds; None: compute one. seen: rows that the list does not leave out.
+    hidden: mask (N,). read: reads what is known of the user, on demand. listed: the row of the user whose computed
+    list of cold items holds; None: compute one. seen: rows that the list does not leave out.
     """
 
     def __init__(
@@ -261,13 +262,16 @@ class Exclusions:
         self._shard, self._overlay = shard, overlay
 
     def rows(self, items: Iterable[str]) -> tuple[Rows, int]:
-        """Rows of the known items, each once, and how many are unknown."""
+        """Returns the rows of known items, each once, and the number of unknown ones."""
         found = self._shard.item_ids.rows(items)
         known = np.unique(np.array([row for row in found if row is not None], dtype=np.int64))
         return known, sum(row is None for row in found)
 
     def forbid(self, allow: Iterable[str] | None, exclude: Sequence[str], filters: Sequence[str]) -> Mask | None:
-        """What a request's lists and filters forbid. ProtocolError for a filter of another form."""
+        """Masks the items that a request's lists and filters forbid.
+
+        Raises ProtocolError for an invalid filter.
+        """
         if allow is None and not exclude and not filters:
             return None
         forbidden = np.zeros(len(self._shard.item_ids), dtype=bool)
@@ -283,7 +287,10 @@ class Exclusions:
     def rules_for_unlisted(
         self, allow: Iterable[str] | None, exclude: Sequence[str], filters: Sequence[str]
     ) -> tuple[AbstractSet[str] | None, frozenset[str]]:
-        """Finds the ids that a request allows among items without a row, None for all, and those it excludes."""
+        """Returns the allowed ids among items without a row, and the excluded ids.
+
+        None: all are allowed.
+        """
         allowed: AbstractSet[str] | None = None if allow is None else frozenset(allow)
         if filters:
             having = self._overlay.facts.outside_with(parse_filters(filters))
@@ -291,25 +298,28 @@ class Exclusions:
         return allowed, frozenset(exclude)
 
     def forbidden(self, limits: ListRequest) -> Mask:
-        """Those of the request, and those that are hidden."""
+        """Masks the items that the request forbids, and hidden ones."""
         forbidden, hidden = limits.forbidden, self._overlay.hidden
         if forbidden is None:
             return np.zeros(len(self._shard.item_ids), dtype=bool) if hidden is None else hidden.copy()
         return forbidden.copy() if hidden is None else forbidden | hidden
 
     def of_basket(self, rows: Rows, limits: ListRequest) -> Mask:
-        """Forbidden items, and those of a basket."""
+        """Masks forbidden items, and those of a basket."""
         excluded = self.forbidden(limits)
         if limits.exclude_seen:
             excluded[rows] = True
         return excluded
 
     def known_items(self, asked: ListKey) -> Rows:
-        """Rows of all items that the shard says a user has met: liked, in whichever split, or not."""
+        """Returns the rows of all items that a user has met.
+
+        They count whether liked or not, in any split.
+        """
         return asked.met if asked.row is None else self._shard.known_pairs.row(asked.row)
 
     def of_user(self, asked: ListKey, limits: ListRequest) -> Mask:
-        """Forbidden items, and those that the user has met."""
+        """Masks forbidden items, and those that the user has met."""
         excluded = self.forbidden(limits)
         if limits.exclude_seen:
             excluded[self.known_items(asked)] = True
@@ -319,9 +329,9 @@ class Exclusions:
 
 
 def history_rows(shard: CompiledShard, overlay: Overlay, user: str) -> Rows:
-    """Rows of the items liked since the shard was written, then of the training items; none of somebody unknown.
+    """Returns the rows of items liked since the shard was written, then of training items.
 
-    Validation and test items are left out: they judge the list.
+    Empty for an unknown user. Validation and test items are left out, because they judge the list.
     """
     row, latest = overlay.user_row(user), overlay.of(user)
     liked = np.zeros(0, dtype=np.int64) if latest is None else latest.liked
@@ -338,12 +348,15 @@ def recent_basket(shard: CompiledShard, row: int | None, latest: LatestEvents | 
 
 
 def changes_basket(shard: CompiledShard, row: int, latest: LatestEvents) -> bool:
-    """Does the user like other items than those of his row? What he has seen alone changes nothing of that."""
+    """Tells whether the user likes other items than those of the row.
+
+    Items that were only seen do not matter.
+    """
     return len(latest.liked) > 0 or bool(np.isin(latest.disliked, shard.train.row(row)).any())
 
 
 def rank_basket(model: CompiledModel, basket: Rows, excluded: Mask, k: int) -> ListedRows:
-    """Ranks the k best items for a basket, or fewer where there are no more.
+    """Ranks the k best items for a basket, or fewer if there are no more.
 
     excluded: mask (N,) of the items to leave out, overwritten. A list of any length is the beginning of each longer
     one: a model that scores its candidates again is always asked for STEP items.

@@ -1,4 +1,4 @@
-"""Recommendations from a frozen model: ids, titles, scores, and flags of how each list was made."""
+"""Recommendations from a frozen model: ids, titles, scores, and flags of fallbacks."""
 
 from __future__ import annotations
 
@@ -154,7 +154,10 @@ class Recommender(ModelServer):
         return 0.0 if model is None else model.lists_ready / len(self._shard.user_ids)
 
     def for_user(self, user: str, limits: ListRequest) -> RecommendationsOut:
-        """The user's list; popular items, flagged, for somebody unknown or while there is no model."""
+        """Recommends items to a user.
+
+        Popular items, flagged, for an unknown user or without a model.
+        """
         return self.at_once(user, limits) or self.recommend_users((user,), limits)[0]
 
     def at_once(self, user: str, limits: ListRequest) -> RecommendationsOut | None:
@@ -165,9 +168,9 @@ class Recommender(ModelServer):
         return self._look_up(self.model, self._read_user(user), limits)
 
     def look_up_list(self, user: str, k: int, new: int | None = None) -> ListedItems | None:
-        """Looks up a user's k best further items, and those at the places for `new` ones.
+        """Looks up a user's computed list of k items, and the new items in it.
 
-        Returns None where no computed list reaches so far.
+        None where no computed list is long enough.
         """
         model, asked, limits = self.model, self._read_user(user), ListRequest(k, new=new)
         if model is None:
@@ -197,7 +200,7 @@ class Recommender(ModelServer):
         return tuple(self._look_up(model, one, limits) or self._compute(model, one, limits) for one in asked)
 
     def for_basket(self, basket: Iterable[str], limits: ListRequest) -> RecommendationsOut:
-        """A list for somebody who is in no graph, from the items given (fold-in)."""
+        """Recommends items for a basket by fold-in, without a user of the graph."""
         return self.recommend_baskets([Basket(tuple(basket), limits)])[0]
 
     def for_basket_at_once(self, asked: Basket) -> RecommendationsOut | None:
@@ -273,8 +276,11 @@ class Recommender(ModelServer):
         new: int | None = None,
         only_new: bool = False,
     ) -> ListRequest:
-        """Filters, allow and exclude lists as one mask. ProtocolError for a filter of another form, and for items
-        further down than any list goes, and for freshness where the shard has no times."""
+        """Reads a request's options, and turns its filters and lists into one mask.
+
+        Raises ProtocolError for an invalid filter, for a page beyond the longest list, and for freshness where the
+        shard has no times.
+        """
         self.overlay.follow()
         forbidden = self._exclusions.forbid(allow, exclude, filters)
         allowed, excluded = self._exclusions.rules_for_unlisted(allow, exclude, filters)
@@ -287,7 +293,10 @@ class Recommender(ModelServer):
         return limits
 
     def _read_user(self, user: str) -> ListKey:
-        """All that is known of a user, once a request: meanwhile he may be erased, or do something."""
+        """Reads all that is known of a user, once a request.
+
+        Meanwhile the user may be erased, or have new events.
+        """
         self.overlay.follow()
         row, latest = self.overlay.user_row(user), self.overlay.of(user)
         by_row = row is not None and (latest is None or not changes_basket(self._shard, row, latest))
@@ -307,7 +316,7 @@ class Recommender(ModelServer):
         return Known(basket, met if latest is None else (*met, latest.seen), names)
 
     def _has_new(self, model: CompiledModel) -> bool:
-        """Tells whether the silo has a new item for anybody."""
+        """Tells whether the silo has any new item."""
         cold = model.cold
         if cold is None:
             return False

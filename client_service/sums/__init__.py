@@ -1,1 +1,1 @@
-"""Sums of statistics: what a silo adds to each, what the sums become, and how the silo uses that."""
+"""Sums of statistics over all silos: a silo's part, the result, and its use."""

@@ -1,4 +1,4 @@
-"""What the sums of a basis run become: frequencies of all silos' graph, denoised where noise was added."""
+"""Computes the common basis from sums: frequencies of all silos' graph, denoised after noise."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ROWS = 512  # items whose pairs are looked at at a time
 
 @dataclass(frozen=True, eq=False)
 class CommonBasis(Statistics):
-    """Statistics of the training data of all silos together, over the N items of the catalogue.
+    """Statistics of the training data of all silos together, over N catalogue items.
 
-    degrees: (N,), interactions of each item. exact: pairs (N, N), how many users have both items, float32, with the
-    degrees on the diagonal. iterated: vectors (N, r) and values (r,), descending, the leading eigenpairs of W = R^T R,
-    R = D_u^-e X D_i^-e. items: the list of common items where the silos have summed one; else the places that a shard
-    has are those of a list that all have.
+    degrees: (N,), interactions of each item. exact: pairs (N, N), number of users who have both items, float32, with
+    the degrees on the diagonal. iterated: vectors (N, r) and values (r,), descending, the leading eigenpairs of W =
+    R^T R, R = D_u^-e X D_i^-e. items: the list of common items where the silos have summed one; else a shard's places
+    are those in the agreed catalogue.
     """
 
     kind: Literal["exact", "iterated"]
@@ -43,7 +43,7 @@ class CommonBasis(Statistics):
     items: CommonItems | None = field(default=None, kw_only=True)
 
     def over(self, items: CommonItems) -> Self:
-        """The basis over this list, without the places that it leaves empty."""
+        """Returns the basis over this list of items, without the places that it leaves empty."""
         size = min(len(self.degrees), len(items.listed))
         return replace(
             self,
@@ -54,11 +54,11 @@ class CommonBasis(Statistics):
         )
 
     def place(self, shard: Shard) -> Shard:
-        """The shard with the places that its items have in the basis."""
+        """Returns the shard with its items' places in the basis."""
         return shard if self.items is None else self.items.place(shard, len(self.degrees)).shard
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Its arrays by name, those of the list of items too."""
+        """Returns the arrays by name, with those of the list of items."""
         return super().arrays() | ({} if self.items is None else self.items.arrays())
 
     @property
@@ -67,16 +67,16 @@ class CommonBasis(Statistics):
         return None if self.values is None else len(self.values)
 
     def described(self) -> dict[str, str]:
-        """Its kind, its exponent, and how ids are hashed where the silos have summed the list of items."""
+        """Returns kind, exponent, and how ids are hashed if a list of items was summed."""
         listed = {} if self.items is None else self.items.described()
         return {**listed, "kind": self.kind, "exponent": repr(self.exponent)}
 
 
 def require_possible(basis: CommonBasis) -> CommonBasis:
-    """The basis, or a ProtocolError for one that no data can have: somebody added false numbers, or a false sum came.
+    """Returns the basis; raises ProtocolError for sums that no data can have.
 
-    A silo that trained with it would score by what is no number. What is false and possible is for each silo's
-    validation to weigh.
+    Then a silo or the aggregator gave false numbers, and scores would be NaN. False numbers that are possible are
+    found by each silo's validation.
     """
     if (wrong := _find_impossible(basis)) is not None:
         words = "a silo or the aggregator gave false numbers; sum anew (lpsfed run --renew-basis), or train without it"
@@ -107,7 +107,7 @@ def _rows(pairs: NDArray[np.float32], degrees: NDArray[np.int64]) -> Iterator[tu
 
 
 def basis_of_pairs(sums: Mapping[str, NDArray[np.uint32]], exponent: float) -> CommonBasis:
-    """From the sums of an exact basis run."""
+    """Computes the basis from the sums of an exact basis run."""
     degrees = sums[DEGREES].astype(np.int64)
     pairs = np.zeros((len(degrees),) * 2, np.float32)
     rows, columns = np.triu_indices(len(degrees), 1)
@@ -118,7 +118,7 @@ def basis_of_pairs(sums: Mapping[str, NDArray[np.uint32]], exponent: float) -> C
 
 
 def basis_of_rounds(known: ExploredSubspace, degrees: NDArray[np.uint32], rank: int) -> CommonBasis:
-    """From the sums of all rounds of an iterated basis run (explored.py)."""
+    """Computes the basis from the sums of all rounds of an iterated basis run."""
     vectors, values = known.finish(rank)
     whole = degrees.astype(np.int64)
     return CommonBasis("iterated", known.exponent, whole, vectors=vectors.astype(np.float32), values=values)
@@ -127,7 +127,7 @@ def basis_of_rounds(known: ExploredSubspace, degrees: NDArray[np.uint32], rank: 
 def basis_of_products(
     sums: Mapping[str, NDArray[np.uint32]], directions: NDArray[np.float64], exponent: float
 ) -> CommonBasis:
-    """From the last sums of an iterated basis run and the directions that they are products with."""
+    """Computes the basis from the last products of an iterated basis run, and their directions."""
     vectors, values = finish_basis(directions, decode_fixed(sums[PRODUCTS]))
     degrees = sums[DEGREES].astype(np.int64)
     return CommonBasis("iterated", exponent, degrees, vectors=vectors.astype(np.float32), values=values)
@@ -139,7 +139,7 @@ EXPONENT = 0.0  # of the items' degrees: few items have a degree that stands out
 
 
 def basis_of_noised(sums: Mapping[str, NDArray[np.uint32]], items: int, rank: int) -> CommonBasis:
-    """At most `rank` vectors and values of H, and degrees, which are the row sums of H."""
+    """Computes at most `rank` eigenpairs of the noised H, and degrees from its row sums."""
     variance = float(decode_fixed(sums[NOISE])[0])
     matrix = symmetric_matrix(decode_fixed(sums[WEIGHTED]), items)
     if not (variance > 0.0 and matrix.any()):
@@ -153,7 +153,7 @@ def basis_of_noised(sums: Mapping[str, NDArray[np.uint32]], items: int, rank: in
 
 
 def symmetric_matrix(upper: Float64, items: int) -> Float64:
-    """From its upper triangle by rows, with the diagonal."""
+    """Fills a symmetric matrix from its upper triangle by rows, with the diagonal."""
     matrix = np.zeros((items, items))
     rows, columns = np.triu_indices(items)
     matrix[rows, columns] = upper
@@ -162,7 +162,10 @@ def symmetric_matrix(upper: Float64, items: int) -> Float64:
 
 
 def leading_frequencies(matrix: Float64, rank: int) -> tuple[Float64, Float64]:
-    """The greatest eigenvalues, descending, at most `rank`, and their vectors, each with a positive largest entry."""
+    """Computes at most `rank` largest eigenvalues, descending, and their vectors.
+
+    The largest entry of each vector is positive.
+    """
     if rank >= len(matrix) // 2:
         values, vectors = np.linalg.eigh(matrix)
     else:
@@ -185,7 +188,7 @@ NOISED_USERS = 0.5  # a noised sum weighs a user by 1 / d_u and leaves the items
 
 
 def exponents_of(basis: CommonBasis) -> tuple[float, float]:
-    """Of the degrees of users and of items in R, for W = R^T R."""
+    """Returns the exponents of user and item degrees in W = R^T R."""
     if basis.kind == "exact":
         return 0.0, EXACT_EXPONENT
     return basis.exponent or NOISED_USERS, basis.exponent

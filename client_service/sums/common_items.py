@@ -45,23 +45,28 @@ NO_LIST = hashlib.sha256(b"no list of items yet").hexdigest()  # which all silos
 
 
 class OwnItems(NamedTuple):
-    """A silo's items with a training pair: ids in their one spelling, as the silo has matched them with the others'.
-    pairs: for training."""
+    """A silo's items with a training pair.
+
+    ids: normalised, and matched with the other silos' ids. pairs: number of training pairs.
+    """
 
     ids: tuple[str, ...]
     pairs: int
 
 
 class FoundPlaces(NamedTuple):
-    """A silo's items in the list. rows: the place of each, (N,), -1: none. hidden: so many have no place because
-    another own item with more training pairs has the same bucket."""
+    """Places of a silo's items in the list.
+
+    rows: place of each, (N,), -1: none. hidden: number of items without a place because another own item with more
+    training pairs has the same bucket.
+    """
 
     rows: Int64
     hidden: int
 
 
 class PlacedShard(NamedTuple):
-    """A shard with places in the list, and how many of its items have none because another own item has it."""
+    """Shard with places in the list, and the number of its items without a place."""
 
     shard: Shard
     hidden: int
@@ -83,13 +88,14 @@ class CommonItems(Statistics):
     pairs_of_all: NDArray[np.int64]
 
     def described(self) -> dict[str, str]:
-        """How ids are hashed."""
+        """Describes how ids are hashed."""
         return {"kind": self.kind, "federation": self.federation, "buckets": str(self.buckets)}
 
     def find_places(self, ids: Sequence[str], counts: NDArray[np.float64], places: int) -> FoundPlaces:
-        """The place of each item (N,) in the first `places` of the list. counts: pairs of each item.
+        """Finds the place of each item (N,) in the first `places` of the list.
 
-        Of own items in one bucket the one with the most pairs has the place, of equals the first id.
+        Of own items in one bucket the one with the most pairs has the place, at a tie the first id. counts: pairs of
+        each item.
         """
         spelled = normalise_ids(pl.Series("item", ids, dtype=pl.String))
         first, second = hash_ids(spelled, self.federation, self.buckets)
@@ -110,14 +116,14 @@ class CommonItems(Statistics):
         return FoundPlaces(result, hidden)
 
     def place(self, shard: Shard, places: int) -> PlacedShard:
-        """The shard with the places of its items, and with the list's digest."""
+        """Returns the shard with its items' places, and with the list's digest."""
         pairs = sparse.csr_array(shard.train + shard.valid + shard.test)  # however they are split
         found = self.find_places(shard.shared_ids, degrees(pairs)[1], places)
         return PlacedShard(replace(shard, places=found.rows, catalogue=self.digest), found.hidden)
 
 
 def require_list(items: CommonItems | None, places: int) -> CommonItems:
-    """The list that a sum is over. DataError without one, or where nothing is common."""
+    """Returns the list that a sum is over; raises DataError without a common item."""
     if items is None:
         raise DataError("expected the list of common items before a sum over it, got none")
     if not min(len(items.listed), len(items.confirmed), places):
@@ -127,7 +133,7 @@ def require_list(items: CommonItems | None, places: int) -> CommonItems:
 
 
 def own_items(shard: Shard, method: MethodSettings) -> OwnItems:
-    """The items of the silo's training pairs."""
+    """Collects the items of the silo's training pairs."""
     del method
     used = np.flatnonzero(degrees(shard.train)[1])
     ids = normalise_ids(pl.Series("item", [shard.shared_ids[item] for item in used], dtype=pl.String))
@@ -135,19 +141,16 @@ def own_items(shard: Shard, method: MethodSettings) -> OwnItems:
 
 
 def digest_items(shard: Shard, method: MethodSettings) -> SummedDigests:
-    """The training pairs stamp this sum, as they stamp others.
+    """Computes the digest of the training pairs, which stands for the silo's part.
 
-    As long as they are the same, so are their items.
+    The same pairs have the same items.
     """
     del method
     return SummedDigests(training_digest(shard), NO_LIST)
 
 
 def add_items(at: SumRound) -> Sums:
-    """The silo sends 1 for each bucket that it holds, and counts its pairs.
-
-    It holds the buckets of its own items; the pairs are for training.
-    """
+    """Encodes the silo's part: its items' buckets, and its number of training pairs."""
     own: OwnItems = at.counted
     held = np.zeros((TABLES, at.method.basis.buckets), np.uint32)
     for row, buckets in zip(held, hash_ids(own.ids, at.federation, held.shape[1]), strict=True):
@@ -156,7 +159,10 @@ def add_items(at: SumRound) -> Sums:
 
 
 def finish_items(at: SumRound) -> CommonItems:
-    """The list that the sum becomes. ProtocolError for a sum that no silos can have."""
+    """Builds the list of common items from the sum.
+
+    Raises ProtocolError for a sum that no silos can have.
+    """
     held, pairs = at.sums[at.number][HELD], at.sums[at.number][TRAINED]
     if (held > MOST_HOLDERS).any():
         words = "a silo or the aggregator gave false numbers; sum anew (lpsfed run --renew-basis)"
@@ -167,20 +173,20 @@ def finish_items(at: SumRound) -> CommonItems:
 
 
 def read_items(arrays: Arrays, described: Mapping[str, str]) -> CommonItems:
-    """A list from the disk."""
+    """Builds the list from its arrays on disk."""
     listed, confirmed, pairs = (arrays[name] for name in ARRAYS)
     return CommonItems("items", described["federation"], int(described["buckets"]), listed, confirmed, pairs)
 
 
 def cost_items(method: MethodSettings, shard: Counts) -> list[Cost]:
-    """Of the buckets, and of hashing the silo's ids."""
+    """Estimates the cost of the buckets and of hashing the silo's ids."""
     sent = sum(float(np.prod(one.shape)) for one in held_tensors(method))
     words = f"{COMMON_ITEMS.tells} ({sent:,.0f} numbers)"
     return [Cost("the sums", FIXED_BYTES + 4.0 * sent), Cost(words, 24.0 * sent, sent + 2000.0 * shard.items)]
 
 
 def warn_of_guessed_ids(method: MethodSettings) -> tuple[str, ...]:
-    """A warning of what a sum of held buckets tells."""
+    """Warns that a sum of buckets confirms guessed ids."""
     del method
     return (
         f"the list of common items tells whoever guesses an id whether {LEAST_HOLDERS} silos or more have it; the"

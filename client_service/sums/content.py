@@ -1,4 +1,4 @@
-"""A silo adds its items' features to the content sums, and keeps the sums of the others."""
+"""Content sums at a silo: the features of its items, and the others' sums."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ class ContentStatistics(Statistics):
 
 
 def count_content(shard: Shard, method: MethodSettings) -> ContentSums:
-    """Computes A, D and S of the training pairs; zeros where the silo has nothing to add (`find_agreed_features`)."""
+    """Computes A, D and S of the training pairs.
+
+    Zeros where the silo has nothing to add (`find_agreed_features`).
+    """
     features = find_agreed_features(shard, method)
     if features is None:
         size = count_features(method.basis.encoder)
@@ -76,9 +79,9 @@ def count_content(shard: Shard, method: MethodSettings) -> ContentSums:
 
 
 def find_agreed_features(shard: Shard, method: MethodSettings) -> ItemFeatures | None:
-    """Finds the features of a shard's items by the encoder that the federation has agreed on.
+    """Finds the features of a shard's items by the federation's encoder.
 
-    None where nothing is known of the items, or their features are of another encoder: sums of two encoders are none.
+    None where items have no text or attribute, or features of another encoder: sums of two encoders are meaningless.
     """
     features = known_features(shard)
     return None if features is None or features.encoder != method.basis.encoder else features

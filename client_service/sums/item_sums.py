@@ -48,12 +48,12 @@ from shared.sums.sum import decode_fixed
 
 
 def count_in_catalogue(shard: Shard, method: MethodSettings) -> sparse.csr_array:
-    """X_c, the training pairs over the items of the catalogue, (M, N)."""
+    """Returns X_c: the training pairs over the items of the catalogue, (M, N)."""
     return catalogue_matrix(shard, method.catalogue)
 
 
 def digest_summed(shard: Shard, method: MethodSettings) -> SummedDigests:
-    """Of the training pairs, and of the catalogue in which the shard's items have places."""
+    """Computes digests of the training pairs and of the catalogue."""
     del method
     return SummedDigests(training_digest(shard), shard.catalogue)
 
@@ -64,7 +64,7 @@ def add_pairs(at: SumRound) -> Sums:
 
 
 def finish_pairs(at: SumRound) -> CommonBasis:
-    """The basis of the exact sums."""
+    """Computes the basis from exact sums, noised or not."""
     sums, basis = at.sums[at.number], at.method.basis
     if basis.epsilon is not None:
         return require_possible(basis_of_noised(sums, at.method.catalogue, basis.rank))
@@ -86,7 +86,7 @@ def add_products(at: SumRound) -> Sums:
 
 
 def finish_products(at: SumRound) -> CommonBasis:
-    """The basis of the sums of the last rounds."""
+    """Computes the basis from the sums of all rounds."""
     basis, sums = at.method.basis, at.sums[at.number]
     if basis.words is not None:
         return require_possible(basis_of_rounds(_explored(at, at.number), sums[DEGREES], basis.rank))
@@ -94,7 +94,7 @@ def finish_products(at: SumRound) -> CommonBasis:
 
 
 def _explore_further(at: SumRound, words: int) -> Sums:
-    """The same where the products of all rounds are kept."""
+    """Encodes a round's products where those of all rounds are kept."""
     if at.number > 1:
         return pack_sums(at.counted, _explored(at, at.number - 1))
     start = first_directions(at.seed, at.method.catalogue, words)
@@ -102,12 +102,12 @@ def _explore_further(at: SumRound, words: int) -> Sums:
 
 
 def _explored(at: SumRound, last: int) -> ExploredSubspace:
-    """What the sums up to a round tell."""
+    """Computes the subspace that the sums up to a round have explored."""
     return explore([at.sums[number] for number in range(1, last + 1)], at.method.basis.exponent, at.seed)
 
 
 def _find_directions(at: SumRound) -> NDArray[np.float64]:
-    """What the round takes products with."""
+    """Computes the directions of a round from the seed, or from the last round's sums."""
     if at.number == 1:
         return draw_directions(at.seed, at.method.catalogue, at.method.basis.rank)
     before = at.sums[at.number - 1]
@@ -116,7 +116,7 @@ def _find_directions(at: SumRound) -> NDArray[np.float64]:
 
 
 def read_basis(arrays: Arrays, described: Mapping[str, str]) -> CommonBasis:
-    """A basis from the disk."""
+    """Builds a basis from its arrays on disk."""
     kind: Literal["exact", "iterated"] = "exact" if "pairs" in arrays else "iterated"
     items = read_items(arrays, described) if "federation" in described else None
     given: dict[str, Any] = {name: value for name, value in arrays.items() if items is None or name not in ITEM_ARRAYS}
@@ -124,26 +124,35 @@ def read_basis(arrays: Arrays, described: Mapping[str, str]) -> CommonBasis:
 
 
 def is_count(method: MethodSettings) -> bool:
-    """Are the sums counts, of which each silo can take its own away? Of directions none can, nor of noised pairs."""
+    """Tells whether the sums are counts, from which each silo can subtract its own part.
+
+    That holds neither for directions nor for noised pairs.
+    """
     return method.basis.epsilon is None
 
 
 def score_items(basis: CommonBasis, shard: Shard) -> tuple[Scorer, ...]:
-    """What the basis says of the shard's items, without the shard's own held-out pairs, by which scores are judged.
-    DataError for a shard without places in the common catalogue."""
+    """Builds the scorers of the shard's items from the basis.
+
+    The shard's own held-out pairs are subtracted, because scores are judged by them. Raises DataError for a shard
+    without places in the common catalogue.
+    """
     shard = basis.place(shard)
     places = _require_places(shard)
     return common_scorers(restrict_to_training(basis, shard), places, shard.train)
 
 
 def find_covered_share(basis: CommonBasis, shard: Shard) -> float:
-    """As `measure_covered_share`, with the places that the basis gives."""
+    """Computes `measure_covered_share` at the basis's places."""
     return measure_covered_share(basis, basis.place(shard))
 
 
 def find_frequencies(basis: CommonBasis, shard: Shard, method: MethodSettings) -> CommonSpectrum:
-    """The frequencies of all silos' graph, without the shard's own held-out pairs, by which the model is judged.
-    DataError as `score_items` raises."""
+    """Computes the frequencies of all silos' graph for the shard's items.
+
+    The shard's own held-out pairs are subtracted, because the model is judged by them. Raises DataError as
+    `score_items`.
+    """
     shard = basis.place(shard)
     known = restrict_to_training(basis, shard)
     frame = None if known is basis else find_frame(basis)
@@ -157,7 +166,7 @@ def _require_places(shard: Shard) -> Places:
 
 
 def cost_pairs(method: MethodSettings, shard: Counts) -> list[Cost]:
-    """Of a silo's part of the exact sums and of what is made of them: the sums first."""
+    """Estimates the cost of exact sums and the basis; the sums first."""
     del shard
     items = float(method.catalogue)
     square = (24.0 if method.basis.epsilon is None else 40.0) * items**2
@@ -168,7 +177,7 @@ def cost_pairs(method: MethodSettings, shard: Counts) -> list[Cost]:
 
 
 def cost_products(method: MethodSettings, shard: Counts) -> list[Cost]:
-    """The same of the iterated ones: what is kept of the rounds first."""
+    """Estimates the cost of iterated sums; the kept sums first."""
     basis, items, columns = method.basis, float(method.catalogue), float(method.basis.directions)
     kept = 4.0 * items * (basis.words or basis.rank) * ITERATED.sums_needed(basis)
     words = f"{basis.directions:,} directions (basis.rank, basis.words, basis.rounds) of {method.catalogue:,} items"
@@ -178,17 +187,20 @@ def cost_products(method: MethodSettings, shard: Counts) -> list[Cost]:
 
 
 def bytes_of_directions(method: MethodSettings) -> float:
-    """Of what is computed from directions for scores and start."""
+    """Estimates the memory of scorers and start from directions, in bytes."""
     return 60.0 * float(method.catalogue) * method.basis.directions
 
 
 def bytes_of_pairs(method: MethodSettings) -> float:
-    """The same from pairs, and of taking the silo's own part out of them."""
+    """Estimates the memory of scorers and start from pairs, in bytes.
+
+    The subtraction of the silo's own part is counted too.
+    """
     return 72.0 * float(method.catalogue) ** 2 if is_count(method) else bytes_of_directions(method)
 
 
 def warn_of_rare_pairs(method: MethodSettings) -> tuple[str, ...]:
-    """A warning, where rare pairs are left out of a sum whose members' own counts nobody can check."""
+    """Warns that rare pairs are only hidden from honest silos."""
     basis = method.basis
     if basis.epsilon is not None or basis.least_pairs == 1:
         return ()

@@ -1,6 +1,6 @@
-"""Border sums at a silo: its part of the table, and the rows of its own nodes.
+"""Border sums at a silo: its part of the table, and its nodes' rows.
 
-The table of all silos is kept as it was summed, alike in every silo; a row of it is noise to whom it does not belong.
+All silos keep the same table as it was summed; a row is random noise to every silo but its owner.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Borders(Statistics):
     tables: UInt32
 
     def described(self) -> dict[str, str]:
-        """Describes how ids are hashed, and what a row is."""
+        """Describes how ids are hashed, and the size of a row."""
         words = {"kind": self.kind, "federation": self.federation}
         return words | {"width": str(self.width), "least": str(self.least)}
 
@@ -67,9 +67,10 @@ class Borders(Statistics):
 
 
 def read_borders(shard: NodeShard, known: Borders, secret: bytes) -> BorderSums | None:
-    """Reads the rows of the silo's own nodes; None where it has no foreign edges, or another number of features.
+    """Reads the rows of the silo's own nodes.
 
-    A row counts where every table says that it is of so many neighbours as the node can have, and `least` or more.
+    None where the silo has no foreign edges, or another number of features. A row counts where all tables agree on
+    its number of neighbours, and that is possible for the node and at least `least`.
     """
     foreign, hops = shard.foreign, len(known.tables)
     if foreign is None or shard.features.shape[1] + 1 != known.width:
@@ -247,7 +248,7 @@ def cost_borders(method: MethodSettings, shard: Counts) -> list[Cost]:
 
 
 def warn_of_subtraction(method: MethodSettings) -> tuple[str, ...]:
-    """Warns of what rows tell together, and of what a lying silo reads."""
+    """Warns that rows reveal features by subtraction, and to a lying silo."""
     least, own = method.nodes.border_least, method.nodes.border_own
     return (
         f"border sums tell another silo the sum of features of {own} or more of this silo's nodes that are neighbours"

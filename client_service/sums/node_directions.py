@@ -1,4 +1,4 @@
-"""The sum of directions at a silo of nodes: products of its nodes' features, and the projection that sums become."""
+"""Sum of directions at a silo of nodes: feature products, and the projection they give."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class NodeDirections(Statistics):
 
 
 def require_columns(shard: NodeShard, nodes: NodeSettings) -> NodeShard:
-    """Returns a shard that has as many features and classes as the federation. SettingsError for another one."""
+    """Returns a shard with the federation's features and classes; raises SettingsError for another."""
     sizes, expected = (shard.features.shape[1], len(shard.classes)), (nodes.features, nodes.classes)
     if sizes != expected:
         words = f"expected {expected[0]:,} features and {expected[1]:,} classes, as all silos have (nodes)"
@@ -57,7 +57,7 @@ def require_columns(shard: NodeShard, nodes: NodeSettings) -> NodeShard:
 
 
 def training_digest(shard: NodeShard) -> str:
-    """Computes the digest of what sums count: features and edges of all nodes, labels of training nodes.
+    """Computes the digest of the summed data: features, edges, and labels of training nodes.
 
     Ids are not summed, and so not digested.
     """

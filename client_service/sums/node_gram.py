@@ -33,9 +33,10 @@ FALSE_NUMBERS = (
 
 @dataclass(frozen=True, eq=False)
 class SummedGram(Statistics):
-    """Gram sums: Phi' Phi (D, D) and Phi' Y (D, c) of all silos' training nodes.
+    """Gram sums of all silos' training nodes.
 
-    products: the directions over which they were counted, where features are projected.
+    square: Phi' Phi (D, D). right: Phi' Y (D, c). products: the directions over which they were counted, where
+    features are projected.
     """
 
     square: Float64
@@ -49,9 +50,10 @@ class SummedGram(Statistics):
         return NodeDirections("node_directions", self.products).find_projection(nodes)
 
     def pool(self, shard: NodeShard, design: Float32) -> NodeGram:
-        """Returns the matrices of all silos' training nodes. design: of all the shard's nodes, (n, D).
+        """Returns the Gram matrices of all silos' training nodes.
 
-        A silo that joined after the sums were made adds its own nodes here, and nowhere else.
+        A silo that joined after the sums were made adds its own nodes here, and nowhere else. design: of all the
+        shard's nodes, (n, D).
         """
         found = NodeGram(self.square, self.right)
         if self.included:
@@ -68,22 +70,22 @@ class GramPart(NamedTuple):
 
 
 def choose_nodes(shard: NodeShard, least: int) -> Int64:
-    """Chooses the training nodes that are counted, ascending: none of a class of which the silo has few."""
+    """Chooses the training nodes to count, ascending, without rare classes of the silo."""
     rows = shard.nodes_of(TRAIN)
     sizes = np.bincount(shard.labels[rows], minlength=len(shard.classes))
     return rows[sizes[shard.labels[rows]] >= least]
 
 
 def count_nodes(shard: NodeShard, method: MethodSettings) -> GramPart:
-    """Checks the shard; its Gram matrices follow from the directions of all silos too, which a round has.
+    """Checks the shard's sizes; its Gram matrices need the round's directions too.
 
-    SettingsError for other sizes than all silos share.
+    Raises SettingsError for other sizes than the federation's.
     """
     return GramPart(require_columns(shard, require_sizes(method.nodes)), method.basis.least_pairs)
 
 
 def digest_nodes(shard: NodeShard, method: MethodSettings) -> SummedDigests:
-    """Computes the digests of the summed data, as for directions; zeros where no node is counted."""
+    """Computes the digests of the summed data; of zeros where no node is counted."""
     nothing = not len(choose_nodes(shard, method.basis.least_pairs))
     return SummedDigests(training_digest(shard), EMPTY_PART_DIGEST if nothing else shard.columns_digest)
 
@@ -100,7 +102,7 @@ def own_gram(part: GramPart, nodes: NodeSettings, directions: NodeDirections | N
 
 
 def add_gram(at: SumRound) -> Sums:
-    """Encodes this silo's Gram matrices. ProtocolError for features so large that a sum has no room for them."""
+    """Encodes this silo's Gram matrices; raises ProtocolError for features that are too large."""
     own = own_gram(at.counted, at.method.nodes, _require_directions(at))
     try:
         return encode_gram(own.square, own.right, at.method.nodes, at.clients)

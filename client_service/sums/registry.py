@@ -1,4 +1,7 @@
-"""The sums at a silo, by their names. A new one is a file here and a line below."""
+"""Registry of the sums at a silo.
+
+A new sum is a file of this package and a line here.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ SILO_SUMS: dict[str, SiloSum] = {
 
 
 def find_silo_sum(method: MethodSettings, task: str) -> SiloSum:
-    """The sum that the settings choose. SettingsError for one of another task's data."""
+    """Returns the sum that the settings choose; raises SettingsError for another task's sum."""
     chosen = SILO_SUMS[find_sum(method).name]
     if chosen.task != task:
         expected = f"expected 'off' with task {task!r}, or a sum of its data"

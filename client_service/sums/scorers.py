@@ -28,10 +28,11 @@ Places = NDArray[np.int64]
 
 
 def common_scorers(basis: CommonBasis, places: Places, interactions: sparse.csr_array) -> tuple[Scorer, ...]:
-    """EASE, a low-pass filter and least squares on the sums of all silos, for the items of one of them.
+    """Builds scorers of a silo's items from all silos' sums.
 
-    places: (N,), each item's row in the catalogue, -1 for an item that is not listed. interactions: (M, N), the silo's
-    own training graph, from which comes all that is known of items that are not listed.
+    Exact sums give EASE, a low-pass filter and least squares; iterated sums the last two. places: (N,), each item's
+    row in the catalogue, -1 for an item that is not listed. interactions: (M, N), the silo's own training graph, from
+    which unlisted items are scored.
     """
     if basis.pairs is None:
         return _of_vectors(basis, places)
@@ -41,10 +42,10 @@ def common_scorers(basis: CommonBasis, places: Places, interactions: sparse.csr_
 
 
 def fill_hidden(pairs: Float32) -> Float32:
-    """The sums with what is expected of each pair that is hidden: c d_i d_j, below the smallest number that is not.
+    """Fills hidden pairs with their expected count c d_i d_j, below the smallest shown count.
 
-    c is that of the pairs that are seen. Where nothing is hidden, the smallest number is 1 and all stays as it is.
-    Without this the rare items, most of whose pairs are hidden, seem to have nothing to do with one another.
+    c is that of the shown pairs. Where nothing is hidden, the smallest count is 1 and all stays the same. Without
+    this, rare items, most of whose pairs are hidden, would seem unrelated.
     """
     degrees, filled = np.diag(pairs).copy(), pairs.copy()
     np.fill_diagonal(filled, 0.0)
@@ -59,10 +60,11 @@ def fill_hidden(pairs: Float32) -> Float32:
 
 
 def shared_pairs(pairs: Float32, places: Places, interactions: sparse.csr_array, weight: float = 1.0) -> Float32:
-    """G_c + w (G - G_c) on the items that are listed, G_c on and between all others, (N, N).
+    """Adds the other silos' pairs to this silo's, on the listed items, (N, N).
 
-    What is added is the other silos' own sum of squares, so that it stays definite for every w in [0, 1]; a block that
-    is put in another measure, as a mean over silos, does not.
+    G_c + w (G - G_c) on listed items, G_c elsewhere. The other silos' own sum of squares is added, so the matrix
+    stays positive semidefinite for every w in [0, 1]; that fails for a block on another scale, such as a mean over
+    silos.
     """
     own: Float32 = (interactions.T @ interactions).toarray().astype(np.float32)
     listed = np.flatnonzero(places >= 0)
@@ -107,13 +109,16 @@ def _make_scorers(counts: Float32) -> _Made:
 
 @lru_cache(maxsize=1)
 def _shared_catalogue(digest: str) -> list[_Made]:
-    """A place for what a basis gives, so that many silos in one process compute it once."""
+    """Returns the cell that caches a basis's scorers.
+
+    So many silos in one process compute them once.
+    """
     del digest
     return []
 
 
 def _of_catalogue(basis: CommonBasis) -> _Made:
-    """Over the whole catalogue; kept until another is asked for, unless it is large."""
+    """Returns the scorers over the whole catalogue; caches the latest unless large."""
     assert basis.pairs is not None
     if len(basis.pairs) > DENSE_ITEMS:
         return _make_scorers(fill_hidden(basis.pairs))
@@ -124,7 +129,10 @@ def _of_catalogue(basis: CommonBasis) -> _Made:
 
 
 def catalogue_frequencies(basis: CommonBasis) -> tuple[Float64, Float64]:
-    """Eigenvalues (r,) of W, descending, all positive, and their vectors (C, r), over the whole catalogue."""
+    """Returns the positive eigenvalues (r,) of W, descending, and their vectors (C, r).
+
+    They cover the whole catalogue.
+    """
     if basis.pairs is not None:
         return _of_catalogue(basis).frequencies
     assert basis.vectors is not None
@@ -134,7 +142,10 @@ def catalogue_frequencies(basis: CommonBasis) -> tuple[Float64, Float64]:
 
 
 def find_frame(basis: CommonBasis) -> Float64:
-    """The leading vectors of W (C, r) of the sums alone, which are the same in every silo."""
+    """Computes the leading vectors (C, r) of W from the sums alone.
+
+    They are the same in every silo.
+    """
     if basis.pairs is None:
         return catalogue_frequencies(basis)[1]
     pairs = fill_hidden(basis.pairs)
@@ -143,7 +154,7 @@ def find_frame(basis: CommonBasis) -> Float64:
 
 
 def leading_pairs(graph: Float32) -> tuple[Float64, Float64]:
-    """The leading eigenvalues (r,) of W (C, C), descending, all positive, and their vectors (C, r)."""
+    """Computes the leading positive eigenvalues (r,) of W (C, C), descending, and vectors (C, r)."""
     count = min(COMPONENTS, len(graph) - 1)
     if count < 1 or len(graph) <= 2 * COMPONENTS:
         values, vectors = np.linalg.eigh(graph.astype(np.float64))
@@ -157,7 +168,7 @@ def leading_pairs(graph: Float32) -> tuple[Float64, Float64]:
 
 
 def _of_vectors(basis: CommonBasis, places: Places) -> tuple[Scorer, ...]:
-    """A low-pass filter and least squares in the r frequencies that an iterated basis knows."""
+    """Builds a low-pass filter and least squares from the r frequencies of an iterated basis."""
     assert basis.vectors is not None
     assert basis.values is not None
     values, vectors = basis.values, basis.vectors.astype(np.float64)
@@ -169,7 +180,10 @@ def _of_vectors(basis: CommonBasis, places: Places) -> tuple[Scorer, ...]:
 
 
 def _narrow_filter(values: Float64, vectors: Float64, degrees: Float64, exponent: float) -> FullSpectrum:
-    """x D^-e V h V^T D^e / (1 - diag V h V^T) with a zero diagonal, and nothing above the frequencies of V."""
+    """Builds the filter of the given frequencies alone, with a zero diagonal.
+
+    x D^-e V h V^T D^e / (1 - diag V h V^T).
+    """
     response = values / (values + values[-1])
     diagonal = (vectors**2) @ response
     leave = power(degrees, exponent) / (1.0 - np.minimum(diagonal, MOST_OWN))
@@ -185,10 +199,12 @@ def _narrow_filter(values: Float64, vectors: Float64, degrees: Float64, exponent
 def common_spectrum(
     basis: CommonBasis, places: Places, interactions: sparse.csr_array, cutoff: int, frame: Float64 | None = None
 ) -> CommonSpectrum:
-    """The lowest `cutoff` frequencies. places (N,): each item's row in the catalogue, -1 for one that is not listed.
+    """Computes the lowest `cutoff` frequencies of all silos' graph for a shard.
 
-    frame: vectors (C, r) that all silos have; then each column is the one most like the frame's, of its sign. So a
-    column means nearly the same where each silo takes its own held-out pairs out of the sums.
+    places (N,): each item's row in the catalogue, -1 for one that is not listed.
+
+    frame: vectors (C, r) that all silos have; then each column is the one most like the frame's, with its sign. So a
+    column means nearly the same in all silos, each of which subtracts its own held-out pairs from the sums.
     """
     values, vectors = catalogue_frequencies(basis)
     if frame is not None:
@@ -206,7 +222,7 @@ def common_spectrum(
 
 
 def _match_columns(values: Float64, vectors: Float64, frame: Float64) -> tuple[Float64, Float64]:
-    """In the order of the frame's columns: frequencies that are nearly equal may change places."""
+    """Orders the vectors as the frame's columns: nearly equal frequencies may swap places."""
     alike = frame.T @ vectors
     rows, columns = linear_sum_assignment(-np.abs(alike))
     signs = np.where(alike[rows, columns] < 0, -1.0, 1.0)

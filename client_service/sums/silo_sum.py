@@ -1,4 +1,4 @@
-"""A silo's half of a sum: what it adds, what the sums become, and how the silo uses that."""
+"""Record of a sum at a silo: its part, its result, its use."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ FIXED_BYTES = 40e6  # of code that the first run of a sum loads
 
 
 class SummedDigests(NamedTuple):
-    """Of what a silo adds to a sum. training: of its training data, the same as long as they are; catalogue: of the
-    list over which they are counted, the same in all silos, or EMPTY_PART_DIGEST where its part is zeros. everything:
-    of all its data, where some sums count these, and of whatever else the sum follows from; "": the training digest of
-    all its data.
+    """Digests of a silo's part in a sum.
+
+    training: of its training data, unchanged as long as they are. catalogue: of the list over which they are counted,
+    the same in all silos, or EMPTY_PART_DIGEST where the part is zeros. everything: of all data that the sum follows
+    from, where some sums count held-out data; "": the training digest of all its data.
     """
 
     training: str
@@ -39,11 +40,11 @@ class SummedDigests(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What a sum has become: arrays, alike in every silo.
+    """Result of a sum: arrays that are the same in every silo.
 
     kind: the entry of SILO_SUMS that reads and uses it. everything: has this silo added its validation and test data
     too? included: has it added anything? Not where it joined after the sums were made. Each silo knows both of itself
-    alone, and the digest is the same in all.
+    alone; the digest is the same in all.
     """
 
     kind: str
@@ -51,16 +52,16 @@ class Statistics:
     included: bool = field(default=True, kw_only=True)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Its arrays by name, without those that it does not have."""
+        """Returns the arrays by name, without missing ones."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
     def described(self) -> dict[str, str]:
-        """What is kept of it in words, beside its arrays."""
+        """Returns the metadata that are kept beside the arrays."""
         return {"kind": self.kind}
 
     def over(self, items: Any) -> Self:
-        """The same over the list of common items that the silos have summed. ProtocolError where it has no items."""
+        """Returns the statistics over a list of common items; raises ProtocolError without items."""
         del items
         raise ProtocolError(f"expected sums over a list of common items to be of a basis, got {self.kind!r}")
 
@@ -107,19 +108,19 @@ class SumRound(NamedTuple):
 
 
 def never(method: MethodSettings) -> bool:
-    """No: a silo cannot take its own part out of what the sums become."""
+    """Returns False: a silo cannot subtract its own part from the result."""
     del method
     return False
 
 
 def give_no_scorers(known: Any, shard: Any) -> tuple[Scorer, ...]:
-    """Nothing to fuse with the trained score."""
+    """Returns no scorers to fuse with the trained score."""
     del known, shard
     return ()
 
 
 def share_listed(known: Any, shard: Any) -> float:
-    """The share of the training pairs whose items are in the catalogue."""
+    """Computes the share of the training pairs whose items are in the catalogue."""
     del known
     if shard.places is None or not shard.train.nnz:
         return 1.0
@@ -127,19 +128,19 @@ def share_listed(known: Any, shard: Any) -> float:
 
 
 def use_own_graph(known: Any, shard: Any, method: MethodSettings) -> CommonSpectrum | None:
-    """No frequencies of all silos' graph."""
+    """Returns None: the result has no frequencies of all silos' graph."""
     del known, shard, method
     return None
 
 
 def warn_of_nothing(method: MethodSettings) -> tuple[str, ...]:
-    """Nothing to tell the silo's operator."""
+    """Returns no warnings."""
     del method
     return ()
 
 
 def cost_of_tensors(method: MethodSettings, shard: Counts) -> list[Cost]:
-    """Of a few copies of what is sent."""
+    """Estimates the cost of a few copies of the sent tensors."""
     del shard
     chosen = find_sum(method)
     sent = sum(float(np.prod(one.shape)) for one in chosen.list_tensors(method))
@@ -148,7 +149,7 @@ def cost_of_tensors(method: MethodSettings, shard: Counts) -> list[Cost]:
 
 
 def no_memory(method: MethodSettings) -> float:
-    """Next to nothing."""
+    """Returns 0: the result takes almost no memory."""
     del method
     return 0.0
 

@@ -1,4 +1,4 @@
-"""A shard -> this silo's part of the sums of a basis run (shared.sums.item_basis)."""
+"""Computes a silo's part of the sums of a basis run (shared.sums.item_basis)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ ROWS = 512  # items whose pairs are counted at a time
 
 
 def catalogue_matrix(shard: Shard, items: int) -> sparse.csr_array:
-    """X_c: training pairs of the silo's users and all items of the catalogue, (M, N) 0/1 float64.
+    """Returns X_c: training pairs over the items of the catalogue, (M, N) 0/1 float64.
 
-    Items that are not listed in the catalogue are left out. DataError for a shard without places in it.
+    Unlisted items are left out. Raises DataError for a shard without places in the catalogue.
     """
     if shard.places is None:
         raise DataError("expected the shard's items to have places in the common catalogue, they have none")
@@ -39,11 +39,12 @@ def catalogue_matrix(shard: Shard, items: int) -> sparse.csr_array:
 
 
 def restrict_to_training(basis: CommonBasis, shard: Shard) -> CommonBasis:
-    """The basis as if this silo had added its training pairs alone: what is judged must not know the answers.
+    """Returns the basis as if this silo had added its training pairs alone.
 
-    Sums are counts, of which each silo can take its own away; the others' held-out pairs stay, by which nobody here is
-    judged. Of directions nothing is taken away: silos add their training pairs alone to sums that become such, as those
-    with noise do. A silo that joined after the sums were made adds its own here, and nowhere else.
+    So models are not judged on pairs that they know. From counts each silo subtracts its own held-out pairs; those of
+    others stay, because nothing here is judged by them. Nothing is subtracted from directions: to such sums, and to
+    noised ones, silos add their training pairs alone. A silo that joined after the sums were made adds its own pairs
+    here, and nowhere else.
     """
     if not basis.included:
         return _with_own(basis, catalogue_matrix(shard, len(basis.degrees)))
@@ -58,7 +59,7 @@ def restrict_to_training(basis: CommonBasis, shard: Shard) -> CommonBasis:
 
 
 def _with_own(basis: CommonBasis, own: sparse.csr_array) -> CommonBasis:
-    """The basis with the pairs of a silo whose part is not in the sums, (M, N)."""
+    """Adds the pairs (M, N) of a silo whose part is not in the sums."""
     by_item = basis.degrees + degrees(own)[1].astype(np.int64)
     if basis.pairs is None:
         values, vectors = _add_to_directions(basis, by_item, own)
@@ -71,7 +72,10 @@ def _with_own(basis: CommonBasis, own: sparse.csr_array) -> CommonBasis:
 def _add_to_directions(
     basis: CommonBasis, by_item: NDArray[np.int64], own: sparse.csr_array
 ) -> tuple[Float64, Float32]:
-    """Values (r,) and vectors (N, r) of W with R_c^T R_c added: W in the degrees of all silos and this one."""
+    """Adds R_c^T R_c to W; returns values (r,) and vectors (N, r).
+
+    W is in the degrees of all silos and this one.
+    """
     assert basis.values is not None
     assert basis.vectors is not None
     of_users, of_items = exponents_of(basis)
@@ -98,7 +102,7 @@ def _add_to_directions(
 
 
 def _counted_without(pairs: Float32, own: sparse.csr_array) -> Float32:
-    """Counts below the smallest one that is handed out are hidden, as they would have been."""
+    """Subtracts counts; results below the smallest shown count are hidden again."""
     found, changed = pairs.copy(), own.tocoo()
     np.fill_diagonal(found, 0.0)
     least = float(np.min(found, where=found > 0, initial=np.inf))
@@ -109,10 +113,10 @@ def _counted_without(pairs: Float32, own: sparse.csr_array) -> Float32:
 
 
 def measure_covered_share(basis: CommonBasis, shard: Shard) -> float:
-    """The share of the training pairs with items of which the sums tell something of other silos.
+    """Computes the share of training pairs whose items have information from other silos.
 
-    Of pairs: a pair with another item that is handed out, and that more users have than this silo's own. Of directions:
-    users of other silos. Noise hides which: there all that is listed counts.
+    Pairs: an item with a shown pair that more users have than this silo's own. Directions: an item that users of
+    other silos have. After noise that is unknown, and all listed items count.
     """
     places = shard.places
     if places is None or not shard.train.nnz:
@@ -130,7 +134,7 @@ def measure_covered_share(basis: CommonBasis, shard: Shard) -> float:
 
 
 def _seen_beyond(pairs: Float32, own: sparse.csr_array) -> NDArray[np.bool_]:
-    """The items (C,) with a pair that is handed out and that the silo's own pairs do not explain."""
+    """Marks the items (C,) with a shown pair beyond the silo's own pairs."""
     seen = pairs.sum(axis=1, dtype=np.float64) - np.diag(pairs)
     rows, columns = own.nonzero()
     counted = (rows != columns) & (pairs[rows, columns] > 0)
@@ -140,22 +144,28 @@ def _seen_beyond(pairs: Float32, own: sparse.csr_array) -> NDArray[np.bool_]:
 
 
 def training_digest(shard: Shard) -> str:
-    """sha256 over the training pairs: the same in every catalogue, and whatever else of the shard has changed."""
+    """Computes the sha256 of the training pairs.
+
+    It is the same in every catalogue, and does not depend on the rest of the shard.
+    """
     used = np.flatnonzero(degrees(shard.train)[1])
     ids = tuple(shard.shared_ids[item] for item in used)  # matched anew, it is another part of the sum
     return content_digest((ids,), (sparse.csr_array(shard.train[:, used]),))
 
 
 def count_pairs(interactions: sparse.csr_array) -> dict[str, UInt32]:
-    """Degrees (N,), and by rows the upper triangle of X^T X without its diagonal, (N (N - 1) / 2,)."""
+    """Counts degrees (N,), and the upper triangle of X^T X by rows.
+
+    The triangle is without its diagonal, (N (N - 1) / 2,).
+    """
     return {DEGREES: count_degrees(interactions), PAIRS: _upper_triangle(interactions, interactions, first=1)}
 
 
 def weigh_pairs(interactions: sparse.csr_array) -> dict[str, UInt32]:
-    """H = X^T D_u^-1 X by rows, with its diagonal and without what is below it, (N (N + 1) / 2,), in fixed point; and
-    the variance of its noise, which is not there yet, (1,).
+    """Computes H = X^T D_u^-1 X in fixed point, upper triangle by rows.
 
-    A user's weight is cut off to a multiple of 2^-16, so that what it adds is a multiple too and no larger than before.
+    With the diagonal, (N (N + 1) / 2,), and a zero (1,) for the variance of noise that is added later. A user's
+    weight is rounded down to a multiple of 2^-16, so that the user's part is one too and not larger than before.
     """
     by_user, _ = degrees(interactions)
     weights = np.floor(power(by_user, -1.0) / STEP)
@@ -164,7 +174,10 @@ def weigh_pairs(interactions: sparse.csr_array) -> dict[str, UInt32]:
 
 
 def _upper_triangle(left: sparse.csr_array, right: sparse.csr_array, *, first: int) -> UInt32:
-    """By rows, X^T Y from the diagonal (first = 0) or from beside it (1) on."""
+    """Computes the upper triangle of X^T Y by rows.
+
+    first: 0 with the diagonal, 1 without it.
+    """
     items = left.shape[1]
     turned, upper = sparse.csr_array(left.T), np.empty(items * (items + 1 - 2 * first) // 2, np.uint32)
     filled = 0
@@ -182,7 +195,10 @@ def count_degrees(interactions: sparse.csr_array) -> UInt32:
 
 
 def raw_products(interactions: sparse.csr_array, directions: Float64, exponent: float) -> Float64:
-    """A Q with A = X^T D_u^-2e X, (N, r): the first round, in which nobody knows the degrees of all silos."""
+    """Computes A Q with A = X^T D_u^-2e X, (N, r), for the first round.
+
+    No silo knows the degrees of all silos in that round.
+    """
     by_user, _ = degrees(interactions)
     weights = power(by_user, -2.0 * exponent)
     found: Float64 = interactions.T @ (weights[:, None] * (interactions @ directions))
@@ -192,18 +208,24 @@ def raw_products(interactions: sparse.csr_array, directions: Float64, exponent: 
 def normalised_products(
     interactions: sparse.csr_array, directions: Float64, exponent: float, all_degrees: NDArray[np.int64]
 ) -> Float64:
-    """R^T R Q with R = D_u^-e X D_i^-e and the degrees D_i of all silos, (N, r)."""
+    """Computes R^T R Q with R = D_u^-e X D_i^-e, (N, r).
+
+    D_i are the degrees over all silos.
+    """
     scale = power(all_degrees.astype(np.float64), -exponent)[:, None]
     return scale * raw_products(interactions, scale * directions, exponent)
 
 
 def encode_sums(interactions: sparse.csr_array, products: Float64, clients: int) -> dict[str, UInt32]:
-    """What an iterated round sends, for a sum over at most `clients` silos."""
+    """Encodes the part of an iterated round, for a sum over at most `clients` silos."""
     return {DEGREES: count_degrees(interactions), PRODUCTS: encode_fixed(products, clients, PRODUCTS)}
 
 
 def begin_sums(interactions: sparse.csr_array, start: Float64, exponent: float, clients: int) -> dict[str, UInt32]:
-    """What the first round sends, where the products of all rounds are kept: A Omega, and beside it diag A."""
+    """Encodes the part of the first round: A Omega, and beside it diag A.
+
+    For sums that keep the products of all rounds.
+    """
     by_user, _ = degrees(interactions)
     diagonal = interactions.T @ power(by_user, -2.0 * exponent)
     numbers = np.column_stack([raw_products(interactions, start, exponent), diagonal])
@@ -211,6 +233,6 @@ def begin_sums(interactions: sparse.csr_array, start: Float64, exponent: float, 
 
 
 def pack_sums(interactions: sparse.csr_array, known: ExploredSubspace) -> dict[str, UInt32]:
-    """What each later one sends."""
+    """Encodes the part of each later round."""
     products = normalised_products(interactions, known.next_directions, known.exponent, known.degrees)
     return {DEGREES: count_degrees(interactions), PACKED: pack(products / known.steps)}

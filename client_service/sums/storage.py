@@ -1,4 +1,4 @@
-"""What sums have become <-> the silo's state directory, under the run that has summed it and under its digest.
+"""Stores the results of sums in the state directory, by their run and digest.
 
 Each part of a federation's work has its newest statistics in a head of its own, such as basis.json.
 """
@@ -64,7 +64,7 @@ def complete_shard(folder: Path, method: MethodSettings, shard: Any) -> Any:
 
 
 class BasisHead(Message):
-    """The newest statistics of a part: the run that has summed them, their digest, their sum's name and their size.
+    """Head of a part's newest statistics: run, digest, name of the sum, and size.
 
     hidden: own items that are not in them, because another own item has their place.
     """
@@ -78,7 +78,10 @@ class BasisHead(Message):
 
 
 def save_basis(folder: Path, run: str, basis: Statistics, hidden: int = 0) -> None:
-    """Write it, then its head. An older one stays for the models that were trained with it."""
+    """Saves statistics and then their head.
+
+    Older ones stay for the models that were trained with them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     own = {"everything": "yes"} if basis.everything else {} if basis.included else {"included": "no"}
     metadata = basis.described() | own
@@ -91,8 +94,10 @@ def save_basis(folder: Path, run: str, basis: Statistics, hidden: int = 0) -> No
 
 
 def save_mark(folder: Path, name: str, run: str) -> None:
-    """Write down, before it leaves, that the run's sums hold this silo's part (INCLUDED), or its held-out pairs too
-    (ADDED)."""
+    """Notes that the run's sums hold this silo's part, before it leaves.
+
+    name: INCLUDED, or ADDED for its held-out pairs too.
+    """
     if has_mark(folder, name, run):
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -101,25 +106,25 @@ def save_mark(folder: Path, name: str, run: str) -> None:
 
 
 def remove_mark(folder: Path, name: str, run: str) -> None:
-    """Take back what `save_mark` has written down of this run."""
+    """Removes the note of `save_mark` about this run."""
     if has_mark(folder, name, run):
         kept = [one for one in (folder / name).read_text("utf-8").split() if one != run]
         replace_file(folder / name, "\n".join(kept).encode())
 
 
 def has_mark(folder: Path, name: str, run: str) -> bool:
-    """Has this silo written that down of this run?"""
+    """Tells whether this silo has noted that about this run."""
     path = folder / name
     return path.is_file() and run in path.read_text("utf-8").split()
 
 
 def load_basis_head(folder: Path, part: Part = BASIS) -> BasisHead | None:
-    """Of the newest statistics of a part; None where there are none."""
+    """Loads the head of a part's newest statistics; None without any."""
     return load_message(_head(folder, part), BasisHead)
 
 
 def basis_time(folder: Path, part: Part = BASIS) -> str:
-    """When the newest statistics of a part were kept, UTC, ISO 8601."""
+    """Returns the time when the newest statistics of a part were saved, UTC, ISO 8601."""
     return datetime.fromtimestamp(_head(folder, part).stat().st_mtime, UTC).isoformat(timespec="seconds")
 
 
@@ -128,7 +133,10 @@ def _head(folder: Path, part: Part) -> Path:
 
 
 def load_basis(folder: Path, digest: str) -> Statistics | None:
-    """The basis of this digest; None where it is not kept. DataError for a file with another content."""
+    """Loads the statistics of a digest; None where they are not kept.
+
+    Raises DataError for a file with other content.
+    """
     path = _path(folder, digest)
     if not path.exists():
         return None

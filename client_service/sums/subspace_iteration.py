@@ -18,21 +18,25 @@ RIDGE = 1e-10  # of the largest number in Q^T Y: below it directions are roundin
 
 
 def start_directions(seed: int, items: int, rank: int) -> Float64:
-    """Omega: orthonormal columns that follow from the run's seed alone, (N, r)."""
+    """Draws Omega from the run's seed: orthonormal columns, (N, r)."""
     return _orthonormalise(np.random.default_rng([seed, items, rank]).standard_normal((items, rank)))
 
 
 def next_directions(products: Float64, all_degrees: NDArray[np.int64], exponent: float, *, first: bool) -> Float64:
-    """Q of the next round from the sum of the last one, (N, r). first: that was the first one."""
+    """Computes Q of the next round from the last sum, (N, r).
+
+    first: whether that was the first round's sum.
+    """
     scale = power(all_degrees.astype(np.float64), -exponent)[:, None]
     return _orthonormalise(scale * products if first else products)
 
 
 def finish_basis(directions: Float64, products: Float64, *, least: float = 0.0) -> tuple[Float64, Float64]:
-    """Orthonormal vectors (N, r) and values (r,), descending, of W ~ Y (Q^T Y)^+ Y^T, with Y = W Q of the last round.
+    """Computes orthonormal vectors (N, r) and values (r,), descending, of W.
 
-    Nystroem's form. It is never further from W than Q Q^T W Q Q^T, whose frequencies are those of a half round before.
-    least: the size of the products' errors, which are all that Q^T Y has below it.
+    W ~ Y (Q^T Y)^+ Y^T, with Y = W Q of the last round: Nystroem's form. It is never further from W than Q Q^T W Q
+    Q^T, whose frequencies are those of a half round before. least: the size of the products' errors; Q^T Y has
+    nothing else below it.
     """
     core = directions.T @ products
     values, rotation = np.linalg.eigh((core + core.T) / 2.0)
@@ -48,7 +52,7 @@ def _orthonormalise(columns: Float64) -> Float64:
 
 
 def fix_signs(vectors: Float64) -> Float64:
-    """Each vector's largest entry is positive, so that a basis is the same wherever it is computed."""
+    """Makes each vector's largest entry positive, so that a basis is reproducible."""
     largest = vectors[np.argmax(np.abs(vectors), axis=0), np.arange(vectors.shape[1])]
     found: Float64 = vectors * np.where(largest < 0, -1.0, 1.0)
     return found
@@ -79,27 +83,33 @@ class ExploredSubspace:
 
     @cached_property
     def next_directions(self) -> Float64:
-        """Of the next round, (N, 2 w): where W has sent the last ones; in the second one as many random ones too."""
+        """Directions of the next round, (N, 2 w): the last products, made orthogonal.
+
+        In the second round as many random directions are added.
+        """
         last = self.products[:, -2 * self.words :]
         more = _draw(self.seed, len(self.degrees), 2 * self.words - last.shape[1], 2)  # none after the second round
         tried = np.hstack([last, _power(self.degrees, self.exponent) * more])
         return self._make_orthogonal(self._make_orthogonal(tried))
 
     def _make_orthogonal(self, columns: Float64) -> Float64:
-        """Orthonormal, and orthogonal to all directions so far; once more takes off what rounding has left."""
+        """Orthonormalises columns against all directions so far.
+
+        The caller does it twice, to remove what rounding has left.
+        """
         found: Float64 = np.linalg.qr(columns - self.directions @ (self.directions.T @ columns))[0]
         return found
 
     def learn(self, sums: UInt32) -> ExploredSubspace:
-        """With the next round's sums, (N, w)."""
+        """Adds the sums of the next round, (N, w)."""
         directions = np.hstack([self.directions, self.next_directions])
         return replace(self, directions=directions, products=np.hstack([self.products, unpack(sums) * self.steps]))
 
     def finish(self, rank: int) -> tuple[Float64, Float64]:
-        """At most `rank` vectors (N, r) and values (r,) of W, descending.
+        """Computes at most `rank` vectors (N, r) and values (r,) of W, descending.
 
-        Q^T W Q is symmetric, so that how far the sums are from it tells how large the errors of a product are:
-        rounding, or a silo that was not in each of the rounds.
+        Q^T W Q is symmetric, so its asymmetry in the sums measures the errors of a product: rounding, or a silo that
+        was not in all rounds.
         """
         core = self.directions.T @ self.products
         error = float(np.sqrt(np.mean((core - core.T) ** 2) / 2.0) * np.sqrt(len(self.degrees)))
@@ -108,7 +118,10 @@ class ExploredSubspace:
 
 
 def first_directions(seed: int, items: int, words: int) -> Float64:
-    """Omega: orthonormal columns that follow from the run's seed alone, (N, w - 1); one is the same for all items."""
+    """Draws Omega from the run's seed: orthonormal columns, (N, w - 1).
+
+    The first column is constant.
+    """
     drawn = _draw(seed, items, words - 1, 1)
     drawn[:, 0] = 1.0
     found: Float64 = np.linalg.qr(drawn)[0]
@@ -116,7 +129,7 @@ def first_directions(seed: int, items: int, words: int) -> Float64:
 
 
 def explore(sums: Sequence[Mapping[str, UInt32]], exponent: float, seed: int) -> ExploredSubspace:
-    """From the sums of the rounds so far, the first one's first."""
+    """Computes the explored subspace from the sums of all rounds so far, in order."""
     found = _explore_first(sums[0], exponent, seed)
     for one in sums[1:]:
         found = found.learn(one[PACKED])
@@ -124,7 +137,10 @@ def explore(sums: Sequence[Mapping[str, UInt32]], exponent: float, seed: int) ->
 
 
 def _explore_first(sums: Mapping[str, UInt32], exponent: float, seed: int) -> ExploredSubspace:
-    """As in subspace.py, the first products are A Omega = D^e W (D^e Omega); after them stands diag A."""
+    """Computes the explored subspace of the first round.
+
+    As in subspace.py, the products are A Omega = D^e W (D^e Omega); after them stands diag A.
+    """
     degrees = np.maximum(sums[DEGREES].astype(np.int64), 1)
     items, words = sums[PACKED].shape
     start, scale = first_directions(seed, items, words), _power(degrees, exponent)
@@ -138,9 +154,10 @@ def _explore_first(sums: Mapping[str, UInt32], exponent: float, seed: int) -> Ex
 
 
 def pack(numbers: Float64) -> UInt32:
-    """Nearest integers modulo 2^16, two in a word, (N, 2 w) -> (N, w): sums of words are words of the sums.
+    """Packs pairs of integers modulo 2^16 into words, (N, 2 w) to (N, w).
 
-    The halves are added as one integer, so that what the lower one carries can be taken off the upper one again.
+    Sums of words are words of the sums: the halves are added as one integer, so that the carry of the lower one can
+    be removed from the upper one.
     """
     whole = np.rint(numbers).astype(np.int64)
     words = whole.shape[1] // 2
@@ -149,18 +166,18 @@ def pack(numbers: Float64) -> UInt32:
 
 
 def unpack(sums: UInt32) -> Float64:
-    """The integers, each of which has to lie within +-2^15, (N, 2 w)."""
+    """Unpacks the integers, each within +-2^15, (N, 2 w)."""
     low = sums.astype(np.uint16).view(np.int16).astype(np.int64)
     high = ((sums.astype(np.int64) - low) >> HALF_BITS).astype(np.uint16).view(np.int16)
     return np.hstack([low.astype(np.float64), high.astype(np.float64)])
 
 
 def _draw(seed: int, items: int, count: int, number: int) -> Float64:
-    """Of round `number`, normal, (N, count)."""
+    """Draws normal numbers for a round, (N, count)."""
     return np.random.default_rng([seed, items, count, number]).standard_normal((items, count))
 
 
 def _power(degrees: NDArray[np.int64], exponent: float) -> Float64:
-    """(N, 1)."""
+    """Raises degrees to a power, (N, 1)."""
     found: Float64 = (degrees.astype(np.float64) ** exponent)[:, None]
     return found

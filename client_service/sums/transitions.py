@@ -1,4 +1,4 @@
-"""The sum of transitions at a silo of visits: what it adds, and what the sums tell of its own items."""
+"""Sum of transitions at a silo of visits: its part, and its items' counts."""
 
 from __future__ import annotations
 
@@ -57,14 +57,16 @@ class Transitions(Statistics):
     sketch: UInt32 | None = None
 
     def hashes(self, row: int) -> tuple[UInt32, UInt32]:
-        """Those of a row of the sketch."""
+        """Returns the items' first and second hashes in a row of the sketch."""
         assert self.sketch is not None
         return hash_items(len(self.visits), self.sketch.shape[1], row)
 
 
 def list_transitions(shard: SessionShard, weights: Sequence[int] = WEIGHTS) -> tuple[Int64, Int64, Int64]:
-    """Of each training visit each ordered pair of items once, at its least distance: both items' rows in the shard, and
-    the weight."""
+    """Lists each ordered pair of items of each training visit once, at its least distance.
+
+    Returns both items' rows in the shard, and the weight.
+    """
     clicks, starts = shard.split_sessions(TRAIN)
     owners, items = np.repeat(np.arange(len(starts) - 1), np.diff(starts)), len(shard.item_ids)
     found = []
@@ -81,14 +83,17 @@ def list_transitions(shard: SessionShard, weights: Sequence[int] = WEIGHTS) -> t
 
 
 def own_transitions(shard: SessionShard, weights: Sequence[int] = WEIGHTS) -> sparse.csr_array:
-    """The shard's own part of the sum, over its own N items, (N, N); with other weights, what it would be with them."""
+    """Counts the shard's own transitions between its N items, (N, N).
+
+    weights: by distance; by default those of the sum.
+    """
     before, after, added = list_transitions(shard, weights)
     size = len(shard.item_ids)
     return sparse.csr_array(sparse.coo_array((added.astype(np.float32), (before, after)), shape=(size, size)))
 
 
 def count_transitions(shard: SessionShard, method: MethodSettings) -> Sums:
-    """What the silo adds: visits of each item, and its pairs."""
+    """Encodes the silo's part: visits of each item, and weighted pairs."""
     before, after, weights = list_transitions(shard)
     before, after = shard.places[before], shard.places[after]
     [visits, pairs] = transition_tensors(method)
@@ -110,7 +115,7 @@ def _count_visits(shard: SessionShard, items: int) -> UInt32:
 
 
 def digest_visits(shard: SessionShard, method: MethodSettings) -> SummedDigests:
-    """Of the training visits, the same in every list of items; and of the list."""
+    """Computes digests of the training visits, the same in every list, and of the list."""
     del method
     clicks, starts = shard.split_sessions(TRAIN)
     used, rows = np.unique(clicks, return_inverse=True)
@@ -121,7 +126,7 @@ def digest_visits(shard: SessionShard, method: MethodSettings) -> SummedDigests:
 
 
 def finish_transitions(at: SumRound) -> Transitions:
-    """The sums as they are. ProtocolError for numbers that have wrapped around."""
+    """Returns the sums; raises ProtocolError for numbers that have wrapped around."""
     sums = at.sums[at.number]
     if any((value >= MOST).any() for value in sums.values()):
         words = (
@@ -138,9 +143,9 @@ def read_transitions(arrays: Arrays, described: Mapping[str, str]) -> Transition
 
 
 def shard_transitions(known: Transitions, shard: SessionShard) -> sparse.csr_array:
-    """What the sum tells of pairs of the shard's items, (N, N); where the shard's own counts are more, these.
+    """Looks up the summed transitions between the shard's items, (N, N).
 
-    A silo that joined after the sum was made adds its own.
+    The silo's own count counts where it is larger. A silo that joined after the sum was made adds its own.
     """
     shown = np.flatnonzero(known.visits[shard.places] > 0)  # no pair of the others has been handed out
     before, after, least = _look_up(known, shard.places[shown])
@@ -153,7 +158,7 @@ def shard_transitions(known: Transitions, shard: SessionShard) -> sparse.csr_arr
 
 
 def _look_up(known: Transitions, places: Int64) -> tuple[Int64, Int64, UInt32]:
-    """The pairs of these items of the catalogue that occur, by their numbers among them, and how much."""
+    """Looks up the pairs of these items that occur, by their positions, and their counts."""
     if known.counts is not None:
         before, after = np.nonzero(known.counts[np.ix_(places, places)])
         return before, after, known.counts[places[before], places[after]]
@@ -178,7 +183,7 @@ def _look_up(known: Transitions, places: Int64) -> tuple[Int64, Int64, UInt32]:
 
 
 def cost_transitions(method: MethodSettings, shard: Counts) -> list[Cost]:
-    """Of a silo's part and of the sums, which are kept."""
+    """Estimates the cost of a silo's part and of the kept sums."""
     sent = sum(float(np.prod(one.shape)) for one in transition_tensors(method))
     pairs = 8.0 * 8.0 * len(WEIGHTS) * shard.edges
     words = f"{TRANSITIONS.tells} ({sent:,.0f} numbers)"
@@ -186,13 +191,13 @@ def cost_transitions(method: MethodSettings, shard: Counts) -> list[Cost]:
 
 
 def bytes_of_transitions(method: MethodSettings) -> float:
-    """Of looking up pairs, and of the pairs that are found."""
+    """Estimates the memory of looking up pairs, in bytes."""
     sent = sum(float(np.prod(one.shape)) for one in transition_tensors(method))
     return 8.0 * sent + 60.0 * BLOCK + 60.0 * method.catalogue * (PAIRS + expected_strays(method))
 
 
 def warn_of_rare_visits(method: MethodSettings) -> tuple[str, ...]:
-    """Warnings of what is told of single visits, and of counters that are too few for the items."""
+    """Warns of rare visits that are revealed, and of too few counters."""
     least, strays = method.basis.least_pairs, expected_strays(method)
     told = f"a silo that lies about its own counts reads transitions that fewer than {least} visits have too"
     warnings = [f"{told} (basis.least_pairs)"]

@@ -14,7 +14,7 @@ TASKS: dict[str, Task[Any, Any]] = {task.name: task for task in (ITEMS, SESSIONS
 
 
 def task_named(name: str) -> Task[Any, Any]:
-    """SettingsError for a name that is not in the registry."""
+    """Returns the task of a name; raises SettingsError for an unknown one."""
     if name not in TASKS:
         raise SettingsError(f"task: expected one of {', '.join(TASKS)}, got {name!r}")
     return TASKS[name]

@@ -1,4 +1,4 @@
-"""Items for users: a shard is a user-item graph, and a model ranks the items that a user does not have."""
+"""Task of items: a shard is a user-item graph, and a model ranks unseen items."""
 
 from __future__ import annotations
 
@@ -57,31 +57,37 @@ EARLIER_KINDS = ("lists-*", "nearest-*")  # files of earlier versions, which kep
 
 
 def load_listed_shard(settings: ClientSettings) -> Shard:
-    """The shard with each item's place in the catalogue, where the clients share one."""
+    """Loads the shard with each item's place in the catalogue, if the clients share one."""
     return list_shard(settings, load_shard(settings.shard))
 
 
 def list_shard(settings: ClientSettings, shard: Shard) -> Shard:
-    """Likewise one that has been read, or that is not written yet."""
+    """Adds the items' places in the catalogue to a loaded shard."""
     if settings.matches is not None:
         shard = replace(shard, matched_ids=name_items(shard.item_ids, read_matches(settings.matches)))
     return with_places(shard, settings.catalogue, settings.method.catalogue, partly=not _shares_items(settings))
 
 
 def listed_items(settings: ClientSettings) -> tuple[str, ...] | None:
-    """The items that the shard may have; None: any. DataError for a list that cannot be read."""
+    """Returns the items that the shard may have; None: any.
+
+    Raises DataError for an unreadable list.
+    """
     if settings.catalogue is None or not _shares_items(settings):
         return None
     return tuple(read_catalogue(settings.catalogue))
 
 
 def _shares_items(settings: ClientSettings) -> bool:
-    """Has every item a row that the clients share? Statistics of the items need none for each."""
+    """Tells whether every item has a row that the clients share.
+
+    Statistics of the items need none for each.
+    """
     return build_strategy(settings.strategy, settings.method).shares_items(settings.method)
 
 
 def all_pairs(shard: Shard) -> Shard:
-    """The shard with all of its pairs for training."""
+    """Returns the shard with all of its pairs for training."""
     return shard.everything
 
 
@@ -93,7 +99,7 @@ def count_graph(shard: Shard) -> Counts:
 def begin_training(
     place: RunContext, shard: Shard, device: torch.device, interrupt: Interrupt
 ) -> tuple[ItemTrainer, dict[str, Any]]:
-    """A model where its run begins, with the choices that an earlier run made on the same shard."""
+    """Starts a model, with the choices that an earlier run made on the same shard."""
     method, folder = place.method, place.cache or place.folder
     basis = _choice_basis(place)
     known = load_choice(shard, method.cutoff, folder, basis)
@@ -123,7 +129,7 @@ def _choice_basis(place: RunContext) -> str:
 
 
 def count_judged(shard: Shard) -> int:
-    """The users by whose validation items a model is judged."""
+    """Counts the users by whose validation items a model is judged."""
     users = sample_validation_users(shard.train.shape[0], seed=0)
     return int(np.count_nonzero(np.diff(shard.valid.indptr)[users]))
 
@@ -134,9 +140,10 @@ def _choices(training: ItemTrainer) -> dict[str, Any]:
 
 
 def rebuild_training(head: ModelHead, shard: Shard, folder: Path, device: torch.device) -> ItemTrainer:
-    """The model to which a head belongs; `folder` has, or gets, the shard's spectrum, and the common basis lies beside.
+    """Rebuilds the model to which a head belongs.
 
-    Raises DataError where the basis is missing: without it the model ranks otherwise.
+    `folder` has, or gets, the shard's spectrum; the common basis is beside it. Raises DataError where the basis is
+    missing: without it the model ranks differently.
     """
     basis, content = load_model_basis(folder, head), load_model_content(folder, head)
     beside = None if head.recipe is None else filter_spectrum(head.method, head.kind, head.recipe)
@@ -173,31 +180,31 @@ def filter_spectrum(method: MethodSettings, kind: str, recipe: Recipe | None) ->
 
 
 def relate_scores(shard: Shard, served: ServedItems, interrupt: Interrupt) -> Relevance:
-    """How likely an item with a score is one that its user takes."""
+    """Fits how likely an item with a score is one that its user takes."""
     return fit_relevance(shard, served.ranker, interrupt)
 
 
 def judge_validation_lists(shard: Shard, served: ServedItems, interrupt: Interrupt) -> Measures:
-    """On the validation items of at most 2,000 users, the same in every round."""
+    """Measures lists on the validation items of at most 2,000 users, always the same."""
     users = sample_validation_users(shard.train.shape[0], seed=0)
     return measure_validation(shard, interrupt.before(served.ranker.top), users)
 
 
 def judge_test_lists(shard: Shard, served: ServedItems, interrupt: Interrupt) -> Measures:
-    """On the test items of all users."""
+    """Measures lists on the test items of all users."""
     return measure_test(shard, interrupt.before(served.ranker.top))
 
 
 def summarise_items(
     place: RunContext, shard: Shard, served: ServedItems, training: ItemTrainer, interrupt: Interrupt
 ) -> dict[str, Any]:
-    """The served model beside popular items and the silo alone, for its operator; and the mean angles of margins."""
+    """Compares the served model with popularity and the local model, and averages margin angles."""
     comparison = compare_with_local(shard, served, place.method.cutoff, place.cache or place.folder, interrupt)
     return {"comparison": comparison, "angles": mean_angles(training)}
 
 
 def mean_angles(training: ItemTrainer) -> dict[str, float]:
-    """Mean xi over users by log2 bucket of the item's popularity."""
+    """Computes the mean of xi over users, by log2 bucket of the item's popularity."""
     tables = training.tables
     weights = torch.bincount(tables.user_bucket, minlength=len(tables.user_table)).cpu().numpy()
     angles = np.average(tables.angles().cpu().numpy(), axis=0, weights=weights)
@@ -205,12 +212,12 @@ def mean_angles(training: ItemTrainer) -> dict[str, float]:
 
 
 def answering_shard(settings: ClientSettings, shard: Shard) -> Shard:
-    """What answers follow from: the training pairs, or in a silo that fits its models on everything all pairs."""
+    """Returns the shard that answers follow from: training pairs, or all pairs if configured."""
     return shard.everything if settings.fit_everything else shard
 
 
 def open_lists(settings: ClientSettings, shard: Shard) -> OpenedTask:
-    """Lists of the shard's users beside the models, and the log of what has come since the shard was written."""
+    """Opens the recommender of the shard's users, and the event log."""
     recommender, publisher = open_recommender(settings, shard)
     publisher.publish_shard()
     return OpenedTask(recommender, open_log(settings, recommender.overlay))

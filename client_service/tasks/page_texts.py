@@ -1,4 +1,4 @@
-"""What a task shows on the silo's page: its nouns, and answers to a typed user, basket, visit or node."""
+"""Texts of a task on the silo's page, and answers to requests typed there."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from shared.words import count_noun
 
 
 class Nouns(NamedTuple):
-    """owner: whose data a shard is of. event: what training counts. judged: over what a measure is a mean. thing: what
-    else a shard counts. popular: what is answered without a model. ask: of the page's part where one may ask.
+    """Nouns of a task on the page.
+
+    owner: whose data a shard is of. event: one that training counts. judged: those over which a measure is a mean.
+    thing: the other kind that a shard counts. popular: the answer without a model. ask: heading of the form where one
+    may ask.
     """
 
     owner: str
@@ -40,9 +43,9 @@ BETWEEN = re.compile(r"[,;\r\n]+")  # items of a basket; an id may have spaces i
 
 @dataclass(frozen=True)
 class Question:
-    """A user to recommend to, an item to find the like of, or a basket; none of them where nothing was asked.
+    """Request typed on the page: a user, an item, or a basket.
 
-    filter: KEY:VALUE, as applications ask by; for a user and for a basket.
+    All are empty at first. filter: KEY:VALUE, as in the API; for a user and for a basket.
     """
 
     user: str | None
@@ -54,10 +57,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Trial:
-    """The answer. `note` says what is special about it, `heading` is None where nothing was asked.
+    """Answer to a request typed on the page.
 
-    `form`: what may be asked: lists of users, baskets and items, what comes next in a visit, or the label of a node.
-    `history`: of a user, as much as the page holds; `beyond`: how many more items there are. `label`: of a node.
+    note: what is special about the answer. heading: None without a request. form: kind of the request: lists of
+    users, baskets and items, the next item of a visit, or the label of a node. history: of a user, as much as the
+    page shows. beyond: number of further items. label: of a node.
     """
 
     user: str
@@ -80,7 +84,10 @@ class Trial:
 
 
 def trial(question: Question, recommender: Recommender) -> Trial:
-    """Ask the recommender as its own API would; the page says so where the list is not personal."""
+    """Answers a request as the API would.
+
+    The page tells when the list is not personal.
+    """
     if question.user or question.basket:
         return _list_trial(question, recommender)
     if question.item:
@@ -89,7 +96,7 @@ def trial(question: Question, recommender: Recommender) -> Trial:
 
 
 def _list_trial(question: Question, recommender: Recommender) -> Trial:
-    """A list with the reasons of each item. What is wrong with a filter stands in the list's place."""
+    """Answers with a list and its reasons, or with the filter's error."""
     asked = Trial(question.user or "", question.k, question.basket or "", question.filter or "")
     try:
         limits = recommender.limits(question.k, filters=(asked.filter,) if asked.filter else (), explain=True)
@@ -146,7 +153,7 @@ def _similar_trial(item: str, k: int, recommender: Recommender) -> Trial:
 
 
 def try_visit(question: Question, answers: NextItems) -> Trial:
-    """Ask as the API would; the page says so where no model answered."""
+    """Answers a visit as the API would; the page tells when no model answered."""
     asked = question.basket or ""
     clicked = tuple(item for one in BETWEEN.split(asked) if (item := one.strip()))[-LONGEST_SESSION:]
     if not clicked:

@@ -1,4 +1,7 @@
-"""The next item of a visit: a shard is click sessions of nobody in particular, and a model scores what comes next."""
+"""Task of sessions: a shard is click sessions, and a model scores the next click.
+
+Sessions have no user.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ JUDGED = 4000  # validation examples by which a round is chosen, the same in eve
 
 
 def load_listed_sessions(settings: ClientSettings) -> SessionShard:
-    """The shard with each item's place in the catalogue that all clients share; DataError where one is not listed."""
+    """Loads the shard with each item's place in the shared catalogue.
+
+    Raises DataError where an item is not listed.
+    """
     shard = load_session_shard(settings.shard)
     size, path = settings.method.catalogue, settings.catalogue
     if path is not None:
@@ -46,36 +52,36 @@ def load_listed_sessions(settings: ClientSettings) -> SessionShard:
 
 
 def count_sessions(shard: SessionShard) -> Counts:
-    """Training sessions stand where users do, and their clicks where edges do."""
+    """Counts training sessions as users, and their clicks as edges."""
     clicks, starts = shard.split_sessions(TRAIN)
     return Counts(users=len(starts) - 1, items=len(shard.item_ids), edges=len(clicks))
 
 
 def judged_examples(shard: SessionShard) -> Prefixes:
-    """At most JUDGED validation examples, spread evenly."""
+    """Selects at most JUDGED validation examples, spread evenly."""
     step = max(1, -(-len(shard.valid) // JUDGED))
     return Prefixes(shard.valid.clicks, shard.valid.begin[::step], shard.valid.end[::step])
 
 
 def count_judged(shard: SessionShard) -> int:
-    """How many validation examples judge a model."""
+    """Counts the validation examples that judge a model."""
     return len(judged_examples(shard))
 
 
 def judge_validation(shard: SessionShard, served: ServedSessions, interrupt: Interrupt) -> Measures:
-    """On validation examples, the shard's own items candidates."""
+    """Measures a model on validation examples; candidates are the shard's own items."""
     return measure_prefixes(served.score, judged_examples(shard), len(shard.item_ids), interrupt)
 
 
 def judge_test(shard: SessionShard, served: ServedSessions, interrupt: Interrupt) -> Measures:
-    """On all test examples."""
+    """Measures a model on all test examples."""
     return measure_prefixes(served.score, shard.test, len(shard.item_ids), interrupt)
 
 
 def begin_training(
     place: RunContext, shard: SessionShard, device: torch.device, interrupt: Interrupt
 ) -> tuple[SessionTrainer, dict[str, Any]]:
-    """A model where its run begins, with the transitions of all silos where these were summed."""
+    """Starts a model, with the transitions of all silos if they were summed."""
     training = SessionTrainer(shard, place.method, device, interrupt, place.kind)
     if isinstance(place.basis, Transitions):
         training.fuse_with(place.basis)
@@ -83,9 +89,9 @@ def begin_training(
 
 
 def rebuild_training(head: ModelHead, shard: SessionShard, folder: Path, device: torch.device) -> SessionTrainer:
-    """The model to which a head belongs; the transitions lie beside its `folder`.
+    """Rebuilds the model to which a head belongs; the transitions are beside its `folder`.
 
-    Raises DataError where they are missing: without them the model ranks otherwise.
+    Raises DataError where they are missing: without them the model ranks differently.
     """
     training, known = SessionTrainer(shard, head.method, device, kind=head.kind), load_model_basis(folder, head)
     if isinstance(known, Transitions):
@@ -96,7 +102,7 @@ def rebuild_training(head: ModelHead, shard: SessionShard, folder: Path, device:
 def summarise_sessions(
     place: RunContext, shard: SessionShard, served: ServedSessions, training: SessionTrainer, interrupt: Interrupt
 ) -> dict[str, Any]:
-    """The served model beside what the silo has alone, for the silo's operator."""
+    """Compares the served model with the silo's local counts."""
     del place
     known = training.transitions
     if known is None or known.summed is None:

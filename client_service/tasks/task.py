@@ -1,5 +1,7 @@
-"""What a silo does with its data, as a record of functions. The agent, the training run, the pages and the reports ask
-the record; none of them knows a task by its name."""
+"""Task of a silo as a record of functions: what it does with its data.
+
+Agent, training run, pages and reports call the record; none of them knows a task by its name.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +45,13 @@ from shared.strategies.local_client import LocalClient
 
 @dataclass(frozen=True)
 class RunContext:
-    """Where a training run belongs: the client's name, the run with its seed and settings, the folder of its models.
+    """Context of a training run: client, run, seed, settings, and folder of its models.
 
-    kind: the strategy's model, "" the one of the settings. cache: for what the shard alone gives; None: the folder.
-    basis: the common basis that the run uses. content: the content sums that the silo keeps. versions: models of how
-    many runs are kept. number: that they bear beside the run and their round, see `numbers.find_run_number`; 0: none.
-    fit_everything: is what answers fitted again on all of the silo's data? broadcasts: names of the tensors that come
-    beside the model's (`Strategy.broadcasts`).
+    kind: the strategy's model, "" for that of the settings. cache: folder for what follows from the shard alone;
+    None: the models' folder. basis: the common basis that the run uses. content: the content sums that the silo
+    keeps. versions: number of runs whose models are kept. number: suffix of their versions, see `find_run_number`; 0:
+    none. fit_everything: is the answering model fitted again on all of the silo's data? broadcasts: names of the
+    tensors that come beside the model's (`Strategy.broadcasts`).
     """
 
     client: str
@@ -68,8 +70,7 @@ class RunContext:
 
 
 class TaskShard(Protocol):
-    """A silo's data: whatever a task reads has a digest of what is learnt from it, and one of all that answers follow
-    from."""
+    """Data of a silo, with digests of what models and answers follow from."""
 
     @property
     def digest(self) -> str: ...
@@ -78,10 +79,10 @@ class TaskShard(Protocol):
 
 
 class Training(LocalClient, Protocol):
-    """A model in training on a shard: the verbs of a strategy, and what a restart needs.
+    """Model in training on a shard: functions of a strategy, and of a restart.
 
-    `start` and `recipe` are the choices that validation made before the first round, if there were any; `basis` is the
-    digest of the common basis, and `content` that of the content sums, "" where there are none.
+    `start` and `recipe` are the choices that validation made before the first round, if any; `basis` is the digest of
+    the common basis, and `content` that of the content sums, "" where there are none.
     """
 
     moment: RoundContext
@@ -103,15 +104,20 @@ class Training(LocalClient, Protocol):
 
 
 class OpenedTask(NamedTuple):
-    """answers: without a model yet. feedback: None where applications tell a silo of this task nothing."""
+    """Model server of a task without a model yet, and its event log.
+
+    feedback: None where applications cannot post to this task.
+    """
 
     answers: ModelServer
     feedback: SiloLog[Any, Any] | None
 
 
 class Reopened(NamedTuple):
-    """answers: from another shard, without a model yet. overlay: what the log changes in them. failure: what has gone
-    wrong in publishing them; None: nothing."""
+    """Model server of a changed shard, without a model yet.
+
+    overlay: changes of the event log to its answers. failure: returns the error of publishing, or None.
+    """
 
     answers: ModelServer
     overlay: Any
@@ -171,7 +177,7 @@ class EventIntake(Generic[S]):
 
 
 def freeze_model(version: str, training: Training) -> FrozenModel:
-    """A copy of the model as it is now."""
+    """Copies the model as it is now."""
     return FrozenModel(version, copy.deepcopy(training.model).requires_grad_(False))
 
 
@@ -246,7 +252,7 @@ class Task(Generic[S, T]):
     def begin(
         self, context: RunContext, shard: S, device: torch.device, interrupt: Interrupt
     ) -> tuple[T, dict[str, Any]]:
-        """Begins a model where its run begins, with the fields of QualityOut that are known by then."""
+        """Starts a model, with the fields of QualityOut that are known by then."""
         known = {**self.count(shard).model_dump(), "valid_users": self.count_judged(shard)}
         if isinstance(self.trainer, ModelStart):
             training, more = self.trainer.begin(context, shard, device, interrupt)
@@ -260,7 +266,10 @@ class Task(Generic[S, T]):
         return self.trainer(shard, head.method, device, NEVER, head.kind)
 
     def everything(self, shard: S) -> S:
-        """The shard with all of its data for training. SettingsError for a task without refitting."""
+        """Returns the shard with all of its data for training.
+
+        Raises SettingsError for a task without refitting.
+        """
         if self.refitting is None:
             self._refuse_refit()
         return self.refitting.everything(shard)
@@ -272,7 +281,7 @@ class Task(Generic[S, T]):
         return self.refitting.refit(shard, folder, device)
 
     def meaning_of_scores(self, shard: S, served: Any, interrupt: Interrupt) -> Relevance:
-        """What the scores of a frozen model mean, by validation data."""
+        """Fits the meaning of a frozen model's scores on validation data."""
         return UNFITTED if self.relate is None else self.relate(shard, served, interrupt)
 
     def open(self, settings: ClientSettings, shard: S) -> OpenedTask:

@@ -47,14 +47,14 @@ class FeatureFile:
 
     @property
     def text_encoder(self) -> TextEncoder | None:
-        """Makes the encoder again, for other items; None for one that the file does not hold."""
+        """Encoder that computed the features, for other items; None if the file lacks it."""
         return make_encoder(self.encoder, self.state)
 
 
 def make_encoder(name: str, state: Mapping[str, NDArray[Any]]) -> TextEncoder | None:
-    """Makes the encoder of a name, which needs no package but numpy; None for another kind.
+    """Makes the encoder of a name and its state; None for another kind.
 
-    ValueError, with what was expected, for a state that does not fit.
+    It needs no package but numpy. Raises ValueError, with what was expected, for a state that does not fit.
     """
     kind, _, rest = name.partition("/")
     width = rest.partition("/")[0]

@@ -44,10 +44,10 @@ _COMPUTED: WeakKeyDictionary[Shard, dict[int, ItemFeatures | None]] = WeakKeyDic
 
 
 def item_features(shard: Shard, width: int = DEFAULT_WIDTH) -> ItemFeatures | None:
-    """Finds the features of a shard's items: those of its features.npz, else those of the projection.
+    """Returns the features of a shard's items, from features.npz or by the projection.
 
     width: of the projection, which is the same function in every silo; a features.npz has its own. None for a shard
-    without titles and attributes. DataError for a features.npz that is damaged or of other items.
+    without titles and attributes. Raises DataError for a features.npz that is damaged or of other items.
     """
     computed = _COMPUTED.setdefault(shard, {})
     if width not in computed:
@@ -66,9 +66,9 @@ def _compute(shard: Shard, width: int) -> ItemFeatures | None:
 
 
 def unmet_features(shard: Shard) -> Float32 | None:
-    """Computes the features of a shard's unmet items by the encoder of its items, once, (U, d).
+    """Computes the features of a shard's unmet items once, (U, d).
 
-    None where there are no such items, or no features of the others.
+    The encoder is that of its other items. None without unmet items, or without features of the others.
     """
     features, unmet = item_features(shard), shard.unmet
     if features is None or unmet is None:
@@ -112,7 +112,7 @@ def _read_features(shard: Shard) -> ItemFeatures:
 
 
 def attribute_columns(features: pl.DataFrame | None, rows: NDArray[np.int64] | None = None) -> dict[str, Values]:
-    """Converts the columns of a shard's features, in all rows or in some, to what encoders take."""
+    """Converts columns of a shard's features for encoders, in all rows or some."""
     if features is None:
         return {}
     chosen = features if rows is None else features[rows]

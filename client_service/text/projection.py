@@ -129,7 +129,10 @@ class ProjectionEncoder:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Counts the coordinates of words with categories, and of years. The number of categories has one more."""
+        """Numbers of coordinates of words with categories, and of years.
+
+        The number of categories has one more.
+        """
         years = min(MOST_YEARS, self.width // 3)
         return self.width - years - 1, years
 
@@ -171,7 +174,10 @@ class ProjectionEncoder:
         return self._sum_tokens([split_words(text) for text in texts], self._word_vectors)
 
     def sum_labels(self, labels: Sequence[Sequence[str]]) -> Float32:
-        """Projects the categories of items to all coordinates, (N, width), rows of length one or zero."""
+        """Projects the categories of items to all coordinates, (N, width).
+
+        Rows have length one or zero.
+        """
         return self._sum_tokens(labels, partial(self._sign_vectors, "category"))
 
     def project_bumps(self, name: str, bumps: Float32) -> Float32:
@@ -199,7 +205,7 @@ class ProjectionEncoder:
         return unit_rows(found)
 
     def _word_vectors(self, words: Sequence[str]) -> Float32:
-        """Makes the vector of each word: its own one, and with less weight those of its n-grams."""
+        """Computes the vector of each word: its own, and with less weight its n-grams'."""
         found = self._sign_vectors("word", words)
         for begin in range(0, len(words), AT_ONCE):
             part = slice(begin, begin + AT_ONCE)
@@ -258,7 +264,10 @@ def split_grams(word: str) -> list[str]:
 
 
 def join_labels(categories: Mapping[str, Sequence[str | None]], count: int) -> list[list[str]]:
-    """Lists the categories of each item, of all columns; a value can hold several between bars."""
+    """Lists the categories of each item over all columns.
+
+    A value can hold several, separated by bars.
+    """
     found: list[list[str]] = [[] for _ in range(count)]
     for values in categories.values():
         for labels, value in zip(found, values, strict=True):
@@ -278,7 +287,10 @@ def count_labels(labels: Sequence[Sequence[str]]) -> Float32:
 
 
 def place_bumps(values: NDArray[np.float64], centres: NDArray[np.float64], apart: float) -> Float32:
-    """Places values on overlapping bumps around centres, (N, C): near values have near rows, NaN has none."""
+    """Places values on overlapping bumps around centres, (N, C).
+
+    Near values have near rows; NaN has a row of zeros.
+    """
     distance = (np.clip(values, centres[0], centres[-1])[:, None] - centres) / apart
     found: Float32 = np.nan_to_num(np.exp(-0.5 * distance**2)).astype(np.float32)
     return found

@@ -103,7 +103,7 @@ class TitleSearch:
         self._lengths: NDArray[np.int32] = self._arrays["lengths"]
 
     def find(self, text: str, shown: NDArray[np.bool_]) -> Found:
-        """Finds items for a text among those shown, (N,): by words with typing errors, then by features."""
+        """Finds shown items (N,) for a text, by words with typing errors, then by features."""
         likely = {word: self._like(word) for word in _query_words(text)}
         spelled = [int(row) for row in self._find_by_words(likely) if shown[row]]
         known = set(spelled)
@@ -129,7 +129,7 @@ class TitleSearch:
         return found
 
     def _find_by_features(self, text: str, likely: Likely) -> Rows:
-        """Finds items whose features have a large cosine with those of the text; the best first."""
+        """Finds items whose features have a large cosine with the text's, best first."""
         query = None if self._encoder is None else self._encode_query(self._encoder, text, likely)
         if query is None or not query.any():
             return np.zeros(0, dtype=np.int64)
@@ -146,9 +146,9 @@ class TitleSearch:
         return make_encoder(bytes(self._arrays["encoder"]).decode(), state)
 
     def _encode_query(self, encoder: TextEncoder, text: str, likely: Likely) -> Float32:
-        """Encodes the categories and the year that a text names, and its words, without their typing errors.
+        """Encodes the categories, the year and the corrected words of a text.
 
-        Words of no title take no part. The projection of words is noise beside categories: it takes part where items
+        Words of no title are left out. The projection of words is noise beside categories: it is used where items
         have no categories.
         """
         parts = [*likely, *map(" ".join, pairwise(likely))]
@@ -183,7 +183,10 @@ class TitleSearch:
         return found
 
     def _candidates(self, word: str, most: int) -> list[int]:
-        """Lists the words that share most pairs of letters with one, and may differ by `most` errors."""
+        """Lists words that share letter pairs with one, and differ by few errors.
+
+        most: largest number of errors.
+        """
         keys: NDArray[np.uint32] = self._arrays["gram-keys"]
         grams = np.unique(np.array([crc32(gram.encode()) for gram in _split_pairs(word)], dtype=np.uint32))
         places = np.searchsorted(keys, grams)

@@ -20,7 +20,10 @@ BATCH: Final = 64  # items
 
 
 def encode_by_sentences(table: TextTable, folder: Path) -> tuple[Float32, str]:
-    """Computes the features of items and the encoder's name: vectors of titles and categories, then the attributes."""
+    """Computes the features of items by a sentence model, and the encoder's name.
+
+    Vectors of titles and categories, then the attributes.
+    """
     if not (folder / MODULES).is_file():
         raise DataError(f"{folder}: expected a folder of a sentence-transformers model with {MODULES}, got none")
     if find_spec(PACKAGE) is None:

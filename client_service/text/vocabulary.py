@@ -1,6 +1,6 @@
-"""Encodes titles and attributes of items by the vocabulary of a catalogue and its singular value decomposition.
+"""Encodes titles and attributes of items by a catalogue's vocabulary and its SVD.
 
-What is fitted is a state of plain arrays. With it the encoder is the same function for other items and in other silos.
+The fitted state is plain arrays. With it the encoder is the same function for other items and in other silos.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SvdEncoder:
 
     @property
     def version(self) -> int:
-        """Returns the version of the function: in the first one words weigh less, and the state does not say it."""
+        """Version of the function: 1 where words weigh less, which the state does not say."""
         return 1 if self.text_weight == FIRST_TEXT_WEIGHT else 2
 
     @property
@@ -74,7 +74,10 @@ class SvdEncoder:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Counts the columns of words, categories, years and numbers. The number of categories has one more."""
+        """Numbers of columns of words, categories, years and numbers.
+
+        The number of categories has one more.
+        """
         return self.width, len(self.labels), MOST_YEARS, len(self.numbers)
 
     @cached_property
@@ -103,7 +106,10 @@ class SvdEncoder:
 
     @classmethod
     def from_state(cls, state: Arrays) -> SvdEncoder:
-        """Makes the encoder of a state. ValueError, with what was expected, for arrays that do not fit."""
+        """Makes the encoder from its state.
+
+        Raises ValueError, with what was expected, for arrays that do not fit.
+        """
         try:
             texts = {name: bytes(state[name]).decode() for name in ("tokens", "labels", "numbers")}
             tokens, labels, numbers = (tuple(text.split("\n")) if text else () for text in texts.values())
@@ -224,7 +230,10 @@ def _count_tokens(texts: Sequence[str]) -> tuple[sparse.csr_array, list[str]]:
 
 
 def _drop_rare(counts: sparse.csr_array, tokens: list[str]) -> tuple[sparse.csr_array, tuple[str, ...]]:
-    """Keeps the tokens that several items hold, of very many the most frequent, in sorted order."""
+    """Keeps the tokens that several items hold, in sorted order.
+
+    Of very many the most frequent are kept.
+    """
     holders = np.bincount(counts.indices, minlength=len(tokens))
     kept = [place for place in np.argsort(-holders, kind="stable")[:MOST_TOKENS] if holders[place] >= FEWEST_HOLDERS]
     kept.sort(key=tokens.__getitem__)

@@ -24,9 +24,9 @@ TITLE_WEIGHT: Final = 0.3
 
 
 def encode_by_word_vectors(table: TextTable, folder: Path | None = None) -> tuple[Float32, str]:
-    """Computes the features of items and the encoder's name: means of word vectors, then the attributes.
+    """Computes the features of items by means of word vectors, and the encoder's name.
 
-    folder: holds the two files of the package; by default the installed package's.
+    The attributes follow. folder: has the two files of the package; by default the installed package's.
     """
     titles = [split_words(text) for text in table.titles]
     ranks, vectors = _find_words({word for words in titles for word in words}, folder or _package_folder())
