@@ -8,7 +8,7 @@ import anyio
 
 from aggregator_service.app import create_app
 from aggregator_service.coordinator import Coordinator
-from aggregator_service.process import LOGGER, give_back_large_blocks, multiply_alone
+from aggregator_service.process import LOGGER, limit_math_threads, return_freed_memory
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from shared.errors import FederationError, SettingsError
 from shared.files import close_to_others, write_privately
@@ -22,8 +22,8 @@ BAD_SETTINGS = 2
 def serve(settings: AggregatorSettings) -> None:
     """Run until SIGINT or SIGTERM. SettingsError if the state directory is of no use."""
     configure("aggregator_service", settings.log_level)
-    give_back_large_blocks()
-    multiply_alone()
+    return_freed_memory()
+    limit_math_threads()
     with write_privately():
         folder = settings.state_directory
         if (left := close_to_others(folder)) is not None:

@@ -11,8 +11,8 @@ from fastapi import FastAPI
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.http import enrolment, routes
 from aggregator_service.http.audit_log import ArrivalRecorder
-from aggregator_service.http.request_heads import Heads
-from aggregator_service.http.routes import secure
+from aggregator_service.http.request_heads import RequestHeads
+from aggregator_service.http.routes import secure_routes
 from aggregator_service.http.signatures import SignatureMiddleware, SignedAnswers
 from aggregator_service.pages import routes as pages
 from aggregator_service.process import LOGGER, Clock
@@ -56,8 +56,8 @@ def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> Fas
     coordinator = app.state.coordinator = Coordinator(settings, clock=clock)
     identities = app.state.identities = settings.identities()
     coordinator.metrics.watch_identities(identities)
-    masked = (secure,) if settings.secure else ()
-    for router in (routes.clients, *masked, routes.operated, enrolment.router, routes.inside):
+    masked = (secure_routes,) if settings.secure else ()
+    for router in (routes.client_routes, *masked, routes.operator_routes, enrolment.router, routes.service_routes):
         app.include_router(router)
     pages.install(app)
     openapi.install(app)
@@ -66,7 +66,7 @@ def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> Fas
     app.add_middleware(HeadAsGet)
     app.add_middleware(DecodedTargets)
     app.add_middleware(BodyTimeout, seconds=settings.longest_body_seconds)
-    heads = Heads(settings.trusted_proxies)
+    heads = RequestHeads(settings.trusted_proxies)
     app.add_middleware(SignatureMiddleware, coordinator=coordinator, heads=heads)
     app.add_middleware(ArrivalRecorder, coordinator=coordinator, heads=heads)
     app.add_middleware(RateLimit, buckets=Buckets(settings.pace))

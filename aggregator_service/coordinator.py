@@ -12,25 +12,25 @@ import anyio
 
 from aggregator_service.aggregation import computation
 from aggregator_service.aggregation.bodies import Body
-from aggregator_service.aggregation.common_items import count_listed, settle_list
+from aggregator_service.aggregation.common_items import count_common_items, resolve_item_list
 from aggregator_service.aggregation.run_cost import estimate_costs, require_affordable
-from aggregator_service.process import LOGGER, Clock, off_loop
+from aggregator_service.process import LOGGER, Clock, run_in_worker
 from aggregator_service.rounds import transitions
 from aggregator_service.rounds.basis_runs import (
     choose_sum,
-    find_served_run,
+    find_usable_run,
+    leaves_no_model,
     new_basis_pledge,
     newest_list,
     require_training,
-    serves_nobody,
-    settle_request,
+    resolve_request,
 )
-from aggregator_service.rounds.conductor import Conductor
 from aggregator_service.rounds.history import run_for_client, run_histories, run_history
-from aggregator_service.rounds.members import Members, Presence, Quarantines, require_same
+from aggregator_service.rounds.members import LastCalls, Members, Quarantines, require_same_declaration
 from aggregator_service.rounds.metrics import AggregatorMetrics
+from aggregator_service.rounds.round_loop import RoundLoop
 from aggregator_service.rounds.run import Run, load_run
-from aggregator_service.rounds.secure_intake import Intake
+from aggregator_service.rounds.secure_intake import MessageIntake
 from aggregator_service.rounds.secure_run import Pledge
 from aggregator_service.rounds.uploads import Address, Uploads
 from aggregator_service.settings import AggregatorSettings
@@ -78,9 +78,9 @@ class OpenFederation:
 
     archive: Archive
     members: Members
-    conductor: Conductor
+    round_loop: RoundLoop
     uploads: Uploads
-    intake: Intake
+    intake: MessageIntake
     quarantines: Quarantines
     arrivals: ArrivalRecord
     signatures: Signatures
@@ -108,22 +108,22 @@ def open_federation(settings: AggregatorSettings, metrics: AggregatorMetrics, *,
 def _resume_federation(
     database: Database, settings: AggregatorSettings, metrics: AggregatorMetrics, clock: Clock
 ) -> OpenFederation:
-    declaration, members, key = settings.declaration(), Members(joined_clients(database)), _own_key(settings)
+    declaration, members, key = settings.declaration(), Members(joined_clients(database)), _read_signing_key(settings)
     blobs = _open_blobs(database, settings, key, members)
     blobs.keep_only(blob_names(database))
     start = None if settings.start is None else read_start(settings.start, declaration.tensors)
     archive = Archive(database, blobs, declaration, settings.longest_update, settings.retention_rounds, start)
     metrics.clients.set(len(members))
-    conductor = Conductor(archive, metrics, computation, clock=clock)
-    computation.require_same_start(archive, conductor.run)
+    round_loop = RoundLoop(archive, metrics, computation, clock=clock)
+    computation.require_same_start(archive, round_loop.run)
     keys = RegisteredKeys(settings.registry)
     return OpenFederation(
         archive=archive,
         members=members,
-        conductor=conductor,
-        uploads=Uploads(conductor, declaration, clock=clock),
-        intake=Intake(conductor, keys, clock=clock),
-        quarantines=Quarantines(conductor, members, limit=settings.quarantine_refusals, clock=clock),
+        round_loop=round_loop,
+        uploads=Uploads(round_loop, declaration, clock=clock),
+        intake=MessageIntake(round_loop, keys, clock=clock),
+        quarantines=Quarantines(round_loop, members, limit=settings.quarantine_refusals, clock=clock),
         arrivals=ArrivalRecord(database, clock=clock, count_unrecorded=metrics.unrecorded.inc),
         signatures=_open_signatures(database, settings, keys),
         key=key,
@@ -140,7 +140,7 @@ def _open_blobs(database: Database, settings: AggregatorSettings, key: PrivateKe
     return BucketBlobs(directory, database.disk, bucket, owner=owner, may_hold=len(members) > 0, most=most)
 
 
-def _own_key(settings: AggregatorSettings) -> PrivateKey:
+def _read_signing_key(settings: AggregatorSettings) -> PrivateKey:
     """The key in the given file; else the one in the state directory, made at the first start. Its public half lies
     beside it: silos pin it."""
     path = settings.signing_key_file or kept_pair(OWN, settings.state_directory).private
@@ -163,7 +163,7 @@ class Coordinator:
         self.metrics = AggregatorMetrics(clock)
         self.operator_token = settings.token()
         self._clock = clock
-        self.presence = Presence(clock)
+        self.last_calls = LastCalls(clock)
         self.declaration = settings.declaration()
         self._federation: OpenFederation | None = None
         self._drawing = anyio.Lock()
@@ -171,28 +171,30 @@ class Coordinator:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Resume from the state directory and conduct the rounds meanwhile."""
-        federation = self._federation = await off_loop(open_federation, self.settings, self.metrics, clock=self._clock)
-        await self._end_costly_run(federation)
+        federation = self._federation = await run_in_worker(
+            open_federation, self.settings, self.metrics, clock=self._clock
+        )
+        await self._fail_unaffordable_run(federation)
         disk = federation.archive.database.disk
         self.metrics.watch_state(self.settings.state_directory, lambda: self.hindrance, lambda: disk.refusal)
-        conducting = asyncio.create_task(federation.conductor.conduct_rounds())
+        round_loop_task = asyncio.create_task(federation.round_loop.run_rounds())
         try:
             yield
         finally:
             self.wind_down()
-            await conducting  # it ends by itself, after the step that it is in
+            await round_loop_task  # it ends by itself, after the step that it is in
             self._federation = None
             federation.close()
 
-    async def _end_costly_run(self, here: OpenFederation) -> None:
+    async def _fail_unaffordable_run(self, here: OpenFederation) -> None:
         """End a run that an earlier process began, where it takes more memory than there is: its round would end each
         process that aggregates it."""
-        run = here.conductor.run
+        run = here.round_loop.run
         if run is not None and run.active:
             try:
                 self._require_affordable(here, run.request, run.clients)
             except SettingsError as error:
-                await here.conductor.fail_run(run.name, str(error))
+                await here.round_loop.fail_run(run.name, str(error))
 
     def _require_affordable(self, here: OpenFederation, request: RunIn, clients: Set[str]) -> None:
         """SettingsError for a run that is too large for this machine with these clients, or as many as it needs."""
@@ -211,15 +213,15 @@ class Coordinator:
     @property
     def hindrance(self) -> str | None:
         """Why clients should not call now: the disk refuses, or a shutdown has begun. None when they may."""
-        conductor = self._federation.conductor if self._federation else None
-        if conductor is None or conductor.moves.closing:
+        round_loop = self._federation.round_loop if self._federation else None
+        if round_loop is None or round_loop.phase_changes.closing:
             return "the aggregator is starting or stopping"
-        return conductor.hindrance
+        return round_loop.hindrance
 
     def wind_down(self) -> None:
         """Let every long poll answer at once, so that a shutdown need not wait for it."""
         if self._federation is not None:
-            self._federation.conductor.close()
+            self._federation.round_loop.close()
 
     @property
     def signing_key(self) -> PrivateKey | None:
@@ -233,7 +235,7 @@ class Coordinator:
 
     async def registered_names(self) -> frozenset[str]:
         """Who may join: every name that a public key is registered under."""
-        return await off_loop(registered_names, self.settings.registry)
+        return await run_in_worker(registered_names, self.settings.registry)
 
     @property
     def client_names(self) -> tuple[str, ...]:
@@ -241,17 +243,17 @@ class Coordinator:
         return tuple(sorted(self.federation.members.names))
 
     async def join_client(self, message: JoinIn, signer: str) -> JoinOut:
-        require_same(self.declaration, message.declaration)
+        require_same_declaration(self.declaration, message.declaration)
         here = self.federation
-        async with here.conductor.lock:
+        async with here.round_loop.lock:
             client = here.members.admit_client(message, signer, now=self._clock())
             if client not in here.members:
-                await off_loop(add_client, here.archive.database, client, declaration=self.declaration)
+                await run_in_worker(add_client, here.archive.database, client, declaration=self.declaration)
                 here.members.add_client(client)
                 self.metrics.clients.set(len(here.members))
-            if here.conductor.run is not None:
-                run = transitions.enrol_client(here.conductor.run, client.name, now=self._clock())
-                await here.conductor.commit_transition(run)
+            if here.round_loop.run is not None:
+                run = transitions.enrol_client(here.round_loop.run, client.name, now=self._clock())
+                await here.round_loop.commit_transition(run)
         return JoinOut(
             client=client.name,
             clients=len(here.members),
@@ -264,7 +266,9 @@ class Coordinator:
         """ConflictError while a run is active; ProtocolError for one that this federation could not carry out, or
         SettingsError. What the request's method does not set is as this federation has declared it."""
         here, declared = self.federation, self.settings.method
-        request = await off_loop(settle_list, here.archive, request.model_copy(update={"why": None}), declared)
+        request = await run_in_worker(
+            resolve_item_list, here.archive, request.model_copy(update={"why": None}), declared
+        )
         request = choose_sum(request, complete_settings(request.method, declared), declared)
         method = settle_similarity(request.method, secure=self.settings.secure)
         request = request.model_copy(update={"method": method})
@@ -273,13 +277,13 @@ class Coordinator:
         self.settings.require_time(request)
         self.settings.require_summable(request)
         self._require_affordable(here, request, here.members.names)
-        request = computation.request_with_start(here.archive, request)
-        request = await off_loop(settle_request, here.archive.database, request)
+        request = computation.add_start_digest(here.archive, request)
+        request = await run_in_worker(resolve_request, here.archive.database, request)
         if request.part != TRAINING and request.why is None:
             why = self.settings.explain_sum(request.method) + (MODELS_OF_SUM if request.makes_models else "")
             request = request.model_copy(update={"why": why})
-        async with here.conductor.lock:
-            name = transitions.next_name(here.conductor.run)
+        async with here.round_loop.lock:
+            name = transitions.next_name(here.round_loop.run)
             # Nobody waits for a client whose key was removed.
             known = await self.registered_names()
             run = transitions.start_run(
@@ -290,33 +294,36 @@ class Coordinator:
                 quarantined=await here.quarantines.quarantine_causes(),
                 now=self._clock(),
             )
-            await here.conductor.commit_transition(run)
+            await here.round_loop.commit_transition(run)
         return await self.run_history(name)
 
     async def _new_pledge(self, here: OpenFederation, name: str, request: RunIn) -> Pledge | None:
         """What a secure run is held on; None in an open federation."""
         if not self.declaration.secure:
             return None
-        start = await here.archive.tensors.off_loop(computation.digest_of_start, here.archive, request)
+        start = await here.archive.tensors.run_in_worker(computation.start_digest, here.archive, request)
         own = raw_hex(here.key.public_key())
         pledge = Pledge(declaration=self.declaration.of_part(request.part), aggregator=own, start=start)
         if request.part != TRAINING:
-            basis = await off_loop(new_basis_pledge, here.archive.database, request)
+            basis = await run_in_worker(new_basis_pledge, here.archive.database, request)
             return pledge.model_copy(update={"basis": basis})
-        earlier = await here.conductor.members_summed(name, start)
+        earlier = await here.round_loop.earlier_sum_members(name, start)
         return pledge.model_copy(update={"earlier": earlier})
 
     async def cancel_run(self, name: str) -> RunHistoryOut:
         """End a run that nobody needs to wait for any more; one that is cancelled already stays so. NotFoundError where
         there is none of that name, ConflictError where it has ended in another way."""
-        conductor = self.federation.conductor
-        if not await conductor.fail_run(name, None) and (ended := await conductor.find_run(name)).phase != "cancelled":
+        round_loop = self.federation.round_loop
+        if (
+            not await round_loop.fail_run(name, None)
+            and (ended := await round_loop.find_run(name)).phase != "cancelled"
+        ):
             raise ConflictError(f"{name} has ended before ({ended.phase}); nothing was changed")
         return await self.run_history(name)
 
     async def run_histories(self) -> list[RunHistoryOut]:
-        found = await off_loop(run_histories, self.federation.archive.database)
-        await self.federation.conductor.wait_until_known()
+        found = await run_in_worker(run_histories, self.federation.archive.database)
+        await self.federation.round_loop.wait_for_commit()
         return found
 
     async def run_history(self, name: str) -> RunHistoryOut:
@@ -324,8 +331,8 @@ class Coordinator:
 
         Whoever asks for the current run after this is told of none that is behind it.
         """
-        found = await off_loop(self._describe_run, name)
-        await self.federation.conductor.wait_until_known()
+        found = await run_in_worker(self._describe_run, name)
+        await self.federation.round_loop.wait_for_commit()
         if found.phase != "waiting":
             return found
         known = await self.registered_names()
@@ -341,13 +348,13 @@ class Coordinator:
             found = found.model_copy(update={"collaboration": weights})
         if found.sum is None or listed is None or listed.name != name:
             return found
-        common = count_listed(archive, listed).items
+        common = count_common_items(archive, listed).items
         return found.model_copy(update={"sum": found.sum.model_copy(update={"common": common})})
 
-    async def starting_body(self, name: str) -> Body:
+    async def initial_body(self, name: str) -> Body:
         """The body that every client of the run starts from."""
-        run, archive = await self.federation.conductor.find_run(name), self.federation.archive
-        return await archive.tensors.off_loop(computation.starting_body, archive, run)
+        run, archive = await self.federation.round_loop.find_run(name), self.federation.archive
+        return await archive.tensors.run_in_worker(computation.initial_body, archive, run)
 
     async def current_run(self, client: str, *, after: int | None, wait: float) -> RunOut:
         """Where the federation stands, once its sequence is another than `after` or the wait is over.
@@ -355,24 +362,24 @@ class Coordinator:
         A client that has joined since is told of the run whose sums it can use, where the newest one has none for it.
         """
         here = self.federation
-        await here.conductor.wait_until(lambda: here.conductor.sequence != after, wait)
-        run, sequence = here.conductor.run, here.conductor.sequence
+        await here.round_loop.wait_until(lambda: here.round_loop.sequence != after, wait)
+        run, sequence = here.round_loop.run, here.round_loop.sequence
         if run is None:
             return RunOut(sequence=sequence, joined=len(here.members))
-        if serves_nobody(run):
-            served = await off_loop(find_served_run, here.archive.database)
+        if leaves_no_model(run):
+            served = await run_in_worker(find_usable_run, here.archive.database)
             run = run if served is None or client in served.clients else served
         return run_for_client(run, client, sequence=sequence, now=self._clock())
 
     async def round_anchor(self, name: str, number: int) -> Anchor:
         """K^R of a round that has opened: drawn when first asked for, then the same for everybody and for good."""
         here = self.federation
-        run = await here.conductor.find_run(name)
+        run = await here.round_loop.find_run(name)
         if not 1 <= number <= run.round:
             raise NotFoundError(f"round {number} of {name} has not opened")
         key = number if run.request.method.anchor.every_round else 0
         async with self._drawing:
-            held = await off_loop(run_store.stored_anchor, here.archive.database, name, number=key)
+            held = await run_in_worker(run_store.stored_anchor, here.archive.database, name, number=key)
             return held if held is not None else await self._draw_anchor(here, run, key)
 
     async def _draw_anchor(self, here: OpenFederation, run: Run, key: int) -> Anchor:
@@ -381,16 +388,16 @@ class Coordinator:
         try:
             self._require_affordable(here, run.request, run.clients)
         except SettingsError as error:
-            await here.conductor.fail_run(run.name, str(error))
+            await here.round_loop.fail_run(run.name, str(error))
             raise ConflictError(f"{run.name} has failed: {error}") from None
-        return await off_loop(_draw_anchor, here, run, key)
+        return await run_in_worker(_draw_anchor, here, run, key)
 
     async def receive_update(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
         """Take one update in, masked where the federation is secure -> its receipt, and whether it is new."""
         try:
             receipt, new = await self.federation.uploads.receive_update(address, body)
         except ProtocolError:
-            await self.federation.quarantines.count_refused(address)
+            await self.federation.quarantines.count_refused_update(address)
             raise
         self.metrics.uploads.labels("accepted" if new else "repeated").inc()
         self.metrics.upload_bytes.inc(receipt.size if new else 0)
@@ -401,7 +408,7 @@ class Coordinator:
         try:
             await self.federation.intake.relay_message(address, message)
         except ProtocolError:
-            await self.federation.quarantines.count_refused(address)
+            await self.federation.quarantines.count_refused_update(address)
             raise
 
     async def personalised_body(self, address: Address, *, wait: float) -> Body | None:
@@ -410,18 +417,18 @@ class Coordinator:
         ConflictError where the run has failed, or where it waits for this very client to send an update again.
         """
         here = self.federation
-        run = await here.conductor.find_run(address.run)
+        run = await here.round_loop.find_run(address.run)
         if run.request.part != TRAINING:
-            await self._require_admitted(run, address.client)
+            await self._require_not_quarantined(run, address.client)
         if not 1 <= address.round <= run.request.rounds:
             raise NotFoundError(f"expected a round from 1 to {run.request.rounds} of {run.name}, got {address.round}")
         if run.active:
-            await here.conductor.wait_until(lambda: self._is_settled(address), wait)
-            run = await here.conductor.find_run(address.run)
+            await here.round_loop.wait_until(lambda: self._is_settled(address), wait)
+            run = await here.round_loop.find_run(address.run)
         if run.is_aggregated(address.round):
             return await self._compute_body(run, address)
-        run.require_unbroken()
-        if run.round == address.round and run.asks_again(address.client):
+        run.require_not_ended()
+        if run.round == address.round and run.must_resend(address.client):
             lost = address.client in run.lost
             why = "the aggregator's disk has damaged your update" if lost else "you have been let in again"
             raise ConflictError(f"round {run.round}: {why}; send one again")
@@ -431,26 +438,26 @@ class Coordinator:
         """What cannot be computed any more, and cannot be asked for again, ends the run."""
         compute = partial(computation.personalised_body, number=address.round, client=address.client)
         try:
-            return await self.federation.archive.tensors.off_loop(compute, self.federation.archive, run)
+            return await self.federation.archive.tensors.run_in_worker(compute, self.federation.archive, run)
         except DamagedError as error:
             LOGGER.error("stored_damaged", run=run.name, round=address.round, client=address.client, reason=str(error))
             self.metrics.damaged.inc()
-            await self.federation.conductor.fail_run(run.name, str(error))
+            await self.federation.round_loop.fail_run(run.name, str(error))
             raise
 
-    async def _require_admitted(self, run: Run, client: str) -> None:
+    async def _require_not_quarantined(self, run: Run, client: str) -> None:
         """QuarantinedError for a client that is shut out, and asks for sums that it has added nothing to."""
         if client not in await self.federation.quarantines.quarantine_causes():
             return
         database = self.federation.archive.database
-        if await off_loop(last_update, database, run.name, number=run.request.rounds, client=client) is None:
+        if await run_in_worker(last_update, database, run.name, number=run.request.rounds, client=client) is None:
             raise QuarantinedError(f"expected a client that is not quarantined, {client!r} is: it gets no sums")
 
     def _is_settled(self, address: Address) -> bool:
-        run = self.federation.conductor.run
+        run = self.federation.round_loop.run
         if run is None or run.name != address.run or not run.active or run.is_aggregated(address.round):
             return True
-        return run.round == address.round and run.asks_again(address.client)
+        return run.round == address.round and run.must_resend(address.client)
 
 
 def _draw_anchor(here: OpenFederation, run: Run, key: int) -> Anchor:

@@ -22,29 +22,29 @@ LARGE = 4 << 20  # bytes
 ARENAS = 2
 
 
-async def off_loop(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_in_worker(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What computes or touches the disk, in a worker thread, so that the event loop stays free."""
     return await to_thread.run_sync(partial(function, *args, **kwargs))
 
 
-class OneAtATime:
+class SerialWorker:
     """What holds whole tensors in memory, one after the other: they may be as large as an update."""
 
     def __init__(self) -> None:
         self._lock = anyio.Lock()
 
-    async def off_loop(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run_in_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         async with self._lock:
-            return await off_loop(function, *args, **kwargs)
+            return await run_in_worker(function, *args, **kwargs)
 
 
-def multiply_alone() -> None:
+def limit_math_threads() -> None:
     """One thread of linear algebra from now on. What is multiplied here is small, and threads that wait for each other
     on a busy machine spin meanwhile: an anchor then takes ten times as long, and nobody is answered."""
     threadpool_limits(1)
 
 
-def give_back_large_blocks() -> bool:
+def return_freed_memory() -> bool:
     """Make the C library give large blocks back to the system as soon as they are freed. False where it is not glibc,
     and nothing is changed.
 

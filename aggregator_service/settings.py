@@ -176,7 +176,7 @@ class AggregatorSettings(Listening, EnvironmentSettings):
                     f"share: expected sums or both with basis.kind = {method.basis.kind!r}, got parameters"
                 )
             return method
-        return _with_sums(method, alone=share == "sums", strategy=str(strategy))
+        return _add_sums(method, alone=share == "sums", strategy=str(strategy))
 
     @field_validator("secure")
     @classmethod
@@ -338,7 +338,7 @@ class AggregatorSettings(Listening, EnvironmentSettings):
             raise ProtocolError(f"method: {error}") from None
 
 
-def _with_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodSettings:
+def _add_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodSettings:
     """Completes the settings by the sums that are shared; alone: nothing is trained.
 
     A task with a usual sum (`Sum.usual_of`), such as visits and nodes, has that one. Of users, the length of the list

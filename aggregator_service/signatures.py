@@ -60,18 +60,18 @@ class Signatures:
 
     def __init__(self, keys: RegisteredKeys, nonces: Nonces, *, seconds: int, clock: Clock = time.time) -> None:
         self._keys, self._nonces, self._seconds, self._clock = keys, nonces, seconds, clock
-        self._nobody = new_key().public_key()
+        self._unregistered_key = new_key().public_key()
 
     def verify_request(self, target: RequestTarget, headers: Iterable[tuple[str, str]]) -> SignatureClaim:
         """What is claimed, which is true then. AuthenticationError, or one of its kinds, for anything else."""
         claim = requests.read(headers)
         key = self._keys.registered_key(claim.name)
-        if not requests.holds(claim, target, key or self._nobody) or key is None:
+        if not requests.holds(claim, target, key or self._unregistered_key) or key is None:
             what = "the private key whose public key is registered under this name"
             raise AuthenticationError(f"signature: expected one of this very request by {what}, got another")
         now = self._clock()
         self._require_recent(claim.created, now)
-        if not self._nonces.remember_first(claim.name, claim.nonce, created=claim.created, now=now):
+        if not self._nonces.add_nonce(claim.name, claim.nonce, created=claim.created, now=now):
             raise ReplayError("signature: expected a nonce that has not come before, got a request that has")
         return claim
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from aggregator_service.process import off_loop
+from aggregator_service.process import run_in_worker
 from aggregator_service.storage.disk import Disk
 from shared.method.parameters import Array, Arrays, Form, Parameters, Scalars, State, form, part
 from shared.protocol.wire import pieces
@@ -36,7 +36,7 @@ class Body:
     async def stream(self) -> AsyncIterator[bytes]:
         """Its pieces; after the last one, or when nobody takes the next, nothing of it is left."""
         try:
-            while piece := await off_loop(self.file.read, CHUNK):
+            while piece := await run_in_worker(self.file.read, CHUNK):
                 yield piece
         finally:
             self.close()
@@ -60,7 +60,7 @@ def prepare_body(parameters: Parameters, folder: Path, disk: Disk) -> Body:
     """
     file: IO[bytes] = tempfile.SpooledTemporaryFile(LONGEST_IN_MEMORY, dir=str(folder))  # noqa: SIM115 - it outlives this
     try:
-        with disk.translate_refusal("an answer to be stored"):
+        with disk.translate_errors("an answer to be stored"):
             return _write_body(file, parameters)
     except BaseException:
         file.close()

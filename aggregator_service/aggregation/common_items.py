@@ -24,12 +24,12 @@ NOTHING_COMMON = (
 )
 
 
-def count_listed(archive: Archive, run: Run) -> CommonCount:
+def count_common_items(archive: Archive, run: Run) -> CommonCount:
     """Common items and training pairs, by the sum of a finished run. DamagedError where the sum is not kept whole."""
     return count_common(load_state(archive, run, run.request.rounds).arrays)
 
 
-def settle_list(archive: Archive, request: RunIn, declared: MethodSettings) -> RunIn:
+def resolve_item_list(archive: Archive, request: RunIn, declared: MethodSettings) -> RunIn:
     """The newest list settles which sum the requested run makes or uses.
 
     The request gets the list that it is over, and the sum where it leaves that open: in a basis run by the number of
@@ -51,7 +51,7 @@ def settle_list(archive: Archive, request: RunIn, declared: MethodSettings) -> R
     if request.items not in (None, run.name):
         raise ProtocolError(f"items: expected {run.name}, the newest list of common items, got {request.items}")
     request = request.model_copy(update={"items": run.name})
-    counted = count_listed(archive, run)
+    counted = count_common_items(archive, run)
     if counted.items == 0 and request.part == TRAINING and not given and any(map(replaces_basis, sums.values())):
         return request.model_copy(update={"items": None})
     if counted.items == 0:
@@ -60,20 +60,22 @@ def settle_list(archive: Archive, request: RunIn, declared: MethodSettings) -> R
         return request
     if request.part == TRAINING:
         made = [one for one in finished_basis_runs(archive.database) if one.request.items == run.name]
-        return _with_sum(request, made[-1].request.method.basis) if made else request
+        return _set_sum(request, made[-1].request.method.basis) if made else request
     if request.part != BASIS:
         return request
-    chosen, why = choose_listed(declared, counted, request.method.basis.kind if given else None)
-    return _with_sum(request, chosen).model_copy(update={"why": why})
+    chosen, why = choose_sum_over_list(declared, counted, request.method.basis.kind if given else None)
+    return _set_sum(request, chosen).model_copy(update={"why": why})
 
 
 def _is_list_empty(archive: Archive) -> bool:
     """Checks if the newest list of common items is empty, so that nothing is summed over it."""
     run = newest_list(archive.database)
-    return run is not None and count_listed(archive, run).items == 0
+    return run is not None and count_common_items(archive, run).items == 0
 
 
-def choose_listed(declared: MethodSettings, counted: CommonCount, asked: str | None) -> tuple[BasisSettings, str]:
+def choose_sum_over_list(
+    declared: MethodSettings, counted: CommonCount, asked: str | None
+) -> tuple[BasisSettings, str]:
     """Items and pairs choose among the declared sums, unless the request names one.
 
     asked: its kind, or None. Why is said too. ProtocolError for one that is not declared.
@@ -96,7 +98,7 @@ def choose_listed(declared: MethodSettings, counted: CommonCount, asked: str | N
     return chosen, why
 
 
-def _with_sum(request: RunIn, basis: BasisSettings) -> RunIn:
+def _set_sum(request: RunIn, basis: BasisSettings) -> RunIn:
     method = request.method.model_copy(update={"basis": basis, "sums": {}})
     part = request.part if request.part == TRAINING else f"{BASIS}_{basis.kind}"
     return request.model_copy(update={"method": method_of_part(method, part), "part": part})

@@ -27,14 +27,14 @@ from shared.strategies import robust_aggregation
 from shared.strategies.strategy import Strategy
 
 
-def starting_parameters(archive: Archive, request: RunIn) -> Parameters:
+def initial_parameters(archive: Archive, request: RunIn) -> Parameters:
     """What every client of a run starts from."""
     drawn = archive.strategy(request).start(request.method, request.seed)
     start = archive.start if request.part == TRAINING else None
     return Parameters(drawn | ({} if start is None else dict(start.arrays)))
 
 
-def request_with_start(archive: Archive, request: RunIn) -> RunIn:
+def add_start_digest(archive: Archive, request: RunIn) -> RunIn:
     """The request with the digest of the start file. ProtocolError where it asks for another one."""
     digest = None if archive.start is None else archive.start.digest
     if request.start not in (None, digest):
@@ -50,16 +50,16 @@ def require_same_start(archive: Archive, run: Run | None) -> None:
         raise SettingsError(f"start: expected the file that {run.name} began with, {expected}, got {digest or 'none'}")
 
 
-def digest_of_start(archive: Archive, request: RunIn) -> str:
+def start_digest(archive: Archive, request: RunIn) -> str:
     """Of that, as the clients of a secure run compare it."""
-    return digest_start(_starting_answer(archive, request))
+    return digest_start(_initial_answer(archive, request))
 
 
-def _starting_answer(archive: Archive, request: RunIn) -> Parameters:
-    return archive.strategy(request).common_answer(State(starting_parameters(archive, request).arrays))
+def _initial_answer(archive: Archive, request: RunIn) -> Parameters:
+    return archive.strategy(request).common_answer(State(initial_parameters(archive, request).arrays))
 
 
-def digest_of_state(archive: Archive, run: Run, state: StoredState) -> str:
+def state_digest(archive: Archive, run: Run, state: StoredState) -> str:
     """The same of the state after a round, which is on disk."""
     what = f"{state.run}: the state after round {state.round}"
     found = unpack_state(_load_content(archive, state.blob, state.digest, what=what), state.latest)
@@ -69,7 +69,7 @@ def digest_of_state(archive: Archive, run: Run, state: StoredState) -> str:
 
 def damaged_updates(archive: Archive, run: Run) -> list[StoredUpdate]:
     """Those of the current round's updates that the disk no longer gives back as they were accepted."""
-    held = _round_updates(archive, run)
+    held = _stored_round_updates(archive, run)
     return [one for one in held if archive.blobs.damage(str(one.blob), one.receipt.digest) is not None]
 
 
@@ -79,12 +79,12 @@ def distant_clients(archive: Archive, run: Run) -> dict[str, float]:
     factor = run.request.method.quarantine_factor
     if factor == 0 or run.exchange is not None or run.request.part != TRAINING:
         return {}
-    return robust_aggregation.far(robust_aggregation.distances(*_updates_in_round(archive, run)), factor)
+    return robust_aggregation.far(robust_aggregation.distances(*_load_round(archive, run)), factor)
 
 
 def aggregate_round(archive: Archive, run: Run) -> StoredState:
     """Eq. 13, or what the strategy puts in its place: the state after the run's current round, on disk."""
-    after = _state_after(archive, run) if run.exchange is None else _state_of_sum(archive, run, run.exchange)
+    after = _state_after(archive, run) if run.exchange is None else _state_after_secure_sum(archive, run, run.exchange)
     blob = archive.blobs.save(pieces(pack_state(after)))
     return StoredState(
         run=run.name,
@@ -93,21 +93,21 @@ def aggregate_round(archive: Archive, run: Run) -> StoredState:
         latest=dict(after.latest),
         blob=blob.name,
         opened_at=run.opened_at,
-        closed_at=run.moved_at,
+        closed_at=run.phase_began_at,
     )
 
 
 def _state_after(archive: Archive, run: Run) -> State:
-    return archive.strategy(run.request).aggregate(*_updates_in_round(archive, run))
+    return archive.strategy(run.request).aggregate(*_load_round(archive, run))
 
 
-def _updates_in_round(archive: Archive, run: Run) -> tuple[State, list[Update]]:
+def _load_round(archive: Archive, run: Run) -> tuple[State, list[Update]]:
     """Where the current round began, and what came in it."""
-    held = _round_updates(archive, run)
+    held = _stored_round_updates(archive, run)
     return _state_before(archive, run), [_load_update(archive, one) for one in held]
 
 
-def _round_updates(archive: Archive, run: Run) -> list[StoredUpdate]:
+def _stored_round_updates(archive: Archive, run: Run) -> list[StoredUpdate]:
     with archive.database.reading() as connection:
         return stored_updates(connection, run.name, number=run.round)
 
@@ -119,13 +119,13 @@ def _state_before(archive: Archive, run: Run) -> State:
     return replace(state, latest={name: said for name, said in state.latest.items() if name not in run.quarantined})
 
 
-def _state_of_sum(archive: Archive, run: Run, exchange: SecureRound) -> State:
+def _state_after_secure_sum(archive: Archive, run: Run, exchange: SecureRound) -> State:
     """The same where nobody's update but the sum of all can be read."""
-    held = _round_updates(archive, run)
+    held = _stored_round_updates(archive, run)
     paths = {one.receipt.client: archive.blobs.path(str(one.blob)) for one in held}
     vectors = {client: StoredArrays(path) for client, path in paths.items()}
     before = _state_before(archive, run)
-    return archive.strategy(run.request).advance(before, centre_of_sum(exchange, before, vectors))
+    return archive.strategy(run.request).advance(before, average_secure_sum(exchange, before, vectors))
 
 
 def describe_collaboration(archive: Archive, run: Run) -> CollaborationOut | None:
@@ -153,9 +153,9 @@ def describe_collaboration(archive: Archive, run: Run) -> CollaborationOut | Non
     )
 
 
-def starting_body(archive: Archive, run: Run) -> Body:
+def initial_body(archive: Archive, run: Run) -> Body:
     """The body that every client of the run starts from."""
-    return _prepare_body(archive, _starting_answer(archive, run.request))
+    return _prepare_body(archive, _initial_answer(archive, run.request))
 
 
 def personalised_body(archive: Archive, run: Run, *, number: int, client: str) -> Body:
@@ -178,7 +178,7 @@ def _personalise_state(archive: Archive, run: Run, number: int, client: str) -> 
 
 def _secure_parameters(archive: Archive, run: Run, state: State, number: int, client: str) -> Parameters:
     summed = stored_update(archive.database, run.name, number=number, client=client) is not None
-    return answer_for(archive.strategy(run.request), state, client, summed=summed)
+    return client_answer(archive.strategy(run.request), state, client, summed=summed)
 
 
 def _prepare_body(archive: Archive, parameters: Parameters) -> Body:
@@ -188,7 +188,7 @@ def _prepare_body(archive: Archive, parameters: Parameters) -> Body:
 def load_state(archive: Archive, run: Run, number: int) -> State:
     """The state after a round of the run; 0: where it begins. DamagedError where the disk gives back another."""
     if number == 0:
-        return State(starting_parameters(archive, run.request).arrays)
+        return State(initial_parameters(archive, run.request).arrays)
     held = stored_state(archive.database, run.name, number=number)
     what = f"{run.name}: the state after round {number}"
     return unpack_state(_load_content(archive, held.blob, held.digest, what=what), held.latest)
@@ -210,7 +210,7 @@ def _load_content(archive: Archive, blob: str | None, digest: str, *, what: str)
     return open_parameters(archive.blobs.path(blob))[1]
 
 
-def centre_of_sum(exchange: SecureRound, before: State, vectors: Mapping[str, Vector]) -> State:
+def average_secure_sum(exchange: SecureRound, before: State, vectors: Mapping[str, Vector]) -> State:
     """Eq. 13 of the survivors. Of single clients it holds what they have sent openly: the latest visible scalars."""
     mean = server.mean(exchange, vectors)
     latest: dict[str, Scalars] = {**before.latest, **exchange.open_scalars}
@@ -219,7 +219,7 @@ def centre_of_sum(exchange: SecureRound, before: State, vectors: Mapping[str, Ve
     return State(arrays, mean.scalars, latest, reports=reports)
 
 
-def answer_for(strategy: Strategy, state: State, client: str, *, summed: bool) -> Parameters:
+def client_answer(strategy: Strategy, state: State, client: str, *, summed: bool) -> Parameters:
     """The mean, and the scalars by which the client mixes for itself (Eq. 12, 14), where the strategy mixes.
 
     One that is not in this round's sum has nothing to mix with: it is told to take the mean alone.

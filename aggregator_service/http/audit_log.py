@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.coordinator import Coordinator
-from aggregator_service.http.request_heads import Heads
+from aggregator_service.http.request_heads import RequestHeads
 from aggregator_service.http.routes import OWN, RoundPath, RunPath
 from aggregator_service.process import LOGGER
 from aggregator_service.storage.arrivals import LEAST_REFUSED
@@ -43,7 +43,7 @@ class ArrivalRecorder:
 
     app: ASGIApp
     coordinator: Coordinator
-    heads: Heads
+    heads: RequestHeads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -60,7 +60,9 @@ class ArrivalRecorder:
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, coordinator: Coordinator, heads: Heads) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, coordinator: Coordinator, heads: RequestHeads
+    ) -> None:
         self._scope, self._receive, self._send = scope, receive, send
         self._coordinator, self._heads = coordinator, heads
         self._size, self._hash = 0, hashlib.sha256()
@@ -99,7 +101,7 @@ class _Exchange:
         call = CALLS.get((self._scope["method"], getattr(self._scope.get("route"), "path", "")), "other")
         if call != "other" and status >= LEAST_REFUSED:
             self._coordinator.metrics.refused.labels(call, code or str(status)).inc()
-        if call == "other" and not self._undeclared(status, code):
+        if call == "other" and not self._is_undeclared(status, code):
             return
         client = self._scope.get("state", {}).get("client")
         if client is None or (client not in self._coordinator.client_names and code != HeadError.code):
@@ -107,7 +109,7 @@ class _Exchange:
             return
         await self._coordinator.federation.arrivals.add(self._arrival(client, call, status, code))
 
-    def _undeclared(self, status: int, code: str | None) -> bool:
+    def _is_undeclared(self, status: int, code: str | None) -> bool:
         """Something that no client ever sends, and that could carry anything."""
         announced = announces_body(Headers(scope=self._scope))
         nowhere = self._scope.get("route") is None or status == WRONG_METHOD

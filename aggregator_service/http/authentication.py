@@ -21,16 +21,16 @@ CHALLENGE = {"WWW-Authenticate": 'Basic realm="LPSFed aggregator"'}  # makes a b
 
 
 # Dependencies are async because the framework sends each plain function through a worker thread.
-async def coordinator(request: Request) -> Coordinator:
+async def find_coordinator(request: Request) -> Coordinator:
     """The inside of the app that was asked."""
     found: Coordinator = request.app.state.coordinator
     return found
 
 
-Service = Annotated[Coordinator, Depends(coordinator)]
+Service = Annotated[Coordinator, Depends(find_coordinator)]
 
 
-async def signer(request: Request) -> str:
+async def read_signer(request: Request) -> str:
     """The client that has signed this request, as `Signed` has found."""
     name: str | None = getattr(request.state, "client", None)
     if name is None:
@@ -38,16 +38,16 @@ async def signer(request: Request) -> str:
     return name
 
 
-Signer = Annotated[str, Depends(signer)]
+Signer = Annotated[str, Depends(read_signer)]
 
 
-async def caller(service: Service, name: Signer) -> str:
+async def require_member(service: Service, name: Signer) -> str:
     """The same, if it has joined."""
     service.federation.members.require_joined(name)
     return name
 
 
-Caller = Annotated[str, Depends(caller)]
+Caller = Annotated[str, Depends(require_member)]
 
 
 class SignedRoute(DeclaredRoute):
@@ -55,13 +55,13 @@ class SignedRoute(DeclaredRoute):
     what a client has signed, no more than such a message can be long."""
 
     async def admit(self, request: Request) -> None:
-        await signer(request)
+        await read_signer(request)
 
     async def read_body(self, request: Request) -> None:  # the framework hides what goes wrong where it reads itself
-        await read_whole(request, await longest_body(request, await coordinator(request)))
+        await read_whole(request, await body_limit(request, await find_coordinator(request)))
 
 
-async def operator(request: Request, service: Service) -> None:
+async def require_operator(request: Request, service: Service) -> None:
     """Nobody but the operator; ForbiddenError for a client, AuthenticationError for anybody else."""
     if hasattr(request.state, "client"):
         raise ForbiddenError("expected the operator's token, got a client's signature")
@@ -76,36 +76,38 @@ def _require_token(request: Request, service: Coordinator, secret: str) -> None:
     vouch(request.scope)
 
 
-class OperatedRoute(DeclaredRoute):
+class OperatorRoute(DeclaredRoute):
     """A route for the operator: of what comes from anybody else, or says something undeclared, no body is read."""
 
     async def admit(self, request: Request) -> None:
-        await operator(request, await coordinator(request))
+        await require_operator(request, await find_coordinator(request))
 
     async def read_body(self, request: Request) -> None:
         await read_whole(request, LONGEST_BY_OPERATOR)
 
 
-async def operator_at_browser(request: Request, service: Service) -> None:
+async def require_operator_login(request: Request, service: Service) -> None:
     """As `operator`, for pages: the browser is told to ask for name and token where they are missing or wrong."""
     try:
-        await operator(request, service)
+        await require_operator(request, service)
     except AuthenticationError:
-        raise _ask_who() from None
+        raise _request_login() from None
 
 
-async def operator_at_form(request: Request, service: Service) -> None:
-    """As `operator_at_browser`, for the page's own forms, which the password alone does not open: what they hold counts
+async def require_operator_form(request: Request, service: Service) -> None:
+    """Requires the operator's password for a form of the page.
+
+    The password alone is not enough: what forms hold counts
     only with the word that the page has put into them."""
     try:
         if hasattr(request.state, "client"):
             raise ForbiddenError("expected the operator's password, got a client's signature")
         _require_token(request, service, operator_secret(request.headers.get("authorization")))
     except AuthenticationError:
-        raise _ask_who() from None
+        raise _request_login() from None
 
 
-def _ask_who() -> HTTPException:
+def _request_login() -> HTTPException:
     detail = f"expected the user {OPERATOR!r} with the operator's token as password"
     return HTTPException(401, detail, CHALLENGE)
 
@@ -113,7 +115,7 @@ def _ask_who() -> HTTPException:
 LONGEST_BY_OPERATOR = 64 << 10  # a run's settings, a reason
 
 
-async def longest_body(request: Request, service: Coordinator) -> int:
+async def body_limit(request: Request, service: Coordinator) -> int:
     """Of JSON. AuthenticationError, ForbiddenError or NotFoundError for whoever has nothing to say here."""
     kind = _body_type(request)
     if issubclass(kind, FromClient):
@@ -135,4 +137,4 @@ async def _count_clients(request: Request, service: Coordinator) -> int:
     service.federation.members.require_joined(name)
     if place["client"] != name:
         raise ForbiddenError(f"expected your own name, {name!r}, got {place['client']!r}")
-    return len((await service.federation.conductor.find_run(place["run"])).clients)
+    return len((await service.federation.round_loop.find_run(place["run"])).clients)

@@ -11,7 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.authentication import Service
-from aggregator_service.http.routes import PRIVATE, PROBLEMS, Responses, operated
+from aggregator_service.http.routes import PRIVATE, PROBLEMS, Responses, operator_routes
 from aggregator_service.settings import AggregatorSettings
 from shared.errors import FederationError, ForbiddenError, SettingsError, UnavailableError
 from shared.protocol.problem import ProblemOut
@@ -35,7 +35,7 @@ from shared.web.request_bodies import read_whole
 from shared.web.routes import DeclaredRoute
 
 
-class InvitedRoute(DeclaredRoute):
+class InvitationRoute(DeclaredRoute):
     """Of whoever calls no more is read than a code and a key."""
 
     async def admit(self, request: Request) -> None:
@@ -50,18 +50,18 @@ REFUSED: Responses = {
     status: {"model": ProblemOut, "description": describe_refusal(status, when)}
     for status, when in ((401, "for any other code"), (403, "for who has a key already"))
 }
-router = APIRouter(prefix="/v1", tags=["enrolment"], responses=PROBLEMS | REFUSED, route_class=InvitedRoute)
+router = APIRouter(prefix="/v1", tags=["enrolment"], responses=PROBLEMS | REFUSED, route_class=InvitationRoute)
 UNWRITABLE = "the folder of registered keys cannot be written: the operator has to enrol with `lpsfed keys register`"
 
 
-@operated.get("/federation")
+@operator_routes.get("/federation")
 async def read_federation(service: Service) -> DeclaredOut:
     """What runs begin with, where nothing else is said, and the aggregator's public key."""
     key = raw_hex(service.federation.key.public_key())
     return DeclaredOut(aggregator=key, **dict(service.settings.describe_federation()))
 
 
-@operated.post("/invitations", status_code=201)
+@operator_routes.post("/invitations", status_code=201)
 async def invite(message: InvitationIn, service: Service, response: Response) -> InvitationOut:
     """Invite a silo under a name that has no key yet. An earlier invitation of this name ends."""
     response.headers.update(PRIVATE)

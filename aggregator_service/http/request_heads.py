@@ -26,7 +26,7 @@ FROM_PROXIES = frozenset(
     | {"traceparent", "tracestate"}
 )
 MOST_ADDED = 1024  # bytes of one header that a proxy has added
-MOST_TOLD = 16  # headers that are not of the list, told in one row of the record
+MOST_LISTED = 16  # headers that are not of the list, told in one row of the record
 MOST_HOSTS = 4  # names by which one client calls, since the aggregator's start
 BY_PROXY = {"connection": re.compile("close|keep-alive"), "transfer-encoding": re.compile("chunked")}
 REQUIRED = frozenset({heads.HOST, *heads.CONSTANT})
@@ -34,14 +34,14 @@ PLAIN = re.compile(r"[a-z0-9-]{1,40}")
 UNPLAIN = "(a name of other signs)"
 
 
-class Heads:
+class RequestHeads:
     """`trusted`: addresses and networks of the proxies before the aggregator."""
 
     def __init__(self, trusted: Iterable[str]) -> None:
         self._trusted = tuple(ipaddress.ip_network(one) for one in trusted)
         self._hosts: defaultdict[str, set[str]] = defaultdict(set)
 
-    def require_genuine(self, scope: Scope, client: str) -> None:
+    def require_declared_head(self, scope: Scope, client: str) -> None:
         """HeadError, which repeats no value, for a head that the genuine client would not have sent."""
         headers = Headers(scope=scope).items()
         proxied = self._is_proxied(scope)
@@ -62,9 +62,9 @@ class Heads:
         size = None if self._is_proxied(scope) else computed if raw is None else raw.bytes
         others = tuple(_other_header(name, value) for name, value in headers if name not in {*heads.WORDS, *BY_PROXY})
         digest = heads.digest(scope["method"], _target(scope), listed)
-        more = max(0, len(others) - MOST_TOLD)
-        signature = None if claim is None else _kept_signature(claim)
-        return HeadOut(bytes=size, sha256=digest, others=others[:MOST_TOLD], more=more, signature=signature)
+        more = max(0, len(others) - MOST_LISTED)
+        signature = None if claim is None else _signature_record(claim)
+        return HeadOut(bytes=size, sha256=digest, others=others[:MOST_LISTED], more=more, signature=signature)
 
     def _is_proxied(self, scope: Scope) -> bool:
         """Has a trusted proxy connected? What the scope calls its client is whom the proxy speaks of."""
@@ -126,11 +126,11 @@ def _target(scope: Scope) -> str:
 
 
 def _listed_names(names: list[str]) -> str:
-    shown = [name if PLAIN.fullmatch(name) else UNPLAIN for name in names[:MOST_TOLD]]
+    shown = [name if PLAIN.fullmatch(name) else UNPLAIN for name in names[:MOST_LISTED]]
     return ", ".join(shown)
 
 
-def _kept_signature(claim: SignatureClaim) -> SignatureOut:
+def _signature_record(claim: SignatureClaim) -> SignatureOut:
     sha256 = read_digest(claim.digest).hex()
     return SignatureOut(created=claim.created, sha256=sha256, value=signature_value(claim))
 

@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 from fastapi.security import APIKeyHeader, HTTPBearer
 
 from aggregator_service.aggregation.bodies import Body
-from aggregator_service.http.authentication import Caller, OperatedRoute, Service, SignedRoute, Signer, caller
+from aggregator_service.http.authentication import Caller, OperatorRoute, Service, SignedRoute, Signer, require_member
 from aggregator_service.rounds.uploads import Address
 from aggregator_service.storage.records import instant
 from shared.errors import ForbiddenError, MediaTypeError, TooLargeError, UnavailableError
@@ -60,7 +60,7 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="how many entries at mos
 
 
 # Dependencies are async because the framework sends each plain function through a worker thread.
-async def address(run: RunPath, number: RoundPath, client: ClientPath, caller: Caller) -> Address:
+async def read_address(run: RunPath, number: RoundPath, client: ClientPath, caller: Caller) -> Address:
     """What a client may name: only its own."""
     if client != caller:
         raise ForbiddenError(f"expected your own name, {caller!r}, got {client!r}")
@@ -78,7 +78,7 @@ async def require_acceptable(request: Request, service: Service, caller: Caller)
         raise TooLargeError(f"expected at most {limit} bytes, got {length[:20]!r}")
 
 
-Place = Annotated[Address, Depends(address)]
+Place = Annotated[Address, Depends(read_address)]
 Responses = dict[int | str, dict[str, Any]]
 PROBLEMS: Responses = {MARK: {"model": ProblemOut, "description": "RFC 9457 problem document"}}
 BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
@@ -86,23 +86,25 @@ PARAMETERS: Responses = {200: {"content": {MEDIA_TYPE: BINARY}, "description": "
 NOT_YET: Responses = {204: {"description": "the wait is over, the round is not aggregated"}}
 REPEATED: Responses = {201: {"model": ReceiptOut, "description": "accepted; 200: it came before"}}
 UPDATE_BODY = {"requestBody": {"required": True, "content": {MEDIA_TYPE: BINARY}}}
-# The first of each is for /docs alone; who is calling is decided by `Signed` and `OperatedRoute`.
+# The first of each is for /docs alone; who is calling is decided by `Signed` and `OperatorRoute`.
 SIGNED = [Depends(APIKeyHeader(name="Signature", auto_error=False))]
 BY_TOKEN = [Depends(HTTPBearer(auto_error=False))]
-clients = APIRouter(prefix="/v1", tags=["clients"], dependencies=SIGNED, responses=PROBLEMS, route_class=SignedRoute)
-operated = APIRouter(
-    prefix="/v1", tags=["operator"], dependencies=BY_TOKEN, responses=PROBLEMS, route_class=OperatedRoute
+client_routes = APIRouter(
+    prefix="/v1", tags=["clients"], dependencies=SIGNED, responses=PROBLEMS, route_class=SignedRoute
 )
-inside = APIRouter(tags=["service"], route_class=DeclaredRoute, responses=PROBLEMS)
+operator_routes = APIRouter(
+    prefix="/v1", tags=["operator"], dependencies=BY_TOKEN, responses=PROBLEMS, route_class=OperatorRoute
+)
+service_routes = APIRouter(tags=["service"], route_class=DeclaredRoute, responses=PROBLEMS)
 
 
-@clients.post("/clients")
+@client_routes.post("/clients")
 async def join(message: JoinIn, signer: Signer, service: Service) -> JoinOut:
     """A client joins with its declaration. It may say the same again."""
     return await service.join_client(message, signer)
 
 
-@clients.get("/runs/current")
+@client_routes.get("/runs/current")
 async def read_current_run(
     service: Service, caller: Caller, response: Response, after: Known = None, wait: Wait = 0.0
 ) -> RunOut:
@@ -111,13 +113,15 @@ async def read_current_run(
     return await service.current_run(caller, after=after, wait=wait)
 
 
-@clients.get("/runs/{run}/model", response_class=Response, dependencies=[Depends(caller)], responses=PARAMETERS)
+@client_routes.get(
+    "/runs/{run}/model", response_class=Response, dependencies=[Depends(require_member)], responses=PARAMETERS
+)
 async def read_model(run: RunPath, service: Service) -> Response:
     """The parameters that a run begins with."""
-    return _parameters_response(await service.starting_body(run))
+    return _parameters_response(await service.initial_body(run))
 
 
-@clients.get("/runs/{run}/rounds/{number}/anchor", dependencies=[Depends(caller)])
+@client_routes.get("/runs/{run}/rounds/{number}/anchor", dependencies=[Depends(require_member)])
 async def read_anchor(run: RunPath, number: RoundPath, response: Response, service: Service) -> AnchorOut:
     """The anchor's kernel, with which each client compares its spectrum (Eq. 11)."""
     response.headers.update(PRIVATE)
@@ -125,7 +129,7 @@ async def read_anchor(run: RunPath, number: RoundPath, response: Response, servi
     return AnchorOut(run=run, round=number, kernel=anchor.kernel, source=anchor.source, size=anchor.size)
 
 
-@clients.put(
+@client_routes.put(
     "/runs/{run}/rounds/{number}/clients/{client}/update",
     dependencies=[Depends(require_acceptable)],
     responses=REPEATED,
@@ -138,76 +142,76 @@ async def put_update(place: Place, request: Request, response: Response, service
     return ReceiptOut.model_validate(asdict(receipt) | {"received_at": instant(receipt.received_at)})
 
 
-@clients.get(
+@client_routes.get(
     "/runs/{run}/rounds/{number}/clients/{client}/personalized", response_class=Response, responses=PARAMETERS | NOT_YET
 )
 async def read_personalised(place: Place, service: Service, wait: Wait = 0.0) -> Response:
     """The mean of a round, mixed for the asking client (Eq. 14); with `wait` a long poll."""
     body = await service.personalised_body(place, wait=wait)
-    return not_yet() if body is None else _parameters_response(body)
+    return not_ready_response() if body is None else _parameters_response(body)
 
 
-@operated.post("/runs", status_code=201)
+@operator_routes.post("/runs", status_code=201)
 async def start_run(message: RunIn, service: Service) -> RunHistoryOut:
     """Start a run, which waits until its clients have joined."""
     return await service.start_run(message)
 
 
-@operated.get("/runs")
+@operator_routes.get("/runs")
 async def list_runs(service: Service) -> list[RunHistoryOut]:
     """All runs, the oldest first."""
     return await service.run_histories()
 
 
-@operated.get("/runs/{run}")
+@operator_routes.get("/runs/{run}")
 async def read_run(run: RunPath, service: Service) -> RunHistoryOut:
     """A run with its rounds: who has sent, who was missing, and how many bytes came."""
     return await service.run_history(run)
 
 
-@operated.delete("/runs/{run}")
+@operator_routes.delete("/runs/{run}")
 async def cancel_run(run: RunPath, service: Service) -> RunHistoryOut:
     """End a run before its time. Each silo stops at its next call."""
     return await service.cancel_run(run)
 
 
-@operated.get("/clients")
+@operator_routes.get("/clients")
 async def list_clients(service: Service) -> list[MemberOut]:
     """The clients that have joined, and the quarantined ones with the cause."""
     return await service.federation.quarantines.members()
 
 
-@operated.post("/clients/{client}/quarantine", status_code=201)
+@operator_routes.post("/clients/{client}/quarantine", status_code=201)
 async def impose_quarantine(client: ClientPath, message: QuarantineIn, service: Service) -> MemberOut:
     """Shut a client out: nothing that it sends is taken until the quarantine is lifted."""
     return await service.federation.quarantines.impose_quarantine(client, message.reason)
 
 
-@operated.delete("/clients/{client}/quarantine")
+@operator_routes.delete("/clients/{client}/quarantine")
 async def lift_quarantine(client: ClientPath, service: Service) -> MemberOut:
     """Let a quarantined client in again."""
     return await service.federation.quarantines.lift_quarantine(client)
 
 
-@operated.get("/arrivals")
+@operator_routes.get("/arrivals")
 async def list_arrivals(service: Service, after: After = 0, limit: Limit = 100) -> ArrivalsOut:
     """The record of all that has arrived, which a privacy report holds against the ledgers."""
     return await service.federation.arrivals.page(after, limit)
 
 
-@operated.get("/declaration")
+@operator_routes.get("/declaration")
 async def read_declaration(service: Service) -> Declaration:
     """What a client may send in this federation."""
     return service.declaration
 
 
-@inside.get("/health/live")
+@service_routes.get("/health/live")
 async def read_liveness() -> LiveOut:
     """The process answers."""
     return LiveOut()
 
 
-@inside.get("/health/ready", response_model_exclude_none=True)
+@service_routes.get("/health/ready", response_model_exclude_none=True)
 async def read_readiness(service: Service) -> ReadyOut:
     """It takes calls; 503 says why it does not."""
     if (hindrance := service.hindrance) is not None:
@@ -215,7 +219,7 @@ async def read_readiness(service: Service) -> ReadyOut:
     return ReadyOut()
 
 
-@inside.get("/metrics", response_class=Response, response_description="series in the text format of Prometheus")
+@service_routes.get("/metrics", response_class=Response, response_description="series in the text format of Prometheus")
 async def read_metrics(service: Service) -> Response:
     """Counts and times, for Prometheus."""
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -229,7 +233,7 @@ def _parameters_response(body: Body) -> Response:
     return StreamingResponse(body.stream(), media_type=MEDIA_TYPE, headers=PRIVATE | known)
 
 
-def not_yet() -> Response:
+def not_ready_response() -> Response:
     """What is asked for is not there yet: the caller asks again."""
     return Response(status_code=204, headers=PRIVATE | {"Retry-After": str(RETRY_AFTER_SECONDS)})
 
@@ -238,7 +242,9 @@ def not_yet() -> Response:
 # its message, and one by which it gets what the phase has led to.
 PHASE_OPEN: Responses = {204: {"description": "the wait is over, the phase before is not closed"}}
 
-secure = APIRouter(prefix=OWN, tags=["secure rounds"], dependencies=SIGNED, responses=PROBLEMS, route_class=SignedRoute)
+secure_routes = APIRouter(
+    prefix=OWN, tags=["secure rounds"], dependencies=SIGNED, responses=PROBLEMS, route_class=SignedRoute
+)
 
 
 def _add_put(call: str, kind: type[Message]) -> None:
@@ -247,18 +253,20 @@ def _add_put(call: str, kind: type[Message]) -> None:
 
     put.__annotations__["message"] = kind
     said = f"A client's message: {_summary_line(kind)}"
-    secure.put(f"/{call}", name=f"put_{call}", description=said, status_code=204, response_class=Response)(put)
+    secure_routes.put(f"/{call}", name=f"put_{call}", description=said, status_code=204, response_class=Response)(put)
 
 
 def _add_read(call: str, kind: type[Message], phase: Phase) -> None:
     async def read(place: Place, service: Service, wait: Wait = 0.0) -> Response:
-        message = await service.federation.intake.result_after(phase, place, wait=wait)
+        message = await service.federation.intake.phase_result(phase, place, wait=wait)
         if message is None:
-            return not_yet()
+            return not_ready_response()
         return Response(message.model_dump_json(), media_type="application/json", headers=PRIVATE)
 
     said = f"What the phase before has led to: {_summary_line(kind)} With `wait` a long poll."
-    secure.get(f"/{call}", name=f"read_{call}", description=said, response_model=kind, responses=PHASE_OPEN)(read)
+    secure_routes.get(f"/{call}", name=f"read_{call}", description=said, response_model=kind, responses=PHASE_OPEN)(
+        read
+    )
 
 
 def _summary_line(kind: type[Message]) -> str:

@@ -19,7 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.coordinator import Coordinator
-from aggregator_service.http.request_heads import Heads
+from aggregator_service.http.request_heads import RequestHeads
 from shared.errors import AuthenticationError, DigestError, ProtocolError, UnavailableError
 from shared.protocol.signing.keys import PrivateKey
 from shared.protocol.signing.requests import (
@@ -39,7 +39,7 @@ from shared.web.routes import announces_body
 
 MOST_AT_ONCE = 32  # requests of one client under way; each may wait for half a minute, and it needs one or two
 TOO_MANY = f"expected at most {MOST_AT_ONCE} requests of one client at once, got more"
-ANOTHER_BODY = "content-digest: expected the sha256 of the body that came, got another"
+DIGEST_MISMATCH = "content-digest: expected the sha256 of the body that came, got another"
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class SignatureMiddleware:
 
     app: ASGIApp
     coordinator: Coordinator
-    heads: Heads
-    under_way: Counter[str] = field(default_factory=Counter)
+    heads: RequestHeads
+    active: Counter[str] = field(default_factory=Counter)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not is_signed((headers := Headers(scope=scope)).keys()):
@@ -60,32 +60,32 @@ class SignatureMiddleware:
         try:
             claim = self.coordinator.federation.signatures.verify_request(_target(scope), headers.items())
             if not announces_body(headers) and claim.digest != NO_BODY:
-                raise DigestError(ANOTHER_BODY)
+                raise DigestError(DIGEST_MISMATCH)
             state["client"], state["claim"] = claim.name, claim
-            self.heads.require_genuine(scope, claim.name)
+            self.heads.require_declared_head(scope, claim.name)
         except (AuthenticationError, ProtocolError, UnavailableError) as error:
             self.coordinator.metrics.strangers.inc(isinstance(error, AuthenticationError))
             state["code"] = error.code
             await problems.answer(error)(scope, receive, send)
             return
         vouch(scope)
-        if self.under_way[claim.name] >= MOST_AT_ONCE:
+        if self.active[claim.name] >= MOST_AT_ONCE:
             await problems.answer(UnavailableError(TOO_MANY))(scope, receive, send)
             return
-        with self._count_under_way(claim.name):
+        with self._count_active(claim.name):
             await self.app(scope, _DigestCheck(receive, claim.digest), send)
 
     @contextmanager
-    def _count_under_way(self, client: str) -> Iterator[None]:
-        self.under_way[client] += 1
-        self.coordinator.presence.note_client(client)
+    def _count_active(self, client: str) -> Iterator[None]:
+        self.active[client] += 1
+        self.coordinator.last_calls.record_call(client)
         try:
             yield
         finally:
-            self.coordinator.presence.note_client(client)
-            self.under_way[client] -= 1
-            if not self.under_way[client]:
-                del self.under_way[client]
+            self.coordinator.last_calls.record_call(client)
+            self.active[client] -= 1
+            if not self.active[client]:
+                del self.active[client]
 
 
 class _DigestCheck:
@@ -100,7 +100,7 @@ class _DigestCheck:
         if message["type"] == "http.request":
             self._hash.update(message.get("body", b""))
             if not message.get("more_body", False) and body_digest(self._hash.digest()) != self._expected:
-                raise DigestError(ANOTHER_BODY)
+                raise DigestError(DIGEST_MISMATCH)
         return message
 
 

@@ -13,7 +13,7 @@ from shared.web.pages import Verdict, clock
 
 SLOW = 2.0  # times the slowest update of the rounds before: whoever takes longer is late
 LEAST_SLOW_SECONDS = 10.0  # in rounds of seconds, a pause is no news
-LOOKED_AT = 10  # rounds whose updates say how long one takes
+COMPARED_ROUNDS = 10  # rounds whose updates say how long one takes
 
 NOT_IN_ROUND = Verdict("none", "not in it", "enrolled later")
 LEGEND = (
@@ -29,7 +29,7 @@ LEGEND = (
 
 
 @dataclass(frozen=True)
-class Sightings:
+class ClientActivity:
     """Now, and when each client was heard of last, in seconds since the epoch."""
 
     now: float
@@ -41,13 +41,13 @@ class Sightings:
 
 
 @dataclass(frozen=True)
-class RunWatch:
+class RunSnapshot:
     """A run, looked at in a moment."""
 
     run: RunHistoryOut
-    at: Sightings
+    at: ClientActivity
 
-    def state(self, one: RoundOut, part: ParticipantOut) -> Verdict:
+    def client_state(self, one: RoundOut, part: ParticipantOut) -> Verdict:
         """How this participant stands in this round."""
         if part.received:
             return Verdict("good", "received", f"at {clock(part.received_at)}")
@@ -77,7 +77,7 @@ class RunWatch:
         """How long after a round's opening an update is late; None before any round has ended."""
         known = [
             read_instant(part.received_at) - read_instant(one.opened_at)
-            for one in self.run.rounds[-LOOKED_AT - 1 : -1]
+            for one in self.run.rounds[-COMPARED_ROUNDS - 1 : -1]
             for part in one.participants
             if part.received_at is not None
         ]
@@ -116,15 +116,17 @@ class Grid:
     more: int
 
 
-def build_grid(watch: RunWatch | None, joined: Iterable[str], registered: Iterable[str], at: Sightings) -> Grid:
+def build_grid(
+    snapshot: RunSnapshot | None, joined: Iterable[str], registered: Iterable[str], at: ClientActivity
+) -> Grid:
     """By name, those who never joined last. Of more clients than a page holds, those whose update is in are left out
     first."""
-    shown = () if watch is None else watch.run.rounds[-GRID_ROUNDS:][::-1]
+    shown = () if snapshot is None else snapshot.run.rounds[-GRID_ROUNDS:][::-1]
     rounds: Rounds = tuple((one, {part.client: part for part in one.participants}) for one in shown)
     members = set(joined).union(*(parts for _, parts in rounds))
     absent = set(registered) - members
     empty = (NOT_IN_ROUND,) * len(rounds)
-    rows = [_member_row(client, watch, rounds, at) for client in sorted(members)]
+    rows = [_member_row(client, snapshot, rounds, at) for client in sorted(members)]
     rows += [GridRow(client, NEVER_JOINED, at.last_seen(client), empty) for client in sorted(absent)]
     kept = sorted(range(len(rows)), key=lambda place: rows[place].now.kind == "good")[:GRID_CLIENTS]
     return Grid(
@@ -134,17 +136,17 @@ def build_grid(watch: RunWatch | None, joined: Iterable[str], registered: Iterab
     )
 
 
-def _member_row(client: str, watch: RunWatch | None, rounds: Rounds, at: Sightings) -> GridRow:
+def _member_row(client: str, snapshot: RunSnapshot | None, rounds: Rounds, at: ClientActivity) -> GridRow:
     cells = tuple(
-        watch.state(one, parts[client]) if watch is not None and client in parts else NOT_IN_ROUND
+        snapshot.client_state(one, parts[client]) if snapshot is not None and client in parts else NOT_IN_ROUND
         for one, parts in rounds
     )
-    return GridRow(client, _state_now(watch, cells), at.last_seen(client), cells)
+    return GridRow(client, _state_now(snapshot, cells), at.last_seen(client), cells)
 
 
-def _state_now(watch: RunWatch | None, cells: tuple[Verdict, ...]) -> Verdict:
-    if watch is None:
+def _state_now(snapshot: RunSnapshot | None, cells: tuple[Verdict, ...]) -> Verdict:
+    if snapshot is None:
         return JOINED
-    if watch.run.phase == "waiting":
+    if snapshot.run.phase == "waiting":
         return IN_WAITING_RUN
     return cells[0] if cells else NOT_IN_ROUND

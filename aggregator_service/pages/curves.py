@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aggregator_service.pages.overview import length
+from aggregator_service.pages.overview import round_seconds
 from shared.protocol.schemas import ParticipantOut, RunHistoryOut
 from shared.web.charts import Chart, Line
 
@@ -17,7 +17,7 @@ class SpectralFigure:
     """A scalar of a client that the aggregator sees, or tells it; `most`: where its axis ends."""
 
     name: str
-    said: str
+    caption: str
     most: float | None
 
     def of(self, part: ParticipantOut) -> float | None:
@@ -37,10 +37,10 @@ class ConstantRow:
     rhobar: float | None
 
 
-def curves(run: RunHistoryOut) -> tuple[Chart, ...]:
+def run_charts(run: RunHistoryOut) -> tuple[Chart, ...]:
     """rho and rhobar of each client where they change; how many updates came, and how long it took."""
     spectral = (_spectral_chart(run, figure) for figure in (RHO, RHOBAR))
-    return (*(chart for chart in spectral if chart is not None), _arrivals_chart(run), _time(run))
+    return (*(chart for chart in spectral if chart is not None), _arrivals_chart(run), _duration_chart(run))
 
 
 def constant_scalars(run: RunHistoryOut) -> tuple[ConstantRow, ...]:
@@ -78,7 +78,7 @@ def _spectral_chart(run: RunHistoryOut, figure: SpectralFigure) -> Chart | None:
     return Chart(
         key=figure.name,
         title=f"{figure.name} by client",
-        description=f"{figure.said}{beyond}",
+        description=f"{figure.caption}{beyond}",
         x="round",
         y=figure.name,
         lines=tuple(lines[:SHOWN_LINES]),
@@ -102,14 +102,14 @@ def _arrivals_chart(run: RunHistoryOut) -> Chart:
     )
 
 
-def _time(run: RunHistoryOut) -> Chart:
+def _duration_chart(run: RunHistoryOut) -> Chart:
     return Chart(
         key="time",
         title="Round time",
         description="From a round’s opening to its last update or its deadline.",
         x="round",
         y="seconds",
-        lines=(Line("Seconds", tuple((one.number, length(one)) for one in run.rounds)),),
+        lines=(Line("Seconds", tuple((one.number, round_seconds(one)) for one in run.rounds)),),
         bounds=(0.0, None),
         digits=2,
     )

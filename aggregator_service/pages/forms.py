@@ -80,7 +80,9 @@ class StartForm:
     usual: Mapping[str, str]
 
 
-def start_form(runs: list[RunHistoryOut], joined: int, declared: MethodSettings, *, trains: bool = True) -> StartForm:
+def fill_start_form(
+    runs: list[RunHistoryOut], joined: int, declared: MethodSettings, *, trains: bool = True
+) -> StartForm:
     """As the last run was asked for; the first one with everybody who has joined, of sums where the federation declares
     some. declared: the federation's own. trains: has it runs that train?"""
     last = runs[-1] if runs else None
@@ -122,19 +124,19 @@ def _next_part(last: RunHistoryOut | None, order: Sequence[Part]) -> Part:
 
 def _changed_lines(method: MethodSettings, declared: MethodSettings) -> Iterator[str]:
     """What a run's settings say otherwise than the federation's, but for what has fields of its own."""
-    ours, theirs = (dict(_flat(one.model_dump(mode="json"))) for one in (declared, method))
+    ours, theirs = (dict(_flatten(one.model_dump(mode="json"))) for one in (declared, method))
     own = {"catalogue", *(f"basis.{name}" for name in BASIS_FIELDS.values())}
     for name, value in theirs.items():
         if name not in own and value is not None and ours.get(name) != value:
             yield f"{name}={str(value).lower() if isinstance(value, bool) else value}"
 
 
-def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     """Settings by name; of a group's by dotted name, after all others."""
     plain = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
     yield from ((before + name, value) for name, value in plain.items())
     for name in values.keys() - plain.keys():
-        yield from _flat(values[name], f"{before}{name}.")
+        yield from _flatten(values[name], f"{before}{name}.")
 
 
 def read_start(fields: Mapping[str, str], runs: list[RunHistoryOut], declared: MethodSettings) -> RunIn:
@@ -213,12 +215,12 @@ def _read_basis(typed: Mapping[str, str], declared: MethodSettings, *, noised: b
     return {"basis.kind": kind} | {f"basis.{of}": typed[name] for name, of in BASIS_FIELDS.items() if name in typed}
 
 
-def errors_by_field(refused: str) -> dict[str, str]:
+def errors_by_field(refusal: str) -> dict[str, str]:
     """What a refusal says of single fields of the form."""
-    starts = [*NAMED.finditer(refused)]
-    ends = [*(one.start() for one in starts), len(refused)][1:]
+    starts = [*NAMED.finditer(refusal)]
+    ends = [*(one.start() for one in starts), len(refusal)][1:]
     found: dict[str, str] = {}
     for one, end in zip(starts, ends, strict=True):
-        said, name = refused[one.end() : end], ALIASES.get(one[1], one[1])
+        said, name = refusal[one.end() : end], ALIASES.get(one[1], one[1])
         found.setdefault(name, said.removeprefix(f"{name}: "))
     return found

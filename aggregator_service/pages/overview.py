@@ -19,7 +19,7 @@ NAMED = 6  # names that one sentence holds
 
 
 @dataclass(frozen=True)
-class FederationStanding:
+class FederationOverview:
     """`done` of `rounds` rounds. `start`: the command that starts a run, where none is active."""
 
     verdict: Verdict
@@ -30,16 +30,16 @@ class FederationStanding:
     start: str | None
 
 
-def standing(
+def build_overview(
     run: RunHistoryOut | None, joined: Sequence[str], *, url: str, runs: Sequence[RunHistoryOut] = ()
-) -> FederationStanding:
+) -> FederationOverview:
     """What an operator wants to know first. `url`: where this aggregator was called. runs: all, oldest first."""
     if run is None:
-        return FederationStanding(
+        return FederationOverview(
             _idle_verdict(joined), 0, 0, (), (_members_fact(joined),), _start_command(url, len(joined))
         )
     done = sum(one.phase == "aggregated" for one in run.rounds)
-    return FederationStanding(
+    return FederationOverview(
         verdict=_verdict(run, joined),
         done=done,
         rounds=run.request.rounds,
@@ -56,22 +56,22 @@ def standing(
     )
 
 
-def names(all_of_them: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """As many names as a sentence can hold, and how many more there are."""
-    if not all_of_them:
+    if not names:
         return "nobody"
-    more = len(all_of_them) - NAMED
-    return ", ".join(all_of_them[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def awaited_clients(one: RoundOut) -> str:
     """Whom an open round waits for, and in a secure one what for."""
     if one.secure is None:
-        return f"waiting for {names(one.missing)}"
-    return f"step {one.secure.step}, waiting for {names(one.secure.waiting_for)}"
+        return f"waiting for {join_names(one.missing)}"
+    return f"step {one.secure.step}, waiting for {join_names(one.secure.waiting_for)}"
 
 
-def length(one: RoundOut) -> float | None:
+def round_seconds(one: RoundOut) -> float | None:
     """Seconds from a round's opening to its closing; None while it is open."""
     if one.closed_at is None:
         return None
@@ -81,7 +81,7 @@ def length(one: RoundOut) -> float | None:
 def _idle_verdict(joined: Sequence[str]) -> Verdict:
     if not joined:
         return Verdict("idle", "Nobody has joined", "A client joins by itself, once it is started with this address.")
-    return Verdict("idle", "No run yet", f"{names(joined)} {'has' if len(joined) == 1 else 'have'} joined.")
+    return Verdict("idle", "No run yet", f"{join_names(joined)} {'has' if len(joined) == 1 else 'have'} joined.")
 
 
 def _verdict(run: RunHistoryOut, joined: Sequence[str]) -> Verdict:
@@ -113,7 +113,7 @@ def _round_facts(run: RunHistoryOut) -> tuple[Fact, ...]:
     least = run.request.quorum or run.request.clients
     note = f"round {now.number}; it needs {least:,} at its deadline"
     return Fact("Updates in", f"{came} of {expected}", note), Fact(
-        "Not in yet" if now.phase == "open" else "Missing", f"{len(now.missing)}", names(now.missing)
+        "Not in yet" if now.phase == "open" else "Missing", f"{len(now.missing)}", join_names(now.missing)
     )
 
 
@@ -144,7 +144,7 @@ def _received_fact(run: RunHistoryOut) -> Fact:
 
 
 def _pace_fact(run: RunHistoryOut) -> Fact:
-    known = [found for one in run.rounds if (found := length(one)) is not None]
+    known = [found for one in run.rounds if (found := round_seconds(one)) is not None]
     return Fact("Round time", seconds(statistics.median(known) if known else None), "median, from opened to closed")
 
 

@@ -13,15 +13,15 @@ from fastapi.responses import RedirectResponse
 from pydantic import TypeAdapter, ValidationError
 
 from aggregator_service.coordinator import Coordinator
-from aggregator_service.http.authentication import Service, operator_at_browser, operator_at_form
+from aggregator_service.http.authentication import Service, require_operator_form, require_operator_login
 from aggregator_service.http.routes import RunPath
-from aggregator_service.pages.client_grid import LEGEND, RunWatch, Sightings, build_grid
+from aggregator_service.pages.client_grid import LEGEND, ClientActivity, RunSnapshot, build_grid
 from aggregator_service.pages.collaboration import draw_heat_map
-from aggregator_service.pages.curves import constant_scalars, curves
-from aggregator_service.pages.forms import FIELDS, errors_by_field, form_guard, read_form, read_start, start_form
-from aggregator_service.pages.overview import standing
-from aggregator_service.pages.rows import SHOWN_CLIENTS, arrivals_page, clients, rounds, window
-from aggregator_service.process import off_loop
+from aggregator_service.pages.curves import constant_scalars, run_charts
+from aggregator_service.pages.forms import FIELDS, errors_by_field, fill_start_form, form_guard, read_form, read_start
+from aggregator_service.pages.overview import build_overview
+from aggregator_service.pages.rows import SHOWN_CLIENTS, arrivals_page, arrivals_window, client_rows, round_rows
+from aggregator_service.process import run_in_worker
 from shared.errors import ConflictError, FederationError, ForbiddenError, NotFoundError, ProtocolError, SettingsError
 from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings
@@ -37,7 +37,7 @@ TEMPLATE = templates(Path(__file__).parent / "templates").get_template("federati
 
 
 @dataclass(frozen=True)
-class PageQuestion:
+class PageRequest:
     """What the page was asked for. `refused`: why what its form held was not done; `typed`: what it held."""
 
     url: str
@@ -53,13 +53,13 @@ class PageQuestion:
 
 
 @dataclass(frozen=True)
-class FederationView:
+class PageContent:
     """All that the page shows; `history` is the chosen run's. `guard`: the word that its forms carry; `method`: the
     federation's own settings."""
 
-    asked: PageQuestion
+    asked: PageRequest
     guard: str
-    at: Sightings
+    at: ClientActivity
     joined: tuple[str, ...]
     registered: frozenset[str]
     runs: list[RunHistoryOut]
@@ -70,15 +70,15 @@ class FederationView:
     method: MethodSettings
 
 
-async def collect_figures(service: Coordinator, asked: PageQuestion) -> FederationView:
+async def collect_content(service: Coordinator, asked: PageRequest) -> PageContent:
     """Read all that is shown. NotFoundError for a run that there is none of."""
     runs, arrivals = await service.run_histories(), service.federation.arrivals
     name = asked.run or (runs[-1].run if runs else None)
-    after, limit = window((await arrivals.page(0, 1)).total, asked.before)
-    return FederationView(
+    after, limit = arrivals_window((await arrivals.page(0, 1)).total, asked.before)
+    return PageContent(
         asked=asked,
         guard=form_guard(service.operator_token),
-        at=Sightings(service.now, service.presence.seen_times()),
+        at=ClientActivity(service.now, service.last_calls.seen_times()),
         joined=service.client_names,
         registered=await service.registered_names(),
         runs=runs,
@@ -90,16 +90,16 @@ async def collect_figures(service: Coordinator, asked: PageQuestion) -> Federati
     )
 
 
-def render_page(seen: FederationView) -> str:
+def render_page(seen: PageContent) -> str:
     """The page's HTML."""
     run, asked = seen.history, seen.asked
-    watch = None if run is None else RunWatch(run, seen.at)
+    snapshot = None if run is None else RunSnapshot(run, seen.at)
     active = next((one.run for one in seen.runs[-1:] if one.phase not in ENDED), None)
     trains = not build_strategy(seen.declaration.strategy, seen.method).sums_alone
-    form = start_form(seen.runs, len(seen.joined), seen.method, trains=trains)
+    form = fill_start_form(seen.runs, len(seen.joined), seen.method, trains=trains)
     return TEMPLATE.render(
         head=PageHead(f"LPSFed, strategy {seen.declaration.strategy}", "Aggregator", asked.address, SECTIONS),
-        standing=standing(run, seen.joined, url=asked.url, runs=seen.runs),
+        overview=build_overview(run, seen.joined, url=asked.url, runs=seen.runs),
         refused=asked.refused,
         guard=seen.guard,
         active=active,
@@ -107,13 +107,13 @@ def render_page(seen: FederationView) -> str:
         typed={**form.values, **(asked.typed or {})},
         errors=errors_by_field(asked.refused or ""),
         run=run,
-        grid=build_grid(watch, seen.joined, seen.registered, seen.at),
+        grid=build_grid(snapshot, seen.joined, seen.registered, seen.at),
         legend=LEGEND,
         heat=None if run is None else draw_heat_map(run.collaboration),
-        rounds=() if watch is None else rounds(watch),
-        members=() if run is None else clients(run),
+        rounds=() if snapshot is None else round_rows(snapshot),
+        members=() if run is None else client_rows(run),
         quarantined=seen.quarantined[:SHOWN_CLIENTS],
-        charts=() if run is None else curves(run),
+        charts=() if run is None else run_charts(run),
         constants=() if run is None else constant_scalars(run),
         runs=seen.runs[: -SHOWN_RUNS - 1 : -1],
         arrived=arrivals_page(seen.arrivals, asked.run),
@@ -126,8 +126,8 @@ RUN: TypeAdapter[str] = TypeAdapter(RunPath)
 
 FORM_BODY = {"requestBody": {"required": True, "content": {FORM: {}}}}
 
-router = APIRouter(include_in_schema=False, dependencies=[Depends(operator_at_browser)], route_class=DeclaredRoute)
-forms = APIRouter(include_in_schema=False, dependencies=[Depends(operator_at_form)], route_class=DeclaredRoute)
+router = APIRouter(include_in_schema=False, dependencies=[Depends(require_operator_login)], route_class=DeclaredRoute)
+forms = APIRouter(include_in_schema=False, dependencies=[Depends(require_operator_form)], route_class=DeclaredRoute)
 
 
 def install(app: FastAPI) -> None:
@@ -144,8 +144,8 @@ async def show(
     run: Annotated[str | None, Query(pattern=r"^run-[0-9]{1,9}$")] = None,
     before: Annotated[int | None, Query(ge=1, lt=1 << 53)] = None,
 ) -> Response:
-    seen = await collect_figures(service, PageQuestion(str(request.base_url), run, before))
-    return page(request, await off_loop(render_page, seen))
+    seen = await collect_content(service, PageRequest(str(request.base_url), run, before))
+    return page(request, await run_in_worker(render_page, seen))
 
 
 @forms.post("/start", openapi_extra=FORM_BODY)
@@ -180,6 +180,6 @@ def _read_run(fields: dict[str, str]) -> str:
 
 async def _show_refusal(request: Request, service: Service, error: FederationError, fields: dict[str, str]) -> Response:
     typed = {name: fields[name] for name in FIELDS if name in fields}
-    asked = PageQuestion(str(request.base_url), refused=str(error), typed=typed)
-    seen = await collect_figures(service, asked)
-    return refused_page(await off_loop(render_page, seen), status_of(error))
+    asked = PageRequest(str(request.base_url), refused=str(error), typed=typed)
+    seen = await collect_content(service, asked)
+    return refused_page(await run_in_worker(render_page, seen), status_of(error))

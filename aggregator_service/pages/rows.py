@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from aggregator_service.pages.client_grid import RunWatch
-from aggregator_service.pages.overview import awaited_clients, length, names
+from aggregator_service.pages.client_grid import RunSnapshot
+from aggregator_service.pages.overview import awaited_clients, join_names, round_seconds
 from aggregator_service.storage.arrivals import LEAST_REFUSED
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut, ParticipantOut, RoundOut, RunHistoryOut
 from shared.web.pages import Verdict, clock, seconds
@@ -16,7 +16,7 @@ SHOWN_ROUNDS, SHOWN_CLIENTS = 10, 100
 
 
 @dataclass(frozen=True)
-class RoundView:
+class RoundRow:
     """One round. `more`: how many of its clients are not among `participants`."""
 
     key: str
@@ -39,7 +39,7 @@ class ParticipantRow:
 
 
 @dataclass(frozen=True)
-class ClientView:
+class ClientRow:
     """One client over all rounds of a run. `missed`: rounds that have ended without its update."""
 
     client: str
@@ -49,23 +49,25 @@ class ClientView:
     last: ParticipantOut | None
 
 
-def rounds(watch: RunWatch) -> tuple[RoundView, ...]:
+def round_rows(snapshot: RunSnapshot) -> tuple[RoundRow, ...]:
     """The newest rounds, newest first."""
-    return tuple(_round(watch, one) for one in watch.run.rounds[-SHOWN_ROUNDS:][::-1])
+    return tuple(_round(snapshot, one) for one in snapshot.run.rounds[-SHOWN_ROUNDS:][::-1])
 
 
-def _round(watch: RunWatch, one: RoundOut) -> RoundView:
-    run = watch.run
+def _round(snapshot: RunSnapshot, one: RoundOut) -> RoundRow:
+    run = snapshot.run
     came, expected = len(one.participants) - len(one.missing), len(one.participants)
-    return RoundView(
+    return RoundRow(
         key=f"{run.run}-round-{one.number}",
         number=one.number,
         state=_state(run, one),
         opened_at=one.opened_at,
-        time="not closed" if one.closed_at is None else seconds(length(one)),
+        time="not closed" if one.closed_at is None else seconds(round_seconds(one)),
         came=f"{came} of {count_noun(expected, 'update')}",
         bytes=sum(participant.size for participant in one.participants),
-        participants=tuple(ParticipantRow(part, watch.state(one, part)) for part in one.participants[:SHOWN_CLIENTS]),
+        participants=tuple(
+            ParticipantRow(part, snapshot.client_state(one, part)) for part in one.participants[:SHOWN_CLIENTS]
+        ),
         more=max(0, expected - SHOWN_CLIENTS),
     )
 
@@ -74,15 +76,15 @@ def _state(run: RunHistoryOut, one: RoundOut) -> Verdict:
     if one.phase == "open":
         return Verdict("busy", "open", f"{awaited_clients(one)}, until {clock(run.deadline_at)}")
     if one.phase == "cancelled":
-        return Verdict("cut", "cancelled", f"without {names(one.missing)}")
+        return Verdict("cut", "cancelled", f"without {join_names(one.missing)}")
     if one.phase == "failed":
-        return Verdict("bad", "failed", f"without {names(one.missing)}")
+        return Verdict("bad", "failed", f"without {join_names(one.missing)}")
     if away := [participant.client for participant in one.participants if not participant.received]:
-        return Verdict("warn", "aggregated", f"without {names(away)}")
+        return Verdict("warn", "aggregated", f"without {join_names(away)}")
     return Verdict("good", "aggregated", "with everybody")
 
 
-def clients(run: RunHistoryOut) -> tuple[ClientView, ...]:
+def client_rows(run: RunHistoryOut) -> tuple[ClientRow, ...]:
     """Every client of the run by name, as many as a page holds."""
     found: dict[str, list[ParticipantOut]] = {}
     for one in run.rounds:
@@ -92,9 +94,9 @@ def clients(run: RunHistoryOut) -> tuple[ClientView, ...]:
     return tuple(_client(name, found[name], missed[name]) for name in sorted(found)[:SHOWN_CLIENTS])
 
 
-def _client(name: str, parts: list[ParticipantOut], missed: int) -> ClientView:
+def _client(name: str, parts: list[ParticipantOut], missed: int) -> ClientRow:
     sent = [one for one in parts if one.received]
-    return ClientView(name, len(sent), missed, sum(one.size for one in sent), sent[-1] if sent else None)
+    return ClientRow(name, len(sent), missed, sum(one.size for one in sent), sent[-1] if sent else None)
 
 
 SHOWN = 20
@@ -118,7 +120,7 @@ class ArrivalsPage:
     newer: str | None
 
 
-def window(total: int, before: int | None) -> tuple[int, int]:
+def arrivals_window(total: int, before: int | None) -> tuple[int, int]:
     """After which arrival, and how many: the newest ones with a number under `before`, by default of all."""
     last = total if before is None else max(0, min(before - 1, total))
     return max(0, last - SHOWN), max(1, min(SHOWN, last))

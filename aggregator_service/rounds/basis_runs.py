@@ -25,10 +25,10 @@ def finished_basis_runs(database: Database) -> list[Run]:
 
 def newest_list(database: Database) -> Run | None:
     """The newest run that has summed the list of common items; None where there is none."""
-    return newest_of_part(database, ITEMS)
+    return newest_run_of_part(database, ITEMS)
 
 
-def newest_of_part(database: Database, part: Part) -> Run | None:
+def newest_run_of_part(database: Database, part: Part) -> Run | None:
     """Finds the newest finished run of a part that sums; None where there is none."""
     found = [run for run in _finished_sum_runs(database) if run.request.part == part]
     return found[-1] if found else None
@@ -66,7 +66,7 @@ def require_training(declared: Strategy, request: RunIn) -> None:
         raise ProtocolError(f"part: {words}, got {request.part}")
 
 
-def settle_request(database: Database, request: RunIn) -> RunIn:
+def resolve_request(database: Database, request: RunIn) -> RunIn:
     """Completes a request with the values that follow from its part.
 
     A run that sums gets its number of rounds and the run over whose sums it counts, a training run its basis run, and
@@ -74,7 +74,7 @@ def settle_request(database: Database, request: RunIn) -> RunIn:
     finished, or not the named one, and for a sum over another one that nobody has made.
     """
     basis = request.method.basis
-    found = newest_of_part(database, CONTENT) if request.part == TRAINING or is_basis(basis) else None
+    found = newest_run_of_part(database, CONTENT) if request.part == TRAINING or is_basis(basis) else None
     request = request.model_copy(update={"content": None if found is None else found.name})
     if request.part != TRAINING:
         over = _find_over(database, request)
@@ -91,7 +91,7 @@ def _find_over(database: Database, request: RunIn) -> str | None:
     part = find_sum(request.method).over(request.method)
     if part is None:
         return None
-    found = newest_of_part(database, part)
+    found = newest_run_of_part(database, part)
     if found is None:
         raise ProtocolError(f"over: expected a finished run of the part {part!r} first, got none")
     if request.over not in (None, found.name):
@@ -130,17 +130,17 @@ def new_basis_pledge(database: Database, request: RunIn) -> BasisPledge | None:
     return BasisPledge(least=request.method.basis.least_silos, earlier=earlier, earlier_adding=adding)
 
 
-def find_served_run(database: Database) -> Run | None:
+def find_usable_run(database: Database) -> Run | None:
     """The newest finished run that a silo can make its model of, with its sums kept: a training run that uses them, or
     the run that has summed them. None where there is none."""
     kept = kept_sums(database)
     runs = [decode_run(document) for document in run_documents(database)]
     has_basis = any(is_basis(run.request.method.basis) for run in runs)
     finished = (run for run in reversed(runs) if run.phase == "finished")
-    return next((run for run in finished if _serves(run, kept, has_basis=has_basis)), None)
+    return next((run for run in finished if _has_usable_sums(run, kept, has_basis=has_basis)), None)
 
 
-def _serves(run: Run, kept: frozenset[str], *, has_basis: bool) -> bool:
+def _has_usable_sums(run: Run, kept: frozenset[str], *, has_basis: bool) -> bool:
     request, basis = run.request, run.request.method.basis
     if request.part == TRAINING:
         return request.basis in kept or request.content in kept
@@ -158,7 +158,7 @@ def kept_sums(database: Database) -> frozenset[str]:
     return frozenset(run.name for run in newest.values()) | over
 
 
-def serves_nobody(run: Run) -> bool:
+def leaves_no_model(run: Run) -> bool:
     """Can no silo make a model of what this newest run has left? It was broken off, or has summed a list alone."""
     summed = run.request.part != TRAINING and not is_basis(run.request.method.basis)
     return run.phase in BROKEN_OFF or (run.phase == "finished" and summed)

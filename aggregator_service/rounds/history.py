@@ -46,7 +46,7 @@ class RoundTimes:
 
 def run_histories(database: Database) -> list[RunHistoryOut]:
     """Every run, oldest first, without its rounds."""
-    return [_history_head(decode_run(document)) for document in run_documents(database)]
+    return [_summarise_run(decode_run(document)) for document in run_documents(database)]
 
 
 def run_history(archive: Archive, name: str) -> RunHistoryOut:
@@ -56,18 +56,18 @@ def run_history(archive: Archive, name: str) -> RunHistoryOut:
         if run is None:
             raise NotFoundError(f"there is no run {name!r}")
         states, updates = stored_states(connection, name), stored_updates(connection, name)
-        shut_out = quarantine_times(connection)
+        quarantined_at = quarantine_times(connection)
     strategy = archive.strategy(run.request)
-    rounds = _round_histories(run, strategy, states, updates, shut_out)
+    rounds = _round_histories(run, strategy, states, updates, quarantined_at)
     missing = rounds[-1].missing if run.phase == "open" else ()
     enrolled = tuple(sorted(run.enrolled))
-    head = _history_head(run)
-    summed = None if head.sum is None else _with_costs(head.sum, rounds)
+    head = _summarise_run(run)
+    summed = None if head.sum is None else _add_costs(head.sum, rounds)
     known = {"rounds": rounds, "enrolled": enrolled, "missing": missing, "sum": summed}
     return head.model_copy(update=known)
 
 
-def _with_costs(summed: SummedOut, rounds: Sequence[RoundOut]) -> SummedOut:
+def _add_costs(summed: SummedOut, rounds: Sequence[RoundOut]) -> SummedOut:
     """What a sum has cost so far, by its rounds."""
     received = sum(part.size for one in rounds for part in one.participants if part.received)
     seconds = None
@@ -76,20 +76,20 @@ def _with_costs(summed: SummedOut, rounds: Sequence[RoundOut]) -> SummedOut:
     return summed.model_copy(update={"bytes": received, "seconds": seconds})
 
 
-def _history_head(run: Run) -> RunHistoryOut:
+def _summarise_run(run: Run) -> RunHistoryOut:
     part = run.request.part
     return RunHistoryOut(
         run=run.name,
         phase=run.phase,
         reason=run.reason,
         request=run.request,
-        sum=None if part == TRAINING else _describe_summed(run),
+        sum=None if part == TRAINING else _describe_sum(run),
         started_at=instant(run.started_at),
         deadline_at=instant(run.deadline) if run.phase in ("waiting", "open") else None,
     )
 
 
-def _describe_summed(run: Run) -> SummedOut:
+def _describe_sum(run: Run) -> SummedOut:
     kind, why = run.request.method.basis.kind, run.request.why or ""
     return SummedOut(kind=kind, reason=why, opened=run.phase == "finished")
 
@@ -99,14 +99,16 @@ def _round_histories(
     strategy: Strategy,
     states: Collection[StoredState],
     updates: Collection[StoredUpdate],
-    shut_out: Mapping[str, QuarantineTimes],
+    quarantined_at: Mapping[str, QuarantineTimes],
 ) -> tuple[RoundOut, ...]:
     first_rounds = _first_rounds(run)
     received = _participants(strategy, updates, {state.round: state.latest for state in states})
     histories = []
     for times in _round_times(run, states):
         expected = [client for client, first in first_rounds.items() if first <= times.number]
-        absent = {client: _absent_participant(client, times.closed_at, shut_out.get(client, ())) for client in expected}
+        absent = {
+            client: _absent_participant(client, times.closed_at, quarantined_at.get(client, ())) for client in expected
+        }
         exchange = run.exchange if times.phase == "open" else None
         histories.append(_round_history(times, absent | received.get(times.number, {}), exchange))
     return tuple(histories)
@@ -177,7 +179,7 @@ def _participants(
             digest=receipt.digest,
             received_at=instant(receipt.received_at),
             scalars=visible_scalars(strategy, update.scalars),
-            told=told_scalars(strategy, latest.get(receipt.round, {}), receipt.client),
+            told=server_scalars(strategy, latest.get(receipt.round, {}), receipt.client),
         )
     return by_round
 
@@ -188,7 +190,7 @@ def visible_scalars(strategy: Strategy, scalars: Scalars) -> dict[str, float]:
     return {name: value for name, value in scalars.items() if name in visible}
 
 
-def told_scalars(strategy: Strategy, latest: Mapping[str, Scalars], client: str) -> Scalars:
+def server_scalars(strategy: Strategy, latest: Mapping[str, Scalars], client: str) -> Scalars:
     """What a client is told for mixing after a round; nothing where no client has sent what that follows from."""
     if strategy.mixing is None or not any(visible_scalars(strategy, scalars) for scalars in latest.values()):
         return {}
@@ -206,7 +208,7 @@ def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOu
         seed=run.request.seed,
         seconds_left=max(0.0, run.deadline - now) if run.phase in ("waiting", "open") else None,
         deadline_seconds=run.request.deadline_seconds,
-        standing=_client_standing(run, client),
+        standing=_client_status(run, client),
         joined=len(run.clients),
         received=len(run.receipts),
         threshold=run.exchange.terms.threshold if run.exchange else None,
@@ -221,7 +223,7 @@ def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOu
     )
 
 
-def _client_standing(run: Run, client: str) -> Standing:
+def _client_status(run: Run, client: str) -> Standing:
     if client in run.quarantined:
         return "quarantined"
     if run.exchange is not None and run.phase == "open":

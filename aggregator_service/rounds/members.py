@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from aggregator_service.process import Clock, off_loop
+from aggregator_service.process import Clock, run_in_worker
 from aggregator_service.rounds import secure_run, transitions
-from aggregator_service.rounds.conductor import Conductor
+from aggregator_service.rounds.round_loop import RoundLoop
 from aggregator_service.rounds.run import Run
 from aggregator_service.rounds.uploads import Address
 from aggregator_service.storage.clients import active_quarantines, count_refusal, lift_quarantine, refusal_counts
@@ -18,14 +18,14 @@ from shared.protocol.gate import few_clients
 from shared.protocol.schemas import Cause, JoinIn, MemberOut, QuarantineOut
 
 
-class Presence:
+class LastCalls:
     """Of clients whose signature holds, so that it grows no further than the registry does; a restart forgets it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._seen: dict[str, float] = {}
 
-    def note_client(self, name: str) -> None:
+    def record_call(self, name: str) -> None:
         """This client has just called, or has just been answered."""
         self._seen[name] = self._clock()
 
@@ -73,7 +73,7 @@ class Members:
         return JoinedClient(signer, message.counts, now) if known is None else replace(known, counts=message.counts)
 
 
-def require_same(expected: Declaration, observed: Declaration) -> None:
+def require_same_declaration(expected: Declaration, observed: Declaration) -> None:
     """ProtocolError unless a client declares exactly what this federation exchanges."""
     if (difference := describe_difference(expected, observed)) is not None:
         raise ProtocolError(difference)
@@ -82,62 +82,62 @@ def require_same(expected: Declaration, observed: Declaration) -> None:
 class Quarantines:
     """Of one federation. `limit`: refused updates of a client in one run that shut it out; 0: no number does."""
 
-    def __init__(self, conductor: Conductor, members: Members, *, limit: int, clock: Clock) -> None:
-        self._conductor, self._members = conductor, members
-        self._database = conductor.archive.database
+    def __init__(self, round_loop: RoundLoop, members: Members, *, limit: int, clock: Clock) -> None:
+        self._round_loop, self._members = round_loop, members
+        self._database = round_loop.archive.database
         self._limit, self._clock = limit, clock
 
     async def impose_quarantine(self, client: str, reason: str) -> MemberOut:
         """Shut a client out by hand. NotFoundError for one that has not joined, ConflictError where it is already."""
         self._require_member(client)
-        async with self._conductor.lock:
-            if client in await off_loop(active_quarantines, self._database):
+        async with self._round_loop.lock:
+            if client in await run_in_worker(active_quarantines, self._database):
                 raise ConflictError(f"expected a client that is not quarantined, {client!r} is")
-            await self._conductor.quarantine_clients([Quarantine(client, "operator", reason, self._clock())])
+            await self._round_loop.quarantine_clients([Quarantine(client, "operator", reason, self._clock())])
         return await self._member_row(client)
 
     async def lift_quarantine(self, client: str) -> MemberOut:
         """Let a client in again. NotFoundError for one that has not joined, ConflictError where it is not shut out."""
         self._require_member(client)
-        async with self._conductor.lock:
-            if client not in await off_loop(active_quarantines, self._database):
+        async with self._round_loop.lock:
+            if client not in await run_in_worker(active_quarantines, self._database):
                 raise ConflictError(f"expected a client that is quarantined, {client!r} is not")
-            run, now = self._conductor.run, self._clock()
-            after = None if run is None else transitions.let_in(run, client, now=now)
-            await self._conductor.commit_decision(after, partial(lift_quarantine, client=client, now=now))
+            run, now = self._round_loop.run, self._clock()
+            after = None if run is None else transitions.readmit_client(run, client, now=now)
+            await self._round_loop.commit_decision(after, partial(lift_quarantine, client=client, now=now))
         return await self._member_row(client)
 
-    async def count_refused(self, place: Address) -> None:
+    async def count_refused_update(self, place: Address) -> None:
         """An update was not what is declared; too many of them in one run shut its client out.
 
         Counted where the round at hand waits for it. Elsewhere none could be taken, whatever it was: so an audit may
         try the aggregator with as many as it likes.
         """
-        async with self._conductor.lock:
-            run = self._conductor.run
-            if self._limit == 0 or run is None or not _waits_for(run, place):
+        async with self._round_loop.lock:
+            run = self._round_loop.run
+            if self._limit == 0 or run is None or not _is_expected(run, place):
                 return
-            count = await off_loop(count_refusal, self._database, run.name, client=place.client)
+            count = await run_in_worker(count_refusal, self._database, run.name, client=place.client)
             if count >= self._limit:
                 why = f"{count} of its updates were not what is declared"
                 entry = Quarantine(place.client, "refusals", why, self._clock(), run.name, run.round)
-                await self._conductor.quarantine_clients([entry])
+                await self._round_loop.quarantine_clients([entry])
 
     async def quarantine_causes(self) -> dict[str, Cause]:
         """Who is shut out now, and why, as a run knows it."""
-        held = await off_loop(active_quarantines, self._database)
+        held = await run_in_worker(active_quarantines, self._database)
         return {client: entry.cause for client, entry in held.items()}
 
     async def members(self) -> list[MemberOut]:
         """Every client of the federation by name, as the operator sees it."""
-        return await off_loop(self._member_rows, sorted(self._members.names))
+        return await run_in_worker(self._member_rows, sorted(self._members.names))
 
     async def _member_row(self, client: str) -> MemberOut:
-        [found] = await off_loop(self._member_rows, [client])
+        [found] = await run_in_worker(self._member_rows, [client])
         return found
 
     def _member_rows(self, names: list[str]) -> list[MemberOut]:
-        run, held = self._conductor.run, active_quarantines(self._database)
+        run, held = self._round_loop.run, active_quarantines(self._database)
         refused = {} if run is None else refusal_counts(self._database, run.name)
         return [_member_out(self._members[name], refused.get(name, 0), held.get(name)) for name in names]
 
@@ -146,7 +146,7 @@ class Quarantines:
             raise NotFoundError(f"there is no client {client!r}")
 
 
-def _waits_for(run: Run, place: Address) -> bool:
+def _is_expected(run: Run, place: Address) -> bool:
     """Is something expected of this client in the round at hand?"""
     if run.phase != "open" or (run.name, run.round) != (place.run, place.round):
         return False

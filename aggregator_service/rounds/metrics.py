@@ -80,7 +80,7 @@ class AggregatorMetrics:
         self._free.set_function(lambda: float(shutil.disk_usage(directory).free))
 
     def _seconds_since_moved(self) -> float:
-        return 0.0 if self._run is None else max(0.0, self._clock() - self._run.moved_at)
+        return 0.0 if self._run is None else max(0.0, self._clock() - self._run.phase_began_at)
 
     def _seconds_left(self) -> float:
         if self._run is None or self._run.phase not in ("waiting", "open"):

@@ -78,25 +78,25 @@ class Run:
         return tuple(sorted(self.awaited - self.receipts.keys()))
 
     @property
-    def to_send_again(self) -> frozenset[str]:
+    def resending_clients(self) -> frozenset[str]:
         """Who has to send once more what was accepted before. As a rule nobody, which takes no look at all clients."""
         asked = (self.lost | self.readmitted) - self.receipts.keys()
         return asked & self.awaited if asked else asked
 
     @property
-    def moved_at(self) -> float:
+    def phase_began_at(self) -> float:
         """When it last went from one phase to the next; of a round that is open, when it opened."""
         if self.phase == "waiting":
             return self.started_at
         return self.opened_at if self.closed_at is None else self.closed_at
 
-    def require_unbroken(self) -> None:
+    def require_not_ended(self) -> None:
         """ConflictError where it has ended without a result."""
         if self.phase in ("failed", "cancelled"):
             raise ConflictError(f"{self.name} {'has failed' if self.phase == 'failed' else 'has ended'}: {self.reason}")
 
-    def asks_again(self, client: str) -> bool:
-        return self.phase == "open" and client in self.to_send_again
+    def must_resend(self, client: str) -> bool:
+        return self.phase == "open" and client in self.resending_clients
 
     def is_aggregated(self, number: int) -> bool:
         """Is the state after round `number` there?"""
@@ -172,7 +172,7 @@ def _secure_writes(run: Run) -> Iterator[Write]:
     if run.pledge is None:
         return
     exchange = run.exchange
-    yield partial(run_store.forget_messages, except_of=None if exchange is None else (run.name, run.round))
+    yield partial(run_store.delete_messages, kept_round=None if exchange is None else (run.name, run.round))
     if exchange is not None and exchange.phase in ("consents", "answers"):
         common = exchange.terms.common
         uncovered = UncoveredSum(common.start, common.method, common.seed, run.name, exchange.survivors)

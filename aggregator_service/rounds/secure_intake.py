@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from aggregator_service.process import Clock, off_loop
+from aggregator_service.process import Clock, run_in_worker
 from aggregator_service.rounds import transitions
-from aggregator_service.rounds.conductor import Conductor
+from aggregator_service.rounds.round_loop import RoundLoop
 from aggregator_service.rounds.run import Run
-from aggregator_service.rounds.uploads import Address, require_own
+from aggregator_service.rounds.uploads import Address, require_own_message
 from aggregator_service.signatures import RegisteredKeys
 from aggregator_service.storage.records import Quarantine
 from aggregator_service.storage.run_store import add_message
@@ -33,11 +33,11 @@ RESULTS: Mapping[Phase, Callable[[SecureRound, str], Message]] = {
 with whom, and why others do not; who is in the sum, and who is not; the survivors' signatures under these two lists."""
 
 
-class Intake:
-    """Takes the messages of the conductor's run in."""
+class MessageIntake:
+    """Takes the messages of the current run."""
 
-    def __init__(self, conductor: Conductor, keys: RegisteredKeys, *, clock: Clock) -> None:
-        self._conductor, self._keys, self._clock = conductor, keys, clock
+    def __init__(self, round_loop: RoundLoop, keys: RegisteredKeys, *, clock: Clock) -> None:
+        self._round_loop, self._keys, self._clock = round_loop, keys, clock
 
     async def relay_message(self, address: Address, message: Relayed) -> None:
         """Keep a verified message for the others. The same one again changes nothing.
@@ -45,36 +45,36 @@ class Intake:
         What it was held against may be over by the time that it could be taken in, if somebody else has closed the
         phase meanwhile: then it is held against what is there now.
         """
-        require_own(address, message)
-        while not await self._take_verified(address, message, await self._verify_message(address, message)):
+        require_own_message(address, message)
+        while not await self._store_verified(address, message, await self._verify_message(address, message)):
             pass
 
     async def _verify_message(self, address: Address, message: Relayed) -> Stage:
         """Where the run stood when the message was held against it. ProtocolError for a message whose signature,
         commitments, shares or proofs do not hold. Off the loop: of a thousand clients it takes a second."""
-        run = await self._conductor.find_run(address.run)
+        run = await self._round_loop.find_run(address.run)
         if isinstance(message, PublicKeys):
             self._require_registered(message)
         if run.exchange is not None and (run.exchange.terms.run, run.exchange.terms.round) == (run.name, address.round):
-            await off_loop(verify, run.exchange, message)
+            await run_in_worker(verify, run.exchange, message)
         return _stage(run)
 
-    async def _take_verified(self, address: Address, message: Relayed, verified: Stage) -> bool:
+    async def _store_verified(self, address: Address, message: Relayed, verified: Stage) -> bool:
         """False, and nothing has changed, where the run stands elsewhere than the message was held against.
 
         A proven complaint shuts the dealer out, before it is taken in: a crash in between is followed by the same.
         """
-        async with self._conductor.lock:
-            run = await self._conductor.find_run(address.run)
+        async with self._round_loop.lock:
+            run = await self._round_loop.find_run(address.run)
             if _stage(run) != verified:
                 return False
-            after = transitions.take_message(run, message, now=self._clock())
+            after = transitions.accept_message(run, message, now=self._clock())
             if isinstance(message, ShareCheck) and after is not run:
-                await self._shut_out_dealers(run, message)
-                after = transitions.take_message(
-                    await self._conductor.find_run(address.run), message, now=self._clock()
+                await self._quarantine_dealers(run, message)
+                after = transitions.accept_message(
+                    await self._round_loop.find_run(address.run), message, now=self._clock()
                 )
-            await self._conductor.commit_transition(
+            await self._round_loop.commit_transition(
                 after, partial(add_message, phase=server.PHASE_OF[type(message)], message=message)
             )
             return True
@@ -85,29 +85,29 @@ class Intake:
         if key is None or raw_hex(key) != message.identity:
             raise ProtocolError("expected the identity that this client is registered with, got another key")
 
-    async def _shut_out_dealers(self, run: Run, message: ShareCheck) -> None:
+    async def _quarantine_dealers(self, run: Run, message: ShareCheck) -> None:
         """Quarantine whoever has sealed shares that are none. The caller holds the lock."""
         now, found = self._clock(), sorted(set(message.complaints) - run.quarantined.keys())
         why = f"what it has sealed for {message.client} are not the shares that it has committed to"
         if found:
-            await self._conductor.quarantine_clients(
+            await self._round_loop.quarantine_clients(
                 [Quarantine(dealer, "shares", why, now, run.name, run.round) for dealer in found]
             )
 
-    async def result_after(self, phase: Phase, address: Address, *, wait: float) -> Message | None:
+    async def phase_result(self, phase: Phase, address: Address, *, wait: float) -> Message | None:
         """What a phase has led to, for one who took part in it; None if it is not closed within the wait.
 
         RoundClosedError where the round is over, NotFoundError for whoever did not take part.
         """
-        await self._conductor.wait_until(lambda: self._has_closed(phase, address), wait)
-        state = _current_exchange(await self._conductor.find_run(address.run), address)
+        await self._round_loop.wait_until(lambda: self._has_closed(phase, address), wait)
+        state = _current_exchange(await self._round_loop.find_run(address.run), address)
         if address.client not in state.collected(phase):
             raise NotFoundError(f"client {address.client!r} has no part in round {address.round} since phase {phase}")
         return RESULTS[phase](state, address.client) if _is_closed(state, phase) else None
 
     def _has_closed(self, phase: Phase, address: Address) -> bool:
         """Is there nothing more to wait for?"""
-        run = self._conductor.run
+        run = self._round_loop.run
         if run is None or (run.name, run.round) != (address.run, address.round) or run.phase != "open":
             return True
         return run.exchange is None or _is_closed(run.exchange, phase)
@@ -123,7 +123,7 @@ def _is_closed(state: SecureRound, phase: Phase) -> bool:
 
 
 def _current_exchange(run: Run, address: Address) -> SecureRound:
-    run.require_unbroken()
+    run.require_not_ended()
     if run.exchange is None or run.round != address.round or run.phase not in ("open", "aggregated"):
         raise RoundClosedError(f"expected round {run.round} ({run.phase}) of {run.name}, got round {address.round}")
     return run.exchange

@@ -105,10 +105,10 @@ def select_awaited(pledge: Pledge, enrolled: Set[str], *, changing_members: bool
     return enrolled & {*pledge.sums[-1].members, *bearing}
 
 
-def require_welcome(pledge: Pledge, message: PublicKeys) -> None:
+def require_permitted_member(pledge: Pledge, message: PublicKeys) -> None:
     """RoundClosedError for a client whose joining alone would tell its update, and that does not bear that."""
     known = not pledge.sums or message.client in pledge.sums[-1].members
-    if not (known or _bears_change(message)):
+    if not (known or _accepts_member_change(message)):
         words = "expected members of the round before, or who bears a change of its membership alone"
         raise RoundClosedError(f"{words}: {message.run} goes on without you, the next run need not")
 
@@ -159,11 +159,11 @@ def record_sum(pledge: Pledge, exchange: SecureRound) -> Pledge:
 
 
 def _member_sum(exchange: SecureRound, members: Collection[str]) -> MemberSum:
-    bearing = (name for name in members if _bears_change(exchange.keys[name]))
+    bearing = (name for name in members if _accepts_member_change(exchange.keys[name]))
     return MemberSum(frozenset(members), frozenset(bearing))
 
 
-def _bears_change(message: PublicKeys) -> bool:
+def _accepts_member_change(message: PublicKeys) -> bool:
     return message.noised or (message.common.changing_members and message.changing_members)
 
 
@@ -195,7 +195,7 @@ def needed_messages(state: SecureRound, quorum: int) -> int:
     return threshold if state.phase in ("consents", "answers") else max(threshold, quorum)
 
 
-def shortage_words(state: SecureRound, awaited: Collection[str], quorum: int) -> str:
+def describe_shortage(state: SecureRound, awaited: Collection[str], quorum: int) -> str:
     """Why a phase could not close, for the operator."""
     missing = ", ".join(expected_clients(state, awaited)) or "nobody"
     counts = f"{server.count_present(state)} of {needed_messages(state, quorum)} clients"

@@ -20,7 +20,7 @@ from aggregator_service.rounds.secure_run import (
     open_exchange,
     record_stamps,
     record_sum,
-    require_welcome,
+    require_permitted_member,
 )
 from aggregator_service.storage.records import Quarantine, Receipt
 from shared.errors import ConflictError, NotFoundError, QuarantinedError, RoundClosedError
@@ -29,7 +29,7 @@ from shared.protocol.secure import server
 from shared.protocol.secure.messages import MaskedHeader, PublicKeys
 from shared.protocol.secure.server import Relayed, SecureRound
 
-SAID: Mapping[Cause, str] = {
+CAUSE_TEXTS: Mapping[Cause, str] = {
     "refusals": "too many of your updates in one run were not what is declared",
     "shares": "what you have sealed for another client is proven to be none of the shares that you have committed to",
     "distance": "your update was further from where its round began than the run allows",
@@ -75,7 +75,7 @@ def accept_update(
 
     Raises NotFoundError (not enrolled), QuarantinedError, ConflictError (another digest came before), RoundClosedError.
     """
-    require_taken(run, receipt.client)
+    require_enrolled(run, receipt.client)
     held = run.receipts.get(receipt.client) if receipt.round == run.round else earlier
     if held is not None:
         return _require_same_digest(run, held, receipt)
@@ -87,20 +87,20 @@ def accept_update(
     return advance_run(taken, receipt.received_at)
 
 
-def take_message(run: Run, message: Relayed, *, now: float) -> Run:
+def accept_message(run: Run, message: Relayed, *, now: float) -> Run:
     """Take a verified message of a secure round in. The same one again changes nothing.
 
     Raises NotFoundError (not enrolled, or not of the phase before), QuarantinedError, ConflictError (another message
     came before), RoundClosedError, ProtocolError (it does not fit).
     """
-    require_taken(run, message.client)
+    require_enrolled(run, message.client)
     if run.exchange is None or run.pledge is None or run.phase != "open" or message.round != run.round:
         raise RoundClosedError(f"expected round {run.round} ({run.phase}) of {run.name}, got round {message.round}")
     exchange = server.accept(run.exchange, message)
     if exchange is run.exchange:
         return run
     if isinstance(message, PublicKeys):
-        require_welcome(run.pledge, message)
+        require_permitted_member(run.pledge, message)
     require_open(run, message.round, now=now)
     return advance_run(replace(run, exchange=exchange), now)
 
@@ -111,12 +111,14 @@ def _require_same_digest(run: Run, held: Receipt, receipt: Receipt) -> Run:
     return run
 
 
-def require_taken(run: Run, client: str) -> None:
+def require_enrolled(run: Run, client: str) -> None:
     """NotFoundError for a client that is not enrolled, QuarantinedError for one of which nothing is taken."""
     if client not in run.clients:
         raise NotFoundError(f"client {client!r} is not enrolled in {run.name}")
     if (cause := run.quarantined.get(client)) is not None:
-        raise QuarantinedError(f"you are quarantined: {SAID[cause]}; the aggregator's operator can let you in again")
+        raise QuarantinedError(
+            f"you are quarantined: {CAUSE_TEXTS[cause]}; the aggregator's operator can let you in again"
+        )
 
 
 def require_open(run: Run, number: int, *, now: float) -> None:
@@ -156,7 +158,7 @@ def _leave_open(run: Run, now: float) -> Run:
     if not late:
         return run
     held = f"round {run.round}: {len(run.receipts)} of {run.quorum} updates at the deadline"
-    return fail_run(run, f"{held}, missing {', '.join(run.missing)}{_damage_words(run)}", now=now)
+    return fail_run(run, f"{held}, missing {', '.join(run.missing)}{_describe_damage(run)}", now=now)
 
 
 def _leave_phase(run: Run, pledge: Pledge, exchange: SecureRound, now: float) -> Run:
@@ -172,16 +174,16 @@ def _leave_phase(run: Run, pledge: Pledge, exchange: SecureRound, now: float) ->
         return replace(run, pledge=pledge, exchange=after, deadline=deadline)
     if not late:
         return run
-    return fail_run(run, secure_run.shortage_words(exchange, run.awaited, run.quorum), now=now)
+    return fail_run(run, secure_run.describe_shortage(exchange, run.awaited, run.quorum), now=now)
 
 
-def _damage_words(run: Run) -> str:
-    if not (gone := sorted(run.to_send_again & run.lost)):
+def _describe_damage(run: Run) -> str:
+    if not (gone := sorted(run.resending_clients & run.lost)):
         return ""
     return f"; the disk had damaged what {', '.join(gone)} had sent: check it, then start a new run"
 
 
-def lose_updates(run: Run, clients: Collection[str], *, now: float) -> Run:
+def reopen_damaged_round(run: Run, clients: Collection[str], *, now: float) -> Run:
     """Updates of a closed round that cannot be read as they came. They are asked for again while the round's time
     lasts; once it is over the round does without them, or the run fails."""
     if run.phase != "aggregated":
@@ -194,7 +196,7 @@ def lose_updates(run: Run, clients: Collection[str], *, now: float) -> Run:
     return advance_run(replace(run, phase="open", closed_at=None, receipts=kept, lost=run.lost | {*clients}), now)
 
 
-def shut_out(run: Run, causes: Mapping[str, Cause], *, now: float) -> Run:
+def quarantine_clients(run: Run, causes: Mapping[str, Cause], *, now: float) -> Run:
     """From now on nobody waits for these clients, and what they sent in a round that is not aggregated is not used.
 
     So a round may close, or find that it cannot have its quorum any more: then the run fails. A masked vector stays in
@@ -220,13 +222,13 @@ def distance_quarantines(run: Run, beyond: Mapping[str, float], *, now: float) -
     return [Quarantine(client, "distance", why, now, run.name, run.round) for client, why in sorted(reasons.items())]
 
 
-def let_in(run: Run, client: str, *, now: float) -> Run:
+def readmit_client(run: Run, client: str, *, now: float) -> Run:
     """Wait for this client again, from the current round on. What it had sent in it is not used: it may send again."""
     kept = {name: cause for name, cause in run.quarantined.items() if name != client}
     return advance_run(replace(run, quarantined=kept, readmitted=run.readmitted | {client}), now)
 
 
-def proceed_run(run: Run, now: float, *, start: str | None = None, earlier: tuple[str, ...] | None = None) -> Run:
+def finish_round(run: Run, now: float, *, start: str | None = None, earlier: tuple[str, ...] | None = None) -> Run:
     """Once the state after the current round is durable: the next round opens, or the run is finished.
 
     Of a secure run: `start`, the digest of that state; `earlier`, the members of another run's sum that began there.

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
-from aggregator_service.process import Clock, off_loop
+from aggregator_service.process import Clock, run_in_worker
 from aggregator_service.rounds import transitions
-from aggregator_service.rounds.conductor import Conductor
+from aggregator_service.rounds.round_loop import RoundLoop
 from aggregator_service.rounds.run import Run
 from aggregator_service.storage.disk import Blob
 from aggregator_service.storage.locations import Archive
@@ -36,11 +36,11 @@ class Address:
 
 
 class Uploads:
-    """Takes updates in for the conductor's run."""
+    """Takes updates in for the current run."""
 
-    def __init__(self, conductor: Conductor, declaration: Declaration, *, clock: Clock) -> None:
-        self._conductor = conductor
-        self._archive = conductor.archive
+    def __init__(self, round_loop: RoundLoop, declaration: Declaration, *, clock: Clock) -> None:
+        self._round_loop = round_loop
+        self._archive = round_loop.archive
         self._declaration = declaration
         self._clock = clock
 
@@ -48,12 +48,12 @@ class Uploads:
         """The receipt of an update, and whether it is new."""
         run = await self._require_place(address)
         look = partial(read_update, self._declaration.of_part(run.request.part), address)
-        return await spool_body(self._archive, body, look, partial(self._take_update, address))
+        return await store_upload(self._archive, body, look, partial(self._take_update, address))
 
     async def _require_place(self, address: Address) -> Run:
         """The run; before the body is read, refuse what could not be accepted after it."""
-        run = await self._conductor.find_run(address.run)
-        transitions.require_taken(run, address.client)
+        run = await self._round_loop.find_run(address.run)
+        transitions.require_enrolled(run, address.client)
         if await self._stored_receipt(run, address) is None:
             transitions.require_open(run, address.round, now=self._clock())
             if self._declaration.secure:
@@ -64,13 +64,13 @@ class Uploads:
         if address.round == run.round:
             return run.receipts.get(address.client)
         find = partial(stored_update, number=address.round, client=address.client)
-        update = await off_loop(find, self._archive.database, address.run)
+        update = await run_in_worker(find, self._archive.database, address.run)
         return None if update is None else update.receipt
 
     async def _take_update(self, address: Address, blob: Blob, read: UpdateHead) -> tuple[Receipt, bool]:
         scalars, header = read
-        async with self._conductor.lock:
-            run = await self._conductor.find_run(address.run)
+        async with self._round_loop.lock:
+            run = await self._round_loop.find_run(address.run)
             held = await self._stored_receipt(run, address)
             receipt = Receipt(address.run, address.round, address.client, blob.digest, blob.size, self._clock())
             after = transitions.accept_update(run, receipt, earlier=held, header=header)
@@ -80,7 +80,7 @@ class Uploads:
             writes: list[Write] = [partial(add_update, stored=StoredUpdate(receipt, scalars, blob.name))]
             if header is not None:
                 writes.append(partial(add_message, phase="masked", message=header))
-            await self._conductor.commit_transition(after, *writes)
+            await self._round_loop.commit_transition(after, *writes)
             return receipt, True
 
 
@@ -92,7 +92,7 @@ def require_masking(run: Run, client: str) -> None:
         raise NotFoundError(f"client {client!r} has not shared in round {run.round}")
 
 
-def require_own(address: Address, message: FromClient) -> None:
+def require_own_message(address: Address, message: FromClient) -> None:
     """ForbiddenError for a message in somebody else's name, ProtocolError for one of another round than its path's."""
     if message.client != address.client:
         raise ForbiddenError(f"expected your own name, {address.client!r}, got {message.client!r}")
@@ -106,7 +106,7 @@ def read_update(declaration: Declaration, address: Address, path: str) -> Update
         return read_scalars(declaration, path), None
     require_head(declaration, path)
     header = open_masked(declaration, path).header
-    require_own(address, header)
+    require_own_message(address, header)
     return header.scalars, header
 
 
@@ -122,7 +122,7 @@ def read_scalars(declaration: Declaration, path: str) -> Scalars:
     return content.scalars
 
 
-async def spool_body(
+async def store_upload(
     archive: Archive,
     body: AsyncIterator[bytes],
     inspect: Callable[[str], UpdateHead],
@@ -139,19 +139,19 @@ async def spool_body(
     except UnsettledError:
         raise  # a row may speak of it; where none does, the next start removes it
     except Exception:  # not where a shutdown cancels this: its commit may still be on the way
-        await off_loop(archive.blobs.remove, [blob.name])
+        await run_in_worker(archive.blobs.remove, [blob.name])
         raise
     if not new:
-        await off_loop(archive.blobs.remove, [blob.name])
+        await run_in_worker(archive.blobs.remove, [blob.name])
     return receipt, new
 
 
 async def _inspect_and_keep(archive: Archive, blob: Blob, inspect: Callable[[str], UpdateHead]) -> UpdateHead:
     """The file of a body that is refused is gone, and that of one which a shutdown cut off here."""
     try:
-        with archive.database.disk.translate_refusal("the body to be read again"):
-            found = await archive.tensors.off_loop(inspect, archive.blobs.path(blob.name))
-        await off_loop(archive.blobs.keep, blob)
+        with archive.database.disk.translate_errors("the body to be read again"):
+            found = await archive.tensors.run_in_worker(inspect, archive.blobs.path(blob.name))
+        await run_in_worker(archive.blobs.keep, blob)
     except BaseException:
         archive.blobs.discard(blob)
         raise

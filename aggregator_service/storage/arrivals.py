@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from sqlalchemy import func, insert, literal, select
 
-from aggregator_service.process import LOGGER, off_loop
+from aggregator_service.process import LOGGER, run_in_worker
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.records import Arrival, instant
 from aggregator_service.storage.tables import ARRIVALS
@@ -61,7 +61,7 @@ class ArrivalRecord:
 
     async def add(self, arrival: Arrival) -> None:
         """Durable when this returns. UnavailableError when the disk refuses."""
-        if await off_loop(add_arrival, self._database, arrival, now=self._clock()):
+        if await run_in_worker(add_arrival, self._database, arrival, now=self._clock()):
             return
         self._count_unrecorded()
         if arrival.client not in self._full:
@@ -70,8 +70,8 @@ class ArrivalRecord:
 
     async def page(self, after: int, limit: int) -> ArrivalsOut:
         """At most `limit` arrivals after the one with that sequence number, oldest first."""
-        return await off_loop(arrivals_after, self._database, after=after, limit=limit)
+        return await run_in_worker(arrivals_after, self._database, after=after, limit=limit)
 
     async def last_nonce(self, client: str) -> str | None:
         """By which this client has signed the last update that was accepted."""
-        return await off_loop(last_nonce, self._database, client)
+        return await run_in_worker(last_nonce, self._database, client)

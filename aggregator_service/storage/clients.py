@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from aggregator_service.storage.database import Database, insert_resolving
+from aggregator_service.storage.database import Database, insert_or_update
 from aggregator_service.storage.records import JoinedClient, Quarantine
 from aggregator_service.storage.tables import CLIENTS, QUARANTINES, REFUSALS
 from shared.method.declaration import Counts, Declaration
@@ -20,7 +20,7 @@ def add_client(database: Database, client: JoinedClient, *, declaration: Declara
     counts = client.counts.model_dump() if client.counts else None
     row = asdict(client) | {"counts": counts, "declaration": declaration.model_dump(mode="json")}
     with database.writing() as connection:
-        joined = insert_resolving(connection, CLIENTS).values(row)
+        joined = insert_or_update(connection, CLIENTS).values(row)
         connection.execute(joined.on_conflict_do_update(index_elements=["name"], set_={"counts": counts}))
 
 
@@ -61,7 +61,7 @@ def lift_quarantine(connection: Connection, *, client: str, now: float) -> None:
 def count_refusal(database: Database, run: str, *, client: str) -> int:
     """One more update of this client was refused in this run -> how many that makes."""
     with database.writing() as connection:
-        first = insert_resolving(connection, REFUSALS).values(run=run, client=client, refused=1)
+        first = insert_or_update(connection, REFUSALS).values(run=run, client=client, refused=1)
         counted = first.on_conflict_do_update(
             index_elements=["run", "client"], set_={"refused": REFUSALS.c.refused + 1}
         )

@@ -59,19 +59,19 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        with self.disk.translate_refusal("a database that can be read"), self.engine.reading() as connection:
+        with self.disk.translate_errors("a database that can be read"), self.engine.reading() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """UnsettledError where the database was lost while it committed."""
-        with self.disk.translate_refusal("a database that can be written"), self.engine.writing() as connection:
+        with self.disk.translate_errors("a database that can be written"), self.engine.writing() as connection:
             yield connection
 
     def probe(self) -> None:
         """One transaction that writes and changes nothing. UnavailableError while the database refuses. One that was
         lost is this process's again after it, and holds whatever it held when it was lost."""
-        with self.disk.translate_refusal("a database that can be reached"):
+        with self.disk.translate_errors("a database that can be reached"):
             self.engine.resume()
         with self.writing() as connection:
             connection.execute(update(FEDERATION).values(sequence=FEDERATION.c.sequence))
@@ -82,7 +82,7 @@ class Database:
             self.engine.require_usable(connection)
             newest = _due_revision(connection, revisions, self.engine.setting)
             if newest is not None:
-                self.engine.keep_copy(connection, newest)
+                self.engine.save_backup(connection, newest)
         if newest is not None:
             with self.writing() as connection:
                 _run_revisions(connection, revisions, self.engine)
@@ -109,7 +109,7 @@ def _describe_added_sums(kept: Declaration, given: Declaration) -> str:
     return f"; to go on without the sums that it lacks, set {', '.join(f'METHOD__{name}__KIND=off' for name in names)}"
 
 
-def insert_resolving(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
+def insert_or_update(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
     """An insert that can say what becomes of a row which is there already: each database has one of its own."""
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
@@ -139,9 +139,9 @@ def _due_revision(connection: Connection, revisions: ScriptDirectory, setting: s
 def _run_revisions(connection: Connection, revisions: ScriptDirectory, engine: TableEngine) -> None:
     """Make the database the newest revision within the transaction that is open on it."""
     context = MigrationContext.configure(connection)
-    held = context.get_current_revision() or engine.begin_tables(connection)
+    held = context.get_current_revision() or engine.create_tables(connection)
     with _ALONE, Operations.context(context):
         for one in reversed(list(revisions.iterate_revisions("head", held))):
             one.module.upgrade()
     context.stamp(revisions, "head")
-    engine.mark_tables(connection)
+    engine.stamp_tables(connection)

@@ -41,7 +41,7 @@ class Disk:
         self.refusal: str | None = None
 
     @contextmanager
-    def translate_refusal(self, what: str, others: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    def translate_errors(self, what: str, others: tuple[type[Exception], ...] = ()) -> Iterator[None]:
         """What is refused inside becomes an UnavailableError: StorageFullError where there is no room, UnsettledError
         where nobody knows whether it was stored.
 
@@ -98,7 +98,7 @@ class Spool:
         self._directory, self._name, self._disk = directory, uuid.uuid4().hex + WHOLE, disk
         self._whole = os.path.join(directory, self._name)
         self._part = self._whole.removesuffix(WHOLE) + PART
-        with disk.translate_refusal("a new file"):
+        with disk.translate_errors("a new file"):
             self._file = open(self._part, "xb")  # noqa: SIM115 - it is closed with this
         self._hash = hashlib.sha256()
         self._durable = False
@@ -108,7 +108,7 @@ class Spool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *reason: object) -> None:
-        with self._disk.translate_refusal("a file to be closed"):
+        with self._disk.translate_errors("a file to be closed"):
             try:
                 self._file.close()  # where there is no room this fails too: it writes what is still in memory
             finally:
@@ -119,11 +119,11 @@ class Spool:
     def write(self, piece: bytes) -> None:
         self._hash.update(piece)
         self.size += len(piece)
-        with self._disk.translate_refusal(f"{self.size} bytes to be stored"):
+        with self._disk.translate_errors(f"{self.size} bytes to be stored"):
             self._file.write(piece)
 
     def finish(self) -> Blob:
-        with self._disk.translate_refusal(f"{self.size} bytes to be stored"):
+        with self._disk.translate_errors(f"{self.size} bytes to be stored"):
             self._file.flush()
             os.fsync(self._file.fileno())
             os.rename(self._part, self._whole)
@@ -138,7 +138,7 @@ class Blobs:
     def __init__(self, directory: Path, disk: Disk) -> None:
         self.directory, self._disk = directory, disk
         self._sound: dict[str, tuple[int, int]] = {}  # size and time of change of the files that were found sound
-        with disk.translate_refusal("a directory for blobs"):
+        with disk.translate_errors("a directory for blobs"):
             directory.mkdir(parents=True, exist_ok=True)
             sync_path(directory.parent)
 
@@ -188,7 +188,7 @@ class Blobs:
         It is read whole, once: after that a file of the same size and time of change is taken for the same. Reading
         comes before mapping it into memory, where a fault of the disk would end the process instead of raising.
         """
-        with self._disk.translate_refusal("a stored file to be read"):
+        with self._disk.translate_errors("a stored file to be read"):
             try:
                 return self._difference(name, digest)
             except FileNotFoundError:
@@ -211,14 +211,14 @@ class Blobs:
         self.remove([self.save([bytes(size)]).name])
 
     def remove(self, names: Collection[str]) -> None:
-        with self._disk.translate_refusal("files to be removed"):
+        with self._disk.translate_errors("files to be removed"):
             for name in names:
                 _remove(self.path(name))
                 self._sound.pop(name, None)
 
     def keep_only(self, names: Collection[str]) -> None:
         """Remove what no row of the database speaks of: what a crash left between a file and its commit."""
-        with self._disk.translate_refusal("the directory of blobs to be cleared"):
+        with self._disk.translate_errors("the directory of blobs to be cleared"):
             for file in self.directory.iterdir():
                 if file.suffix in (PART, WHOLE) and file.name not in names:
                     file.unlink(missing_ok=True)

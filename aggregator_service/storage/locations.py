@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aggregator_service.process import OneAtATime
+from aggregator_service.process import SerialWorker
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.disk import Blobs
 from shared.errors import ProtocolError, SettingsError
@@ -62,7 +62,7 @@ class Archive:
     longest_update: int
     retention_rounds: int
     start: StartFile | None = None
-    tensors: OneAtATime = field(default_factory=OneAtATime)
+    tensors: SerialWorker = field(default_factory=SerialWorker)
 
     def probe(self) -> None:
         """Give the disk what an update gives it: a file of that size, and a transaction. UnavailableError where it

@@ -47,7 +47,7 @@ class Nonces:
 
     def __init__(self, directory: Path, disk: Disk, *, seconds: float) -> None:
         self._disk, self._seconds = disk, seconds
-        with disk.translate_refusal(f"a file {NAME} that can be opened"):
+        with disk.translate_errors(f"a file {NAME} that can be opened"):
             self._connection = sqlite3.connect(directory / NAME, isolation_level=None, check_same_thread=False)
             try:
                 self._prepare()
@@ -58,13 +58,13 @@ class Nonces:
     def close(self) -> None:
         self._connection.close()
 
-    def remember_first(self, client: str, nonce: str, *, created: float, now: float) -> bool:
+    def add_nonce(self, client: str, nonce: str, *, created: float, now: float) -> bool:
         """Is this the first time? It is remembered then.
 
         ClockError for a time that has been forgotten before; UnavailableError for a client that has sent too many of
         late, and while the disk refuses.
         """
-        with self._disk.translate_refusal(f"a file {NAME} that can be written"), self._connection as transaction:
+        with self._disk.translate_errors(f"a file {NAME} that can be written"), self._connection as transaction:
             transaction.execute("BEGIN IMMEDIATE")
             self._forget(now - self._seconds)
             self._require_remembered(client, created)

@@ -124,7 +124,7 @@ class BucketBlobs(Blobs):
     def __init__(self, directory: Path, disk: Disk, bucket: Bucket, *, owner: str, may_hold: bool, most: int) -> None:
         super().__init__(directory, disk)
         self._bucket, self._most = bucket, most
-        self._translated = partial(disk.translate_refusal, others=(Exception,))  # its errors have no root of their own
+        self._translated = partial(disk.translate_errors, others=(Exception,))  # its errors have no root of their own
         with self._translated("a bucket that can be used"):
             bucket.claim(owner, may_hold=may_hold)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Table, delete, func, insert, select, update
 
-from aggregator_service.storage.database import Database, insert_resolving
+from aggregator_service.storage.database import Database, insert_or_update
 from aggregator_service.storage.records import Anchor, Receipt, StoredState, StoredUpdate, UncoveredSum
 from aggregator_service.storage.tables import ANCHORS, FEDERATION, RUNS, SECURE_MESSAGES, STATES, SUMS, UPDATES
 from shared.errors import NotFoundError
@@ -26,7 +26,7 @@ def commit_run(database: Database, name: str, document: str, *, sequence: int, w
     """Store a run as it stands now, together with what has brought it there or follows from it: one transaction."""
     row = {"number": int(name.removeprefix("run-")), "name": name, "document": document}
     with database.writing() as connection:
-        stored = insert_resolving(connection, RUNS).values(row)
+        stored = insert_or_update(connection, RUNS).values(row)
         connection.execute(stored.on_conflict_do_update(index_elements=["number"], set_={"document": document}))
         connection.execute(update(FEDERATION).values(sequence=sequence))
         for write in writes:
@@ -72,11 +72,11 @@ def add_message(connection: Connection, *, phase: str, message: FromClient) -> N
     connection.execute(insert(SECURE_MESSAGES).values(row | {"message": message.model_dump(mode="json")}))
 
 
-def forget_messages(connection: Connection, *, except_of: tuple[str, int] | None) -> None:
+def delete_messages(connection: Connection, *, kept_round: tuple[str, int] | None) -> None:
     """Delete the messages of all rounds but this one: shares in them restore secrets that nobody needs any more."""
     statement = delete(SECURE_MESSAGES)
-    if except_of is not None:
-        run, number = except_of
+    if kept_round is not None:
+        run, number = kept_round
         statement = statement.where(~((SECURE_MESSAGES.c.run == run) & (SECURE_MESSAGES.c.round == number)))
     connection.execute(statement)
 
@@ -84,10 +84,10 @@ def forget_messages(connection: Connection, *, except_of: tuple[str, int] | None
 def add_sum(connection: Connection, *, uncovered: UncoveredSum) -> None:
     """Before any client has agreed to it: what comes of these members may be known from now on."""
     row = asdict(uncovered) | {"members": list(uncovered.members)}
-    connection.execute(insert_resolving(connection, SUMS).values(row).on_conflict_do_nothing())
+    connection.execute(insert_or_update(connection, SUMS).values(row).on_conflict_do_nothing())
 
 
-def members_summed(database: Database, run: str, *, start: str) -> tuple[str, ...] | None:
+def earlier_sum_members(database: Database, run: str, *, start: str) -> tuple[str, ...] | None:
     """The members of the sum that another run than this one has uncovered from these parameters."""
     with database.reading() as connection:
         members = connection.scalar(select(SUMS.c.members).where((SUMS.c.start == start) & (SUMS.c.run != run)))
@@ -109,7 +109,7 @@ def add_anchor(database: Database, run: str, *, number: int, anchor: Anchor) -> 
     size = None if anchor.size is None else anchor.size.model_dump()
     row = {"run": run, "round": number, "kernel": list(anchor.kernel), "source": anchor.source, "size": size}
     with database.writing() as connection:
-        connection.execute(insert_resolving(connection, ANCHORS).values(row).on_conflict_do_nothing())
+        connection.execute(insert_or_update(connection, ANCHORS).values(row).on_conflict_do_nothing())
 
 
 def add_update(connection: Connection, *, stored: StoredUpdate) -> None:
@@ -171,13 +171,13 @@ def blob_names(database: Database) -> set[str]:
         return {name for table in (UPDATES, STATES) for name in connection.scalars(select(table.c.blob)) if name}
 
 
-def drop_masked(database: Database, run: str, *, last: int) -> list[str]:
+def delete_masked(database: Database, run: str, *, last: int) -> list[str]:
     """Forget the masked vectors of all rounds up to `last`, whose sum is stored; returns the files that may go."""
     with database.writing() as connection:
-        return _drop_blobs(connection, UPDATES, (UPDATES.c.run != run) | (UPDATES.c.round <= last))
+        return _delete_blobs(connection, UPDATES, (UPDATES.c.run != run) | (UPDATES.c.round <= last))
 
 
-def drop_before(database: Database, run: str, *, oldest: int, kept: Collection[str] = ()) -> list[str]:
+def delete_old_blobs(database: Database, run: str, *, oldest: int, kept: Collection[str] = ()) -> list[str]:
     """Forget the blobs that serve no round from `oldest` of `run` on; returns the files that may go.
 
     What stays: each client's last update up to `oldest`, every later one, the states from `oldest` on, and the states
@@ -187,14 +187,14 @@ def drop_before(database: Database, run: str, *, oldest: int, kept: Collection[s
     served = (others.c.run == run) & (others.c.client == UPDATES.c.client) & (others.c.round <= oldest)
     last = select(func.max(others.c.round)).where(served).scalar_subquery()
     with database.writing() as connection:
-        updates = _drop_blobs(connection, UPDATES, (UPDATES.c.run != run) | (UPDATES.c.round < last))
+        updates = _delete_blobs(connection, UPDATES, (UPDATES.c.run != run) | (UPDATES.c.round < last))
         old = (STATES.c.run != run) | (STATES.c.round < oldest)
         if others_kept := sorted(set(kept) - {run}):
             old &= STATES.c.run.not_in(others_kept)
-        return updates + _drop_blobs(connection, STATES, old)
+        return updates + _delete_blobs(connection, STATES, old)
 
 
-def _drop_blobs(connection: Connection, table: Table, old: ColumnElement[bool]) -> list[str]:
+def _delete_blobs(connection: Connection, table: Table, old: ColumnElement[bool]) -> list[str]:
     with_file = old & table.c.blob.is_not(None)
     names = list(connection.scalars(select(table.c.blob).where(with_file)))
     if names:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from pydantic import Field, ValidationError
 
 from aggregator_service.aggregation.bodies import pack_state, unpack_state
-from aggregator_service.rounds.history import told_scalars, visible_scalars
+from aggregator_service.rounds.history import server_scalars, visible_scalars
 from shared.errors import DataError, SettingsError
 from shared.files import replace_file
 from shared.message import Message
@@ -68,7 +68,7 @@ class RunServer:
             digest=hashlib.sha256(body).hexdigest(),
             received_at=received_at,
             scalars=visible_scalars(self.strategy, self.state.latest.get(client, {})),
-            told=dict(told_scalars(self.strategy, self.state.latest, client)),
+            told=dict(server_scalars(self.strategy, self.state.latest, client)),
         )
 
 

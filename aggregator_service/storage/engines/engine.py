@@ -28,13 +28,13 @@ class TableEngine(Protocol):
     def require_usable(self, connection: Connection) -> None:
         """DamagedError or SettingsError for a database that is broken, or of a kind that cannot hold the tables."""
 
-    def keep_copy(self, connection: Connection, newest: str) -> None:
+    def save_backup(self, connection: Connection, newest: str) -> None:
         """Keep what it holds before its tables become the revision `newest`, where that can be done from here."""
 
-    def begin_tables(self, connection: Connection) -> str:
+    def create_tables(self, connection: Connection) -> str:
         """Make what a fresh database begins with -> the revision that this is."""
 
-    def mark_tables(self, connection: Connection) -> None:
+    def stamp_tables(self, connection: Connection) -> None:
         """Say of a database whose tables are the newest that it has revisions."""
 
     def close(self) -> None: ...

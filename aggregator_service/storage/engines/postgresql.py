@@ -105,7 +105,7 @@ class PostgreSQL:
             raise _describe_start(error, url.password) from None
 
     def close(self) -> None:
-        self._let_go()
+        self._release_lock()
         self.pool.dispose()
 
     @contextmanager
@@ -116,17 +116,17 @@ class PostgreSQL:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        with self._hold_turn():
+        with self._hold_write_lock():
             if self._owner is None:
                 raise ConnectionError("the connection that owned the database was lost")
             try:
                 yield from _commit(self._owner)
             finally:
                 if self._owner.invalidated:
-                    self._let_go()
+                    self._release_lock()
 
     def resume(self) -> None:
-        with self._hold_turn():
+        with self._hold_write_lock():
             if self._owner is None:
                 self._owner = self._take()
 
@@ -134,19 +134,19 @@ class PostgreSQL:
         if (found := connection.scalar(text("SHOW server_encoding"))) != "UTF8":
             raise SettingsError(f"database: expected one with the encoding UTF8, got {found}")
 
-    def keep_copy(self, connection: Connection, newest: str) -> None:
+    def save_backup(self, connection: Connection, newest: str) -> None:
         """Copies of a server's database are its operator's."""
 
-    def begin_tables(self, connection: Connection) -> str:
+    def create_tables(self, connection: Connection) -> str:
         """All of them at once: the revisions up to 0010 are of SQLite's files alone."""
         METADATA.create_all(connection)
         return "head"
 
-    def mark_tables(self, connection: Connection) -> None:
+    def stamp_tables(self, connection: Connection) -> None:
         """The revision says it."""
 
     @contextmanager
-    def _hold_turn(self) -> Iterator[None]:
+    def _hold_write_lock(self) -> Iterator[None]:
         if not self._turn.acquire(timeout=DATABASE_SECONDS):
             raise TimeoutError("another transaction has not ended")
         try:
@@ -166,7 +166,7 @@ class PostgreSQL:
             raise
         return connection
 
-    def _let_go(self) -> None:
+    def _release_lock(self) -> None:
         """Of the connection and the lock with it: it goes back to no pool."""
         connection, self._owner = self._owner, None
         if connection is not None:

@@ -63,7 +63,7 @@ class SQLite:
         if version not in range(VERSION + 1):
             raise SettingsError(f"state_directory: expected a database of version {VERSION} or older, got {version}")
 
-    def keep_copy(self, connection: Connection, newest: str) -> None:
+    def save_backup(self, connection: Connection, newest: str) -> None:
         """Keep what a database with tables holds before it becomes `newest`, in one file beside it that is there whole
         or not at all. Of several copies the last one stays: whoever goes back to the version before puts it back."""
         file = self._file
@@ -79,12 +79,12 @@ class SQLite:
         for older in set(file.parent.glob(f"{file.name}{COPY}*")) - {kept}:
             older.unlink()
 
-    def begin_tables(self, connection: Connection) -> str:
+    def create_tables(self, connection: Connection) -> str:
         """The revisions make them all."""
         del connection
         return "base"
 
-    def mark_tables(self, connection: Connection) -> None:
+    def stamp_tables(self, connection: Connection) -> None:
         connection.execute(text(f"PRAGMA user_version={VERSION}"))
 
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def endless(monkeypatch: pytest.MonkeyPatch) -> int:
     """Seconds of a long poll that outlasts every test: one that ends was woken."""
-    monkeypatch.setattr("aggregator_service.rounds.conductor.LONGEST_WAIT_SECONDS", 10**9)
+    monkeypatch.setattr("aggregator_service.rounds.round_loop.LONGEST_WAIT_SECONDS", 10**9)
     return 10**9
 
 
@@ -109,7 +109,7 @@ async def test_a_long_poll_wakes_up_when_the_run_starts(running: Running, endles
 
 
 async def test_a_wait_is_cut_to_what_the_aggregator_allows(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aggregator_service.rounds.conductor.LONGEST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("aggregator_service.rounds.round_loop.LONGEST_WAIT_SECONDS", 0.05)
     async with running() as federation:
         (north,) = await federation.begun("north")
         sequence = (await north.get("/v1/runs/current")).json()["sequence"]

@@ -140,12 +140,12 @@ class Aggregator(RuleBasedStateMachine):
     @precondition(lambda self: self.model.phase in ("waiting", "open"))
     @rule()
     def fail(self) -> None:
-        self.runner.run(self._conductor.fail_run("run-1", "the disk has lost what it was made of"))
+        self.runner.run(self._round_loop.fail_run("run-1", "the disk has lost what it was made of"))
         self.model.phase = "failed"
 
     @property
-    def _conductor(self) -> Any:
-        return self.app.state.coordinator._federation.conductor
+    def _round_loop(self) -> Any:
+        return self.app.state.coordinator._federation.round_loop
 
     def settle(self) -> None:
         """Let model and service do what is due."""
@@ -162,10 +162,10 @@ class Aggregator(RuleBasedStateMachine):
 
     async def _settled(self) -> None:
         """A deadline that passes wakes nobody by itself: somebody has to look at the clock."""
-        conductor = self._conductor
-        conductor.changes.announce_change()
+        round_loop = self._round_loop
+        round_loop.changes.announce_change()
         async with asyncio.timeout(LONGEST_SECONDS):
-            while (conductor.run.phase, conductor.run.round) != (self.model.phase, self.model.round):
+            while (round_loop.run.phase, round_loop.run.round) != (self.model.phase, self.model.round):
                 await asyncio.sleep(0.001)
 
     def history(self) -> RunHistoryOut:

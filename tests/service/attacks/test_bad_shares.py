@@ -56,7 +56,7 @@ def answer_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def let_the_bad_one_speak_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others' answers would end the round, and nobody would look at an answer that comes after it."""
-    refused, relay, blamed = Quarantines.count_refused, Aggregator.send_message, threading.Event()
+    refused, relay, blamed = Quarantines.count_refused_update, Aggregator.send_message, threading.Event()
 
     async def note_refusal(quarantines: Quarantines, place: Any) -> None:
         await refused(quarantines, place)
@@ -68,7 +68,7 @@ def let_the_bad_one_speak_first(monkeypatch: pytest.MonkeyPatch) -> None:
                 await anyio.sleep(0.01)
         await relay(link, call, message)
 
-    monkeypatch.setattr(Quarantines, "count_refused", note_refusal)
+    monkeypatch.setattr(Quarantines, "count_refused_update", note_refusal)
     monkeypatch.setattr(Aggregator, "send_message", relay_in_turn)
 
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from aggregator_service.app import create_app
-from aggregator_service.http.request_heads import Heads
+from aggregator_service.http.request_heads import RequestHeads
 from audit.evidence.case import open_case
 from audit.evidence.collect import read_aggregator_evidence, read_client_evidence
 from audit.report import PrivacyReport, make_report
@@ -140,7 +140,7 @@ async def test_where_the_aggregator_refuses_nothing_both_accounts_differ(
     monkeypatch: pytest.MonkeyPatch,
     change: Change,
 ) -> None:
-    monkeypatch.setattr(Heads, "require_genuine", lambda *_: None)
+    monkeypatch.setattr(RequestHeads, "require_declared_head", lambda *_: None)
     async with running(change, at_once=True) as found:  # type: ignore[attr-defined]
         await until(lambda: found.arrived(None, "join"))
         made = await found.report()

@@ -15,24 +15,24 @@ THREADS = """
 import os
 from threadpoolctl import threadpool_info
 from shared.method import anchor
-from aggregator_service.process import multiply_alone
+from aggregator_service.process import limit_math_threads
 
 def threads():
     return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
 
 assert max(threads()) == min(2, len(os.sched_getaffinity(0)))  # of one core there is no second thread
-multiply_alone()
+limit_math_threads()
 assert threads() == {1}
 """
 BLOCKS = """
 from pathlib import Path
-from aggregator_service.process import give_back_large_blocks
+from aggregator_service.process import return_freed_memory
 
 def resident():
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
-assert give_back_large_blocks()
+assert return_freed_memory()
 for _ in range(3):  # by itself glibc would raise its threshold to this size, and keep the next ones
     bytearray(24 << 20)
 between = [bytearray(24 << 20) for _ in range(4)]

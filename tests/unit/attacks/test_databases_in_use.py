@@ -94,15 +94,15 @@ def test_a_log_whose_head_is_missing_is_refused_when_it_is_opened(tmp_path: Path
 
 def test_the_write_ahead_log_shrinks_again_once_no_reader_holds_it(tmp_path: Path) -> None:
     nonces, file = Nonces(tmp_path, Disk(), seconds=60.0), tmp_path / f"{NAME}-wal"
-    nonces.remember_first("north", "first", created=0.0, now=0.0)
+    nonces.add_nonce("north", "first", created=0.0, now=0.0)
     with held(tmp_path / NAME, "BEGIN"):
         nonces._connection.executescript("CREATE TABLE large (content BLOB);")
         nonces._connection.execute("INSERT INTO large VALUES (zeroblob(?))", [2 * LOG_BYTES])
-        assert nonces.remember_first("north", "second", created=0.0, now=0.0), "the reader holds up nobody"
+        assert nonces.add_nonce("north", "second", created=0.0, now=0.0), "the reader holds up nobody"
     assert file.stat().st_size > LOG_BYTES
     for number in range(3):
-        assert nonces.remember_first("north", f"nonce {number}", created=0.0, now=0.0)
+        assert nonces.add_nonce("north", f"nonce {number}", created=0.0, now=0.0)
     nonces._connection.execute("INSERT INTO large VALUES (zeroblob(?))", [5 << 20])
-    assert nonces.remember_first("north", "last", created=0.0, now=0.0)
+    assert nonces.add_nonce("north", "last", created=0.0, now=0.0)
     assert file.stat().st_size <= LOG_BYTES
     nonces.close()

@@ -147,8 +147,8 @@ async def closed(federation: Federation, *clients: FakeClient, number: int = 1) 
     bodies = [client.update(float(place), **SCALARS) for place, client in enumerate(clients)]
     for client, body in zip(clients, bodies, strict=True):
         assert (await client.put(number, body)).status_code == 201
-    await federation.app.state.coordinator.federation.conductor.wait_until(
-        lambda: federation.app.state.coordinator.federation.conductor.run.is_aggregated(number), 10
+    await federation.app.state.coordinator.federation.round_loop.wait_until(
+        lambda: federation.app.state.coordinator.federation.round_loop.run.is_aggregated(number), 10
     )
     return bodies
 

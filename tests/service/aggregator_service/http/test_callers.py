@@ -9,7 +9,7 @@ import httpx
 import pytest
 from fastapi import Depends
 
-from aggregator_service.http.authentication import operator_at_browser
+from aggregator_service.http.authentication import require_operator_login
 from aggregator_service.settings import aggregator_settings
 from shared.errors import AuthenticationError, SettingsError
 from shared.web.credentials import operator_secret
@@ -101,7 +101,7 @@ async def test_whoever_signs_is_a_client_even_with_the_operator_s_token_beside_i
 async def test_a_page_makes_the_browser_ask_for_the_password(running: Running) -> None:
     async with running() as federation:
 
-        @federation.app.get("/page", dependencies=[Depends(operator_at_browser)])
+        @federation.app.get("/page", dependencies=[Depends(require_operator_login)])
         async def read_page() -> str:
             return "seen"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from aggregator_service.pages.forms import LONGEST_FORM, form_guard, read_start, start_form
+from aggregator_service.pages.forms import LONGEST_FORM, fill_start_form, form_guard, read_start
 from aggregator_service.settings import aggregator_settings
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.protocol.schemas import RunHistoryOut, RunIn
@@ -271,7 +271,7 @@ async def test_what_is_no_form_is_not_read(running: Running) -> None:
 
 def test_over_a_list_that_the_silos_sum_the_form_offers_one_basis_and_leaves_its_kind_open(tmp_path: Path) -> None:
     chosen = aggregator_settings(state_directory=tmp_path, operator_token=TOKEN, share="both")
-    first = start_form([], 3, chosen.method)
+    first = fill_start_form([], 3, chosen.method)
     assert [part for part, _ in first.parts] == ["items", "content", "basis", "training"]
     assert first.values["part"] == "items" and first.kinds == ()
     listed = read_start({"clients": "3", "part": "items"}, [], chosen.method)
@@ -289,4 +289,4 @@ def test_over_a_list_that_the_silos_sum_the_form_offers_one_basis_and_leaves_its
         request=RunIn(clients=3, part="basis_exact", method=exact),
         started_at="2026-01-01T00:00:00+00:00",
     )
-    assert start_form([history], 3, chosen.method).values["part"] == "training"
+    assert fill_start_form([history], 3, chosen.method).values["part"] == "training"

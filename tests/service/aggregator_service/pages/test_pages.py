@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aggregator_service.pages.client_grid import RunWatch, Sightings
-from aggregator_service.pages.curves import SHOWN_LINES, constant_scalars, curves
-from aggregator_service.pages.overview import NAMED, names, standing
-from aggregator_service.pages.rows import SHOWN, SHOWN_CLIENTS, SHOWN_ROUNDS, clients, rounds, window
+from aggregator_service.pages.client_grid import ClientActivity, RunSnapshot
+from aggregator_service.pages.curves import SHOWN_LINES, constant_scalars, run_charts
+from aggregator_service.pages.overview import NAMED, build_overview, join_names
+from aggregator_service.pages.rows import SHOWN, SHOWN_CLIENTS, SHOWN_ROUNDS, arrivals_window, client_rows, round_rows
 from shared.protocol.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunIn
 from tests.support.small import TOKEN
 
@@ -205,21 +205,21 @@ def drifting(run: RunHistoryOut) -> RunHistoryOut:
 
 def test_what_does_not_change_is_a_row_of_a_table_and_not_a_line() -> None:
     run = history(3)
-    assert [chart.key for chart in curves(run)] == ["came", "time"]
+    assert [chart.key for chart in run_charts(run)] == ["came", "time"]
     assert [(row.client, row.rho, row.rhobar) for row in constant_scalars(run)] == [
         (f"client-{number:04d}", 0.5, 1.0) for number in range(3)
     ]
-    assert [chart.key for chart in curves(drifting(run))] == ["rho", "came", "time"]
+    assert [chart.key for chart in run_charts(drifting(run))] == ["rho", "came", "time"]
     assert {(row.rho, row.rhobar) for row in constant_scalars(drifting(run))} == {(None, 1.0)}
 
 
 def test_a_large_federation_fits_on_the_page() -> None:
     run = history(50, members=300)
-    shown = rounds(RunWatch(run, Sightings(0.0)))
+    shown = round_rows(RunSnapshot(run, ClientActivity(0.0)))
     assert [one.number for one in shown] == list(range(50, 50 - SHOWN_ROUNDS, -1))
     assert {(len(one.participants), one.more) for one in shown} == {(SHOWN_CLIENTS, 300 - SHOWN_CLIENTS)}
-    assert len(clients(run)) == SHOWN_CLIENTS
-    rho, came, time = curves(drifting(run))
+    assert len(client_rows(run)) == SHOWN_CLIENTS
+    rho, came, time = run_charts(drifting(run))
     assert len(rho.lines) == SHOWN_LINES and "of 300 clients" in rho.description
     assert {value for _, value in time.lines[0].points} == {5.0}
     assert came.lines[0].points == came.lines[1].points and came.lines[0].points[-1] == (50, 300.0)
@@ -231,14 +231,14 @@ def test_who_did_not_send_is_counted_and_a_round_without_them_says_so() -> None:
     gone = east.model_copy(update={"received": False, "size": 0, "digest": None, "rho": None, "rhobar": None})
     part = run.rounds[0].model_copy(update={"participants": (gone, *others), "missing": (gone.client,)})
     run = run.model_copy(update={"rounds": (part,)})
-    [shown] = rounds(RunWatch(run, Sightings(0.0)))
+    [shown] = round_rows(RunSnapshot(run, ClientActivity(0.0)))
     assert (shown.state.kind, shown.state.sentence, shown.came) == ("warn", "without client-0000", "2 of 3 updates")
-    assert [(one.updates, one.missed, one.bytes) for one in clients(run)] == [(0, 1, 0), (1, 0, 10), (1, 0, 10)]
-    assert clients(run)[0].last is None
+    assert [(one.updates, one.missed, one.bytes) for one in client_rows(run)] == [(0, 1, 0), (1, 0, 10), (1, 0, 10)]
+    assert client_rows(run)[0].last is None
 
 
 def test_the_head_sums_up_the_run() -> None:
-    found = standing(history(4), ("a", "b", "c"), url="http://here/")
+    found = build_overview(history(4), ("a", "b", "c"), url="http://here/")
     facts = {fact.label: fact.value.replace("\N{NO-BREAK SPACE}", " ") for fact in found.facts}
     assert facts == {
         "Updates in": "3 of 3",
@@ -248,13 +248,13 @@ def test_the_head_sums_up_the_run() -> None:
         "Clients": "3",
     }
     assert (found.done, found.rounds, found.warnings) == (4, 4, ())
-    assert standing(history(4), ("a",), url="http://here/").warnings
+    assert build_overview(history(4), ("a",), url="http://here/").warnings
 
 
 def test_a_sentence_holds_only_so_many_names() -> None:
-    assert names(()) == "nobody" and names(("a", "b")) == "a, b"
+    assert join_names(()) == "nobody" and join_names(("a", "b")) == "a, b"
     many = [f"c{number}" for number in range(NAMED + 3)]
-    assert names(many) == ", ".join(many[:NAMED]) + " and 3 more"
+    assert join_names(many) == ", ".join(many[:NAMED]) + " and 3 more"
 
 
 @pytest.mark.parametrize(
@@ -262,4 +262,4 @@ def test_a_sentence_holds_only_so_many_names() -> None:
     [(0, None, (0, 1)), (5, None, (0, 5)), (100, None, (100 - SHOWN, SHOWN)), (100, 11, (0, 10)), (100, 1, (0, 1))],
 )
 def test_the_record_is_paged_from_the_newest(total: int, before: int | None, expected: tuple[int, int]) -> None:
-    assert window(total, before) == expected
+    assert arrivals_window(total, before) == expected

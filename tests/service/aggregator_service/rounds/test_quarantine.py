@@ -23,7 +23,7 @@ async def shut_out(federation: Federation, client: str, reason: str = REASON) ->
     return await federation.operate("POST", f"/v1/clients/{client}/quarantine", json={"reason": reason})
 
 
-async def let_in(federation: Federation, client: str) -> httpx.Response:
+async def readmit_client(federation: Federation, client: str) -> httpx.Response:
     return await federation.operate("DELETE", f"/v1/clients/{client}/quarantine")
 
 
@@ -103,7 +103,7 @@ async def test_once_let_in_again_it_is_waited_for_and_may_send_what_was_not_used
         assert await west.sends(1, 5.0) == await north.sends(1, 1.0) == 201
         await shut_out(federation, "west")
         before = (await west.get("/v1/runs/current")).json()["sequence"]
-        answer = await let_in(federation, "west")
+        answer = await readmit_client(federation, "west")
         assert answer.status_code == 200 and answer.json()["quarantine"] is None
         now = (await west.get("/v1/runs/current", after=before, wait=2.0)).json()
         assert now["sequence"] > before and now["standing"] == "expected"  # who waits for a change is woken
@@ -120,7 +120,7 @@ async def test_once_let_in_again_it_is_waited_for_and_may_send_what_was_not_used
 async def test_deciding_twice_the_same_or_about_nobody_is_refused(running: Running) -> None:
     async with running() as federation:
         north, *_ = await federation.begun("north", "south")
-        assert (await let_in(federation, "north")).status_code == 409
+        assert (await readmit_client(federation, "north")).status_code == 409
         assert (await shut_out(federation, "north")).status_code == 201
         assert (await shut_out(federation, "north")).status_code == 409
         for method in ("POST", "DELETE"):
@@ -144,7 +144,7 @@ async def test_before_any_run_a_client_can_be_shut_out_and_the_run_then_waits_fo
         assert [
             one["client"] for one in (await federation.history())["rounds"][0]["participants"] if one["quarantined"]
         ] == ["north"]
-        await let_in(federation, "north")
+        await readmit_client(federation, "north")
         assert await north.standing() == "expected"
 
 
@@ -188,7 +188,7 @@ async def test_who_is_refused_too_often_in_a_run_is_shut_out_and_lifting_counts_
         assert found.reason == "2 of its updates were not what is declared"
         answer = await north.put(1, north.update(1.0))
         assert answer.status_code == 403 and "too many of your updates" in answer.json()["detail"]
-        await let_in(federation, "north")
+        await readmit_client(federation, "north")
         assert (await members(federation))["north"].refused == 0
         assert await north.sends(1, 1.0) == 201
         # Of a client whose update is in, nothing more can be taken, whatever it sends: an audit may try.

@@ -190,7 +190,7 @@ class SecureFederation:
 
     def deadline(self) -> float | None:
         """As clients are told it; a moment after the history, which is read from the disk."""
-        run = self.federation.app.state.coordinator.federation.conductor.run
+        run = self.federation.app.state.coordinator.federation.round_loop.run
         return None if run is None or not run.active else run.deadline
 
     def mean(self, *names: str) -> dict[str, np.ndarray[Any, Any]]:

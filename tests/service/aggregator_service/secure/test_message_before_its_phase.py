@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 async def one_behind_the_other(made: SecureFederation, bad: Masking, last: str, kind: str, body: bytes) -> int:
     """Both wait at the lock: the first was verified, and so was the second, as of a phase that is not there yet."""
-    lock, answers = made.federation.app.state.coordinator.federation.conductor.lock, []
+    lock, answers = made.federation.app.state.coordinator.federation.round_loop.lock, []
 
     async def send() -> None:
         answers.append((await bad.said(kind, body)).status_code)

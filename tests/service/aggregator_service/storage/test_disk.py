@@ -15,7 +15,7 @@ import anyio
 import httpx
 import pytest
 
-from aggregator_service.rounds import conductor
+from aggregator_service.rounds import round_loop
 from aggregator_service.storage import disk
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ Fault = Callable[[pytest.MonkeyPatch, "Federation"], None]
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """The service looks again at once whether the disk takes."""
-    monkeypatch.setattr(conductor, "DISK_RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(conductor, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(round_loop, "DISK_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(round_loop, "LOOK_SECONDS", 0.02)
 
 
 def raises(number: int) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aggregator_service.pages.overview import standing as operator_standing
+from aggregator_service.pages.overview import build_overview as operator_overview
 from client_service.federation.messages import QualityOut, StatusOut
 from client_service.model_store.model_files import load_head
 from client_service.pages.ledger_view import Summary
@@ -132,7 +132,7 @@ async def test_content_sums_of_one_silo_are_not_opened_and_the_items_are_summed_
             head = load_head(client.models_directory)
             assert head is not None and head.basis and not head.content
         runs = [RunHistoryOut.model_validate(await running.history(f"run-{number}")) for number in (1, 2, 3)]
-        facts = {fact.label: fact for fact in operator_standing(runs[-1], (), url="http://x/", runs=runs).facts}
+        facts = {fact.label: fact for fact in operator_overview(runs[-1], (), url="http://x/", runs=runs).facts}
         assert facts["Common items"].value == "opened" and facts["Content sums"].value == "not opened"
         assert FEW in facts["Content sums"].note
         status = StatusOut.model_validate(await read(running.silos["client-1"], "status"))

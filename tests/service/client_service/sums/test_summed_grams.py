@@ -201,7 +201,7 @@ def tell_lies(monkeypatch: pytest.MonkeyPatch, lie: Lie) -> None:
     """An aggregator that hands out other directions. lie: (client, words) -> words."""
     from aggregator_service.aggregation import computation
 
-    told = computation.answer_for
+    told = computation.client_answer
 
     def answer(strategy: Any, state: Any, client: str, *, summed: bool) -> Parameters:
         found = told(strategy, state, client, summed=summed)
@@ -209,7 +209,7 @@ def tell_lies(monkeypatch: pytest.MonkeyPatch, lie: Lie) -> None:
             return found
         return Parameters({**found.arrays, PRODUCTS: lie(client, np.array(found.arrays[PRODUCTS]))}, found.scalars)
 
-    monkeypatch.setattr(computation, "answer_for", answer)
+    monkeypatch.setattr(computation, "client_answer", answer)
 
 
 async def test_an_aggregator_that_hands_one_silo_other_directions_gets_no_gram_sum(

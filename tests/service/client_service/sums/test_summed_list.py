@@ -292,7 +292,7 @@ async def test_an_aggregator_that_hands_one_silo_another_sum_gets_no_basis(
     """Its list would be another one, and its numbers would be read as other items'. Silos compare the lists."""
     from aggregator_service.aggregation import computation
 
-    told = computation.answer_for
+    told = computation.client_answer
 
     def lie(strategy: Any, state: Any, client: str, *, summed: bool) -> Parameters:
         found = told(strategy, state, client, summed=summed)
@@ -302,7 +302,7 @@ async def test_an_aggregator_that_hands_one_silo_another_sum_gets_no_basis(
         held[0, np.flatnonzero(held[0])[0]] = 0
         return Parameters({**found.arrays, HELD: held}, found.scalars)
 
-    monkeypatch.setattr(computation, "answer_for", lie)
+    monkeypatch.setattr(computation, "client_answer", lie)
     async with federate(with_all()) as (running, clients):
         await running.enter(*clients)
         await hold(running, "run-1", part="items")

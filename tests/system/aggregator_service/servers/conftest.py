@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aggregator_service.rounds import conductor
+from aggregator_service.rounds import round_loop
 from tests.support.postgres import PostgresServer, find_binaries, postgres_server
 from tests.support.serving import HOST
 
@@ -122,5 +122,5 @@ def store(one_store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """The service looks again at once whether its disk, its database and its bucket take."""
-    monkeypatch.setattr(conductor, "DISK_RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(conductor, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(round_loop, "DISK_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(round_loop, "LOOK_SECONDS", 0.02)

@@ -106,7 +106,7 @@ class Rounds(RuleBasedStateMachine):
         here, model = self.model.here, self.model
         self.state = STRATEGY.aggregate(self.state, [self.updates[client] for client in sorted(here)])
         self.closed[model.round] = {client: digest for client, (digest, _) in here.items()}
-        self._move(transitions.proceed_run(self.run, model.now))
+        self._move(transitions.finish_round(self.run, model.now))
         model.close()
         self._personalised_as_the_model_says(here)
 
@@ -123,7 +123,7 @@ class Rounds(RuleBasedStateMachine):
     def lose(self, chosen: set[str]) -> None:
         """The disk has damaged these updates: the round, and only this round, opens once more while its time lasts."""
         gone = chosen & self.model.here.keys()
-        self.run = transitions.lose_updates(self.run, gone, now=self.model.now)
+        self.run = transitions.reopen_damaged_round(self.run, gone, now=self.model.now)
         for client in gone:
             del self.model.here[client], self.receipts[self.model.round, client]
         self.model.phase = "open"

@@ -18,7 +18,7 @@ def test_a_cancelled_run_is_neither_failed_nor_active() -> None:
     run = decode_run(encode_run(transitions.fail_run(RUN, None, now=2.0)))
     assert (run.phase, run.reason, run.closed_at, run.active) == ("cancelled", CANCELLED, 2.0, False)
     with pytest.raises(ConflictError, match="run-1 has ended: the operator has cancelled it"):
-        run.require_unbroken()
+        run.require_not_ended()
 
 
 def test_what_was_cancelled_under_an_earlier_version_is_read_as_cancelled() -> None:

@@ -50,7 +50,7 @@ def test_after_the_last_round_the_run_is_finished() -> None:
     for number in (1, 2):
         for client in sorted(PAIR):
             run = transitions.accept_update(run, receipt(client, number=number))
-        run = transitions.proceed_run(run, 3.0)
+        run = transitions.finish_round(run, 3.0)
     assert (run.phase, run.round) == ("finished", 2)
     assert run.is_aggregated(1)
     assert run.is_aggregated(2)
@@ -74,17 +74,17 @@ def closed(**request: object) -> Run:
 
 
 def test_an_update_that_the_disk_has_lost_is_asked_for_again_while_the_round_can_wait() -> None:
-    opened = transitions.lose_updates(closed(), ["north"], now=50.0)
+    opened = transitions.reopen_damaged_round(closed(), ["north"], now=50.0)
     assert (opened.phase, opened.missing, opened.closed_at) == ("open", ("north",), None)
-    assert [opened.asks_again(client) for client in ("north", "south")] == [True, False]
+    assert [opened.must_resend(client) for client in ("north", "south")] == [True, False]
     again = transitions.accept_update(opened, receipt("north", digest="other", at=60.0))
-    assert (again.phase, again.asks_again("north")) == ("aggregated", False)
-    assert transitions.proceed_run(again, 61.0).lost == frozenset()
+    assert (again.phase, again.must_resend("north")) == ("aggregated", False)
+    assert transitions.finish_round(again, 61.0).lost == frozenset()
 
 
 def test_past_its_deadline_a_round_does_without_what_is_lost_where_the_rest_is_a_quorum() -> None:
-    assert transitions.lose_updates(closed(quorum=1), ["north"], now=100.0).phase == "aggregated"
-    failed = transitions.lose_updates(closed(), ["north"], now=100.0)
+    assert transitions.reopen_damaged_round(closed(quorum=1), ["north"], now=100.0).phase == "aggregated"
+    failed = transitions.reopen_damaged_round(closed(), ["north"], now=100.0)
     assert failed.reason == (
         "round 1: 1 of 2 updates at the deadline, missing north; "
         "the disk had damaged what north had sent: check it, then start a new run"
@@ -93,7 +93,7 @@ def test_past_its_deadline_a_round_does_without_what_is_lost_where_the_rest_is_a
 
 def test_only_a_closed_round_loses_updates() -> None:
     with pytest.raises(RoundClosedError, match="expected an aggregated round"):
-        transitions.lose_updates(begin(), ["north"], now=1.0)
+        transitions.reopen_damaged_round(begin(), ["north"], now=1.0)
 
 
 def test_a_quorum_above_the_number_of_clients_is_refused_at_the_start() -> None:
@@ -117,7 +117,7 @@ def test_an_exact_repetition_of_an_earlier_round_is_still_answered() -> None:
     run = begin()
     for client in sorted(PAIR):
         run = transitions.accept_update(run, receipt(client))
-    second = transitions.proceed_run(run, 3.0)
+    second = transitions.finish_round(run, 3.0)
     assert transitions.accept_update(second, receipt("north"), earlier=receipt("north")) is second
     with pytest.raises(RoundClosedError, match=r"expected round 2 \(open\) of run-1, got round 1"):
         transitions.accept_update(second, receipt("north"))
@@ -193,5 +193,5 @@ def happen(run: Run, kind: str, value: str, now: float) -> Run:
     if kind == "send":
         return transitions.accept_update(run, receipt(value, number=run.round, at=now))
     if kind == "lose":
-        return transitions.lose_updates(run, {value} & run.receipts.keys(), now=now)
-    return transitions.proceed_run(run, now) if kind == "proceed" else transitions.advance_run(run, now)
+        return transitions.reopen_damaged_round(run, {value} & run.receipts.keys(), now=now)
+    return transitions.finish_round(run, now) if kind == "proceed" else transitions.advance_run(run, now)

@@ -39,7 +39,7 @@ def keys(run: Run, name: str, **flags: bool) -> PublicKeys:
 
 def after_keys(run: Run, *names: str, now: float = 1.0) -> Run:
     for name in names:
-        run = transitions.take_message(run, keys(run, name), now=now)
+        run = transitions.accept_message(run, keys(run, name), now=now)
     return run
 
 
@@ -69,7 +69,7 @@ def test_whoever_joins_in_the_first_phase_takes_part_as_long_as_the_threshold_ha
     run = after_keys(run, "dan")
     assert run.exchange is not None and run.exchange.phase == "shares"  # for eve there is no room
     with pytest.raises(RoundClosedError):
-        transitions.take_message(run, keys(run, "eve"), now=1.0)
+        transitions.accept_message(run, keys(run, "eve"), now=1.0)
     assert run_for_client(run, "eve", sequence=1, now=1.0).standing == "absent"
 
 
@@ -86,17 +86,17 @@ def test_a_phase_with_enough_closes_at_its_deadline_and_with_too_few_the_run_fai
 def test_what_comes_after_the_phase_s_deadline_is_too_late_though_nobody_has_closed_it_yet() -> None:
     run = begun(3)
     with pytest.raises(RoundClosedError):
-        transitions.take_message(run, keys(run, "ada"), now=700.0)
+        transitions.accept_message(run, keys(run, "ada"), now=700.0)
 
 
 def test_messages_of_strangers_and_of_other_rounds_are_refused() -> None:
     run = begun(3)
     with pytest.raises(NotFoundError):
-        transitions.take_message(run, keys(run, "fay"), now=1.0)
+        transitions.accept_message(run, keys(run, "fay"), now=1.0)
     with pytest.raises(RoundClosedError):
-        transitions.take_message(run, keys(run, "ada").model_copy(update={"round": 2}), now=1.0)
+        transitions.accept_message(run, keys(run, "ada").model_copy(update={"round": 2}), now=1.0)
     with pytest.raises(RoundClosedError):
-        transitions.take_message(replace(run, exchange=None), keys(run, "ada"), now=1.0)
+        transitions.accept_message(replace(run, exchange=None), keys(run, "ada"), now=1.0)
 
 
 def test_a_round_of_an_open_run_has_no_phases() -> None:
@@ -164,7 +164,7 @@ def test_who_joins_after_the_first_sum_waits_for_the_next_run() -> None:
     run = transitions.enrol_client(second_round(4, summed("ada bob cyd"), threshold=3), "dan", now=2.0)
     assert run.awaited == {"ada", "bob", "cyd"} and run_for_client(run, "dan", sequence=1, now=2.0).standing == "absent"
     with pytest.raises(RoundClosedError, match="the next run need not"):
-        transitions.take_message(run, keys(run, "dan"), now=2.0)
+        transitions.accept_message(run, keys(run, "dan"), now=2.0)
     closed = after_keys(run, "ada", "bob", "cyd", now=2.0)
     assert closed.exchange is not None and closed.exchange.phase == "shares"
 
@@ -172,8 +172,8 @@ def test_who_joins_after_the_first_sum_waits_for_the_next_run() -> None:
 def test_with_the_operator_s_and_its_silo_s_word_it_joins_at_once() -> None:
     run = second_round(4, summed("ada bob cyd"), changing_members=True, threshold=3)
     with pytest.raises(RoundClosedError, match="goes on without you"):
-        transitions.take_message(run, keys(run, "dan"), now=2.0)
-    run = transitions.take_message(run, keys(run, "dan", changing_members=True), now=2.0)
+        transitions.accept_message(run, keys(run, "dan"), now=2.0)
+    run = transitions.accept_message(run, keys(run, "dan", changing_members=True), now=2.0)
     closed = after_keys(run, "ada", "bob", "cyd", now=2.0)
     assert closed.exchange is not None and closed.exchange.phase == "shares"
 
@@ -181,7 +181,7 @@ def test_with_the_operator_s_and_its_silo_s_word_it_joins_at_once() -> None:
 def test_the_silo_s_word_alone_is_not_enough() -> None:
     run = second_round(4, summed("ada bob cyd"), threshold=3)
     with pytest.raises(RoundClosedError, match="goes on without you"):
-        transitions.take_message(run, keys(run, "dan", changing_members=True), now=2.0)
+        transitions.accept_message(run, keys(run, "dan", changing_members=True), now=2.0)
 
 
 def test_a_run_that_begins_where_an_earlier_one_began_needs_its_members() -> None:

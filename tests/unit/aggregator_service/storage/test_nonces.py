@@ -34,13 +34,13 @@ def rows(folder: Path) -> int:
 
 def first(nonces: Nonces, client: str, nonce: str, now: float) -> bool:
     """Of a request that comes in the moment in which it is signed."""
-    return nonces.remember_first(client, nonce, created=now, now=now)
+    return nonces.add_nonce(client, nonce, created=now, now=now)
 
 
 def test_a_nonce_is_taken_once_of_each_client_while_it_is_remembered(tmp_path: Path) -> None:
     with opened(tmp_path) as nonces:
         assert first(nonces, "north", "a", 0.0)
-        assert not nonces.remember_first("north", "a", created=0.0, now=SECONDS)
+        assert not nonces.add_nonce("north", "a", created=0.0, now=SECONDS)
         assert first(nonces, "south", "a", 1.0) and first(nonces, "north", "b", 1.0)
         assert first(nonces, "north", "a", SECONDS + 1.5)
 
@@ -56,7 +56,7 @@ def test_a_restart_remembers_and_forgets_as_before(tmp_path: Path) -> None:
     with opened(tmp_path) as nonces:
         assert first(nonces, "north", "a", 0.0)
     with opened(tmp_path) as nonces:
-        assert not nonces.remember_first("north", "a", created=0.0, now=60.0)
+        assert not nonces.add_nonce("north", "a", created=0.0, now=60.0)
     with opened(tmp_path) as nonces:
         assert first(nonces, "north", "a", SECONDS + 1.5)
 
@@ -68,10 +68,10 @@ def test_what_was_forgotten_is_never_believed_again_whatever_becomes_of_the_cloc
     with opened(tmp_path) as nonces:
         for created in (50.0, 100.0):
             with pytest.raises(ClockError, match="expected a time after 100, the newest of yours that is forgotten"):
-                nonces.remember_first("north", "a", created=created, now=100.0)
-        assert nonces.remember_first("south", "b", created=51.0, now=100.0)  # another client's
-        assert nonces.remember_first("north", "c", created=101.0, now=101.0)
-        assert not nonces.remember_first("north", "b", created=1000.0, now=1000.0)
+                nonces.add_nonce("north", "a", created=created, now=100.0)
+        assert nonces.add_nonce("south", "b", created=51.0, now=100.0)  # another client's
+        assert nonces.add_nonce("north", "c", created=101.0, now=101.0)
+        assert not nonces.add_nonce("north", "b", created=1000.0, now=1000.0)
 
 
 def test_the_nonces_of_an_older_version_are_taken_over(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_the_nonces_of_an_older_version_are_taken_over(tmp_path: Path) -> None:
         connection.commit()
     for _ in range(2):
         with opened(tmp_path) as nonces:
-            assert not nonces.remember_first("north", "a", created=0.0, now=SECONDS)
+            assert not nonces.add_nonce("north", "a", created=0.0, now=SECONDS)
     with opened(tmp_path) as nonces:
         assert first(nonces, "north", "b", 2 * SECONDS + 1) and rows(tmp_path) == 1
 
@@ -95,7 +95,7 @@ def test_the_sudden_end_of_the_process_forgets_nothing(tmp_path: Path) -> None:
         from aggregator_service.storage.disk import Disk
         from aggregator_service.storage.nonces import Nonces
         nonces = Nonces(pathlib.Path({str(tmp_path)!r}), Disk(), seconds=120.0)
-        assert nonces.remember_first("north", "a", created=0.0, now=0.0)
+        assert nonces.add_nonce("north", "a", created=0.0, now=0.0)
         os.kill(os.getpid(), signal.SIGKILL)
     """
     root = Path(__file__).parents[4]
@@ -104,7 +104,7 @@ def test_the_sudden_end_of_the_process_forgets_nothing(tmp_path: Path) -> None:
     )
     assert done.returncode == -signal.SIGKILL
     with opened(tmp_path) as nonces:
-        assert not nonces.remember_first("north", "a", created=0.0, now=1.0)
+        assert not nonces.add_nonce("north", "a", created=0.0, now=1.0)
 
 
 def test_a_client_that_asks_too_much_is_refused_until_some_are_forgotten(

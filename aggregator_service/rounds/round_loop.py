@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import anyio
 
-from aggregator_service.process import LOGGER, Clock, off_loop
+from aggregator_service.process import LOGGER, Clock, run_in_worker
 from aggregator_service.rounds import run as run_document
 from aggregator_service.rounds import transitions
 from aggregator_service.rounds.basis_runs import kept_sums
@@ -29,7 +29,7 @@ from shared.sums import find_sum
 from shared.timeouts import DISK_RETRY_SECONDS, LONGEST_WAIT_SECONDS, LOOK_SECONDS
 
 
-class Computation(Protocol):
+class RoundComputation(Protocol):
     """What computes with the tensors of a run. It reads and writes files, and knows neither clock nor lock."""
 
     def damaged_updates(self, archive: Archive, run: Run) -> list[StoredUpdate]: ...
@@ -38,10 +38,10 @@ class Computation(Protocol):
 
     def aggregate_round(self, archive: Archive, run: Run) -> StoredState: ...
 
-    def digest_of_state(self, archive: Archive, run: Run, state: StoredState) -> str: ...
+    def state_digest(self, archive: Archive, run: Run, state: StoredState) -> str: ...
 
 
-class Changes:
+class ChangeCounter:
     """A count of changes and a way to wait for the next. Who read the count before looking cannot miss one."""
 
     def __init__(self) -> None:
@@ -60,27 +60,29 @@ class Changes:
         self.closing = True
         self.announce_change()
 
-    async def wait_beyond(self, count: int) -> None:
+    async def wait_for_change(self, count: int) -> None:
         """Until the count is above `count`."""
         if self.count == count and not self.closing:
             self._event = self._event or anyio.Event()
             await self._event.wait()
 
 
-class Conductor:
+class RoundLoop:
     """Holds the current run and carries it through its rounds.
 
-    `changes`: whatever was committed, which its own steps follow; `moves`: what a waiting caller may have waited for.
+    `changes` counts commits, which its own steps follow; `phase_changes` counts those that wake waiting callers.
     """
 
-    def __init__(self, archive: Archive, metrics: AggregatorMetrics, computation: Computation, *, clock: Clock) -> None:
+    def __init__(
+        self, archive: Archive, metrics: AggregatorMetrics, computation: RoundComputation, *, clock: Clock
+    ) -> None:
         self.archive = archive
         self._computation = computation
         self.lock = anyio.Lock()
-        self.changes, self.moves = Changes(), Changes()
+        self.changes, self.phase_changes = ChangeCounter(), ChangeCounter()
         self.run, self.sequence = _load_newest(archive.database)
-        self._stuck: str | None = "the aggregator is starting"
-        self._to_be_known: anyio.Event | None = None  # of the transition that is being written
+        self._blocked_reason: str | None = "the aggregator is starting"
+        self._commit_in_progress: anyio.Event | None = None  # of the transition that is being written
         self._metrics = metrics
         self._clock = clock
         self._show_run()
@@ -88,13 +90,13 @@ class Conductor:
     @property
     def hindrance(self) -> str | None:
         """What keeps the rounds from going on, in words; None where nothing does."""
-        return self._stuck or self.archive.database.disk.refusal
+        return self._blocked_reason or self.archive.database.disk.refusal
 
     async def find_run(self, name: str) -> Run:
         """The current run, or an earlier one from the database."""
         if self.run is not None and self.run.name == name:
             return self.run
-        run = await off_loop(self._load_run, name)
+        run = await run_in_worker(self._load_run, name)
         if run is None:
             raise NotFoundError(f"there is no run {name!r}")
         return run
@@ -107,35 +109,35 @@ class Conductor:
         """Make a transition durable together with what came with it, then known. The caller holds the lock."""
         if run is self.run:
             return
-        moved, sequence = _is_move(self.run, run), self.sequence + _is_visible(self.run, run)
-        known = self._to_be_known = anyio.Event()
+        moved, sequence = _is_phase_change(self.run, run), self.sequence + _is_visible(self.run, run)
+        known = self._commit_in_progress = anyio.Event()
         try:
-            await off_loop(run_document.save_run, self.archive.database, run, sequence=sequence, writes=writes)
+            await run_in_worker(run_document.save_run, self.archive.database, run, sequence=sequence, writes=writes)
             self.run, self.sequence = run, sequence
         finally:
-            self._to_be_known = None
+            self._commit_in_progress = None
             known.set()
         self._show_run()
         if run.phase in ("failed", "cancelled"):
             self._metrics.rounds.labels(run.phase).inc()
             log = LOGGER.warning if run.phase == "failed" else LOGGER.info
             log(f"run_{run.phase}", run=run.name, reason=run.reason)
-        self._announce(moved=moved)
+        self._announce(phase_changed=moved)
 
-    async def wait_until_known(self) -> None:
+    async def wait_for_commit(self) -> None:
         """Until `run` is no older than what was read from the database before."""
-        if self._to_be_known is not None:
-            await self._to_be_known.wait()
+        if self._commit_in_progress is not None:
+            await self._commit_in_progress.wait()
 
-    def _announce(self, *, moved: bool) -> None:
+    def _announce(self, *, phase_changed: bool) -> None:
         self.changes.announce_change()
-        if moved:
-            self.moves.announce_change()
+        if phase_changed:
+            self.phase_changes.announce_change()
 
     def close(self) -> None:
         """Wake whoever waits, now and from now on."""
         self.changes.close()
-        self.moves.close()
+        self.phase_changes.close()
 
     async def fail_run(self, name: str, reason: str | None) -> bool:
         """End that run, as cancelled where there is no reason; False where it is not the current one, or has ended."""
@@ -150,7 +152,9 @@ class Conductor:
         writes: list[Write] = [partial(impose_quarantines, entries=entries)]
         before, after = self.run, None
         if before is not None:
-            after = transitions.shut_out(before, {entry.client: entry.cause for entry in entries}, now=self._clock())
+            after = transitions.quarantine_clients(
+                before, {entry.client: entry.cause for entry in entries}, now=self._clock()
+            )
             unused = before.receipts.keys() - after.receipts.keys()
             writes.append(partial(run_store.delete_updates, run=before.name, number=before.round, clients=unused))
         await self.commit_decision(after, *writes)
@@ -160,7 +164,7 @@ class Conductor:
     async def commit_decision(self, run: Run | None, *writes: Write) -> None:
         """Make a decision about a client durable, and what follows from it for the run, if there is one."""
         if run is None:
-            await off_loop(run_store.commit_writes, self.archive.database, writes)
+            await run_in_worker(run_store.commit_writes, self.archive.database, writes)
         else:
             await self.commit_transition(run, *writes)
 
@@ -168,31 +172,31 @@ class Conductor:
         """Does the condition hold within so many seconds, LONGEST_WAIT_SECONDS at most? It is looked at after every
         move; a shutdown ends it."""
         with anyio.move_on_after(min(seconds, LONGEST_WAIT_SECONDS)):
-            while not (condition() or self.moves.closing):
-                await self.moves.wait_beyond(self.moves.count)
+            while not (condition() or self.phase_changes.closing):
+                await self.phase_changes.wait_for_change(self.phase_changes.count)
         return condition()
 
-    async def conduct_rounds(self) -> None:
+    async def run_rounds(self) -> None:
         """Do what is due, then sleep until the next deadline or change. The disk's failures are waited out."""
         while not self.changes.closing:
             seen = self.changes.count
             try:
                 await self._take_step()
-                self._stuck, patience = None, self._patience()
+                self._blocked_reason, patience = None, self._seconds_to_wait()
             except Exception as error:
-                self._note_failure(error)
+                self._record_failure(error)
                 patience = DISK_RETRY_SECONDS
             with anyio.move_on_after(patience):
-                await self.changes.wait_beyond(seen)
+                await self.changes.wait_for_change(seen)
 
-    def _note_failure(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         """Say why it does not go on, once: a disk that has no room for an update may have none for a log either."""
         words = str(error) if isinstance(error, FederationError) else f"a step failed: {type(error).__name__}"
-        if words != self._stuck:
+        if words != self._blocked_reason:
             LOGGER.exception("step_failed")
-        self._stuck = words
+        self._blocked_reason = words
 
-    def _patience(self) -> float:
+    def _seconds_to_wait(self) -> float:
         if self.run is None or self.run.phase not in ("waiting", "open"):
             return LOOK_SECONDS
         return min(LOOK_SECONDS, max(0.0, self.run.deadline - self._clock()))
@@ -207,30 +211,30 @@ class Conductor:
             if self.run is not None and self.run.phase == "aggregated":
                 aggregated = await self._close_round(self.run)
         if aggregated is not None:
-            await off_loop(self._prune_files, aggregated)
+            await run_in_worker(self._prune_files, aggregated)
 
     async def _resume(self) -> None:
         """Go on from what is stored: what was refused last may have been stored all the same."""
         async with self.lock:
-            await off_loop(self.archive.probe)
-            self.run, self.sequence = await off_loop(_load_newest, self.archive.database)
+            await run_in_worker(self.archive.probe)
+            self.run, self.sequence = await run_in_worker(_load_newest, self.archive.database)
             self._show_run()
-        self._announce(moved=True)
+        self._announce(phase_changed=True)
         LOGGER.info("disk_takes_again")
 
     async def _close_round(self, run: Run) -> Run | None:
         """Aggregate the closed round, or ask again for what is damaged in it. The same run where it is aggregated."""
-        if lost := await off_loop(self._computation.damaged_updates, self.archive, run):
-            await self._lose_updates(run, lost)
+        if lost := await run_in_worker(self._computation.damaged_updates, self.archive, run):
+            await self._reopen_damaged_round(run, lost)
             return None
         try:
-            if beyond := await self.archive.tensors.off_loop(self._computation.distant_clients, self.archive, run):
+            if beyond := await self.archive.tensors.run_in_worker(self._computation.distant_clients, self.archive, run):
                 # Then again without them, until nobody is: whenever the process ends meanwhile, it comes to the same.
                 await self.quarantine_clients(transitions.distance_quarantines(run, beyond, now=self._clock()))
                 return None
-            state = await self.archive.tensors.off_loop(self._computation.aggregate_round, self.archive, run)
+            state = await self.archive.tensors.run_in_worker(self._computation.aggregate_round, self.archive, run)
         except (OSError, UnavailableError):
-            raise  # the disk's failure, not the run's: `conduct_rounds` tries again
+            raise  # the disk's failure, not the run's: `run_rounds` tries again
         except Exception as error:
             LOGGER.exception("aggregation_failed", run=run.name, round=run.round)
             words = str(error) if isinstance(error, DamagedError) else f"{type(error).__name__}: {error}"
@@ -240,7 +244,7 @@ class Conductor:
         await self._store_state(run, state)
         return run
 
-    async def _lose_updates(self, run: Run, lost: list[StoredUpdate]) -> None:
+    async def _reopen_damaged_round(self, run: Run, lost: list[StoredUpdate]) -> None:
         """The files stay for whoever looks into it, until the next start."""
         for update in lost:
             client, digest = update.receipt.client, update.receipt.digest
@@ -249,13 +253,13 @@ class Conductor:
             )
         self._metrics.damaged.inc(len(lost))
         clients = [update.receipt.client for update in lost]
-        after = transitions.lose_updates(run, clients, now=self._clock())
+        after = transitions.reopen_damaged_round(run, clients, now=self._clock())
         await self.commit_transition(
             after, partial(run_store.delete_updates, run=run.name, number=run.round, clients=clients)
         )
 
     async def _store_state(self, run: Run, state: StoredState) -> None:
-        after = transitions.proceed_run(run, self._clock(), **await self._next_start(run, state))
+        after = transitions.finish_round(run, self._clock(), **await self._next_start(run, state))
         await self.commit_transition(after, partial(run_store.add_state, state=state))
         self._metrics.close_round(run, now=self._clock())
         LOGGER.info("round_aggregated", run=run.name, round=run.round, updates=len(run.receipts), digest=state.digest)
@@ -264,24 +268,24 @@ class Conductor:
         """What the next round of a secure run begins with, and whose sum began there before."""
         if run.pledge is None:
             return {}
-        start = await self.archive.tensors.off_loop(self._computation.digest_of_state, self.archive, run, state)
+        start = await self.archive.tensors.run_in_worker(self._computation.state_digest, self.archive, run, state)
         if run.pledge.basis is not None:
             return {"start": start}
-        return {"start": start, "earlier": await self.members_summed(run.name, start)}
+        return {"start": start, "earlier": await self.earlier_sum_members(run.name, start)}
 
-    async def members_summed(self, run: str, start: str) -> tuple[str, ...] | None:
+    async def earlier_sum_members(self, run: str, start: str) -> tuple[str, ...] | None:
         """The members of the sum that another secure run has uncovered from this start."""
-        return await off_loop(partial(run_store.members_summed, start=start), self.archive.database, run)
+        return await run_in_worker(partial(run_store.earlier_sum_members, start=start), self.archive.database, run)
 
     def _prune_files(self, run: Run) -> None:
         if run.exchange is not None:
-            self.archive.blobs.remove(run_store.drop_masked(self.archive.database, run.name, last=run.round))
+            self.archive.blobs.remove(run_store.delete_masked(self.archive.database, run.name, last=run.round))
         kept, rounds = kept_sums(self.archive.database), self.archive.retention_rounds
         if run.request.part != TRAINING:
             method = run.request.method
             rounds = max(rounds, find_sum(method).sums_needed(method.basis))
         oldest = run.round + 1 - rounds
-        self.archive.blobs.remove(run_store.drop_before(self.archive.database, run.name, oldest=oldest, kept=kept))
+        self.archive.blobs.remove(run_store.delete_old_blobs(self.archive.database, run.name, oldest=oldest, kept=kept))
 
     def _show_run(self) -> None:
         if self.run is not None:
@@ -297,16 +301,16 @@ def _load_newest(database: Database) -> tuple[Run | None, int]:
 
 def _is_visible(before: Run | None, after: Run) -> bool:
     """Does a client have to know? Of what moved, not of a round that is about to be aggregated."""
-    return _is_move(before, after) and (
+    return _is_phase_change(before, after) and (
         before is None or after.phase != "aggregated" or before.quarantined != after.quarantined
     )
 
 
-def _is_move(before: Run | None, after: Run) -> bool:
+def _is_phase_change(before: Run | None, after: Run) -> bool:
     """May a caller have waited for it? Not for others' uploads: with many clients, each of them waking all the others
     would cost more than the round."""
-    return before is None or _place(before) != _place(after) or before.quarantined != after.quarantined
+    return before is None or _progress(before) != _progress(after) or before.quarantined != after.quarantined
 
 
-def _place(run: Run) -> tuple[object, ...]:
+def _progress(run: Run) -> tuple[object, ...]:
     return run.name, run.round, run.phase, run.exchange.phase if run.exchange else None
