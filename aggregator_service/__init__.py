@@ -1,1 +1,1 @@
-"""The coordinator: it sees named arrays and scalars, never a user, an item or an interaction."""
+"""Aggregator of a federation, which sees named arrays and scalars, never users or items."""

@@ -1,4 +1,4 @@
-"""Environment -> a running aggregator: `python -m aggregator_service`."""
+"""Start of the aggregator from the environment: `python -m aggregator_service`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ BAD_SETTINGS = 2
 
 
 def serve(settings: AggregatorSettings) -> None:
-    """Run until SIGINT or SIGTERM. SettingsError if the state directory is of no use."""
+    """Runs the aggregator until SIGINT or SIGTERM.
+
+    Raises SettingsError if the state directory cannot be used.
+    """
     configure("aggregator_service", settings.log_level)
     return_freed_memory()
     limit_math_threads()

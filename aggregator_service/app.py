@@ -1,4 +1,4 @@
-"""Settings -> the HTTP service."""
+"""HTTP application of the aggregator."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ Each call of the operator has lines like these beside it, in `x-codeSamples`.
 
 
 def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> FastAPI:
-    """The service. It opens its state directory when its lifespan begins; `app.state.coordinator` is its inside."""
+    """Creates the HTTP application; its state directory is opened when its lifespan begins.
+
+    `app.state.coordinator` is the `Coordinator` behind it.
+    """
     app = new_app("LPSFed aggregator", ABOUT, "http://127.0.0.1:8800", _lifespan)
     coordinator = app.state.coordinator = Coordinator(settings, clock=clock)
     identities = app.state.identities = settings.identities()

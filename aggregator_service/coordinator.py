@@ -1,4 +1,4 @@
-"""The federation as its coordinator holds it: calls of clients and operator -> answers."""
+"""Coordinator of a federation: what clients and the operator can ask for, without HTTP."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ STATE_OF_UPDATES = 8  # bodies of updates that a kept state is no longer than: a
 
 @dataclass(frozen=True)
 class OpenFederation:
-    """What exists only while the coordinator is running."""
+    """Parts of a running federation: its storage, round loop, members and keys."""
 
     archive: Archive
     members: Members
@@ -92,8 +92,10 @@ class OpenFederation:
 
 
 def open_federation(settings: AggregatorSettings, metrics: AggregatorMetrics, *, clock: Clock) -> OpenFederation:
-    """All that the directory holds, once what a crash has left in it is cleared away. SettingsError also where runs of
-    these settings take more memory than there is."""
+    """Opens the state directory and removes the remains of a crash.
+
+    Also raises SettingsError where runs with these settings need more memory than there is.
+    """
     for part in (TRAINING, *settings.declaration().sums):
         costs = estimate_costs(settings.declaration(), method_of_part(settings.method, part), part, clients=1)
         require_affordable(costs, settings.most_memory_bytes)
@@ -131,7 +133,10 @@ def _resume_federation(
 
 
 def _open_blobs(database: Database, settings: AggregatorSettings, key: PrivateKey, members: Members) -> Blobs:
-    """In the state directory; or in a bucket, with copies there. A database without clients has sent none there."""
+    """Opens the storage of bodies: the state directory, or a bucket with local copies.
+
+    A database without clients has sent no body to the bucket, so that must be empty then.
+    """
     directory = settings.state_directory / "blobs"
     if settings.blobs is None:
         return Blobs(directory, database.disk)
@@ -141,8 +146,10 @@ def _open_blobs(database: Database, settings: AggregatorSettings, key: PrivateKe
 
 
 def _read_signing_key(settings: AggregatorSettings) -> PrivateKey:
-    """The key in the given file; else the one in the state directory, made at the first start. Its public half lies
-    beside it: silos pin it."""
+    """Reads the aggregator's signing key from the given file or the state directory.
+
+    The key in the state directory is made at the first start. Its public half lies beside it: silos pin it.
+    """
     path = settings.signing_key_file or kept_pair(OWN, settings.state_directory).private
     if not path.exists():
         raise SettingsError(f"signing_key_file: expected a private key at {path}, got none")
@@ -156,7 +163,7 @@ def _open_signatures(database: Database, settings: AggregatorSettings, keys: Reg
 
 
 class Coordinator:
-    """The aggregator without HTTP. Use it within `running()`; before, it touches nothing."""
+    """Aggregator without HTTP, for use within `running()`; before that it opens nothing."""
 
     def __init__(self, settings: AggregatorSettings, *, clock: Clock) -> None:
         self.settings = settings
@@ -170,7 +177,7 @@ class Coordinator:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Resume from the state directory and conduct the rounds meanwhile."""
+        """Opens the federation and runs its rounds until the context ends."""
         federation = self._federation = await run_in_worker(
             open_federation, self.settings, self.metrics, clock=self._clock
         )
@@ -187,8 +194,10 @@ class Coordinator:
             federation.close()
 
     async def _fail_unaffordable_run(self, here: OpenFederation) -> None:
-        """End a run that an earlier process began, where it takes more memory than there is: its round would end each
-        process that aggregates it."""
+        """Fails a run of an earlier process that needs more memory than there is.
+
+        Its round would otherwise end each process that aggregates it.
+        """
         run = here.round_loop.run
         if run is not None and run.active:
             try:
@@ -197,7 +206,7 @@ class Coordinator:
                 await here.round_loop.fail_run(run.name, str(error))
 
     def _require_affordable(self, here: OpenFederation, request: RunIn, clients: Set[str]) -> None:
-        """SettingsError for a run that is too large for this machine with these clients, or as many as it needs."""
+        """Raises SettingsError for a run that needs too much memory with its number of clients."""
         counts = [one for one in (here.members[name].counts for name in sorted(clients)) if one is not None]
         most = max(len(clients), request.clients)
         costs = estimate_costs(self.declaration, request.method, request.part, most, counts)
@@ -205,27 +214,30 @@ class Coordinator:
 
     @property
     def federation(self) -> OpenFederation:
-        """What exists only while this runs; UnavailableError where it does not."""
+        """Running federation; raises UnavailableError before `running()` and after it."""
         if self._federation is None:
             raise UnavailableError("the aggregator is not running")
         return self._federation
 
     @property
     def hindrance(self) -> str | None:
-        """Why clients should not call now: the disk refuses, or a shutdown has begun. None when they may."""
+        """Reason why clients should not call now; None if they may.
+
+        For example a full disk or a shutdown.
+        """
         round_loop = self._federation.round_loop if self._federation else None
         if round_loop is None or round_loop.phase_changes.closing:
             return "the aggregator is starting or stopping"
         return round_loop.hindrance
 
     def wind_down(self) -> None:
-        """Let every long poll answer at once, so that a shutdown need not wait for it."""
+        """Ends every long poll at once, so that a shutdown need not wait for it."""
         if self._federation is not None:
             self._federation.round_loop.close()
 
     @property
     def signing_key(self) -> PrivateKey | None:
-        """What every answer to a client is signed with; None before the service runs."""
+        """Key that signs every answer to a client; None before the service runs."""
         return None if self._federation is None else self._federation.key
 
     @property
@@ -234,12 +246,12 @@ class Coordinator:
         return self._clock()
 
     async def registered_names(self) -> frozenset[str]:
-        """Who may join: every name that a public key is registered under."""
+        """Returns the names with a registered public key, which may join."""
         return await run_in_worker(registered_names, self.settings.registry)
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """The names of all clients of the federation, sorted."""
+        """Names of all clients of the federation, sorted."""
         return tuple(sorted(self.federation.members.names))
 
     async def join_client(self, message: JoinIn, signer: str) -> JoinOut:
@@ -263,8 +275,11 @@ class Coordinator:
         )
 
     async def start_run(self, request: RunIn) -> RunHistoryOut:
-        """ConflictError while a run is active; ProtocolError for one that this federation could not carry out, or
-        SettingsError. What the request's method does not set is as this federation has declared it."""
+        """Starts a run; settings that the request leaves out are those of the federation.
+
+        Raises ConflictError while a run is active, ProtocolError or SettingsError for a run that this federation
+        cannot carry out.
+        """
         here, declared = self.federation, self.settings.method
         request = await run_in_worker(
             resolve_item_list, here.archive, request.model_copy(update={"why": None}), declared
@@ -298,7 +313,7 @@ class Coordinator:
         return await self.run_history(name)
 
     async def _new_pledge(self, here: OpenFederation, name: str, request: RunIn) -> Pledge | None:
-        """What a secure run is held on; None in an open federation."""
+        """Returns the pledge to the clients of a secure run; None in an open federation."""
         if not self.declaration.secure:
             return None
         start = await here.archive.tensors.run_in_worker(computation.start_digest, here.archive, request)
@@ -311,8 +326,10 @@ class Coordinator:
         return pledge.model_copy(update={"earlier": earlier})
 
     async def cancel_run(self, name: str) -> RunHistoryOut:
-        """End a run that nobody needs to wait for any more; one that is cancelled already stays so. NotFoundError where
-        there is none of that name, ConflictError where it has ended in another way."""
+        """Cancels a run; a run that is cancelled already stays so.
+
+        Raises NotFoundError for an unknown name, ConflictError where the run has ended in another way.
+        """
         round_loop = self.federation.round_loop
         if (
             not await round_loop.fail_run(name, None)
@@ -327,9 +344,10 @@ class Coordinator:
         return found
 
     async def run_history(self, name: str) -> RunHistoryOut:
-        """A run with all its rounds. While it waits, missing is whoever is registered and has not joined.
+        """Returns a run with all its rounds.
 
-        Whoever asks for the current run after this is told of none that is behind it.
+        While it waits, `missing` lists the registered clients that have not joined. A caller who then asks for the
+        current run gets no older state than this one.
         """
         found = await run_in_worker(self._describe_run, name)
         await self.federation.round_loop.wait_for_commit()
@@ -339,7 +357,10 @@ class Coordinator:
         return found.model_copy(update={"missing": tuple(sorted(known - set(found.enrolled)))})
 
     def _describe_run(self, name: str) -> RunHistoryOut:
-        """Reads the history of a run; that of the kept list of common items has their number."""
+        """Reads the history of a run.
+
+        The run that made the current list of common items also has their number.
+        """
         archive = self.federation.archive
         found, listed = run_history(archive, name), newest_list(archive.database)
         with archive.database.reading() as connection:
@@ -352,14 +373,14 @@ class Coordinator:
         return found.model_copy(update={"sum": found.sum.model_copy(update={"common": common})})
 
     async def initial_body(self, name: str) -> Body:
-        """The body that every client of the run starts from."""
+        """Returns the body with the initial parameters of a run."""
         run, archive = await self.federation.round_loop.find_run(name), self.federation.archive
         return await archive.tensors.run_in_worker(computation.initial_body, archive, run)
 
     async def current_run(self, client: str, *, after: int | None, wait: float) -> RunOut:
-        """Where the federation stands, once its sequence is another than `after` or the wait is over.
+        """Returns the federation's state once its sequence differs from `after` or the wait is over.
 
-        A client that has joined since is told of the run whose sums it can use, where the newest one has none for it.
+        A client that joined after a run learns of the run whose sums it can use, where the newest has none for it.
         """
         here = self.federation
         await here.round_loop.wait_until(lambda: here.round_loop.sequence != after, wait)
@@ -372,7 +393,10 @@ class Coordinator:
         return run_for_client(run, client, sequence=sequence, now=self._clock())
 
     async def round_anchor(self, name: str, number: int) -> Anchor:
-        """K^R of a round that has opened: drawn when first asked for, then the same for everybody and for good."""
+        """Returns the anchor kernel K^R of an opened round, drawn when first asked for.
+
+        Everybody gets the same one, also after a restart.
+        """
         here = self.federation
         run = await here.round_loop.find_run(name)
         if not 1 <= number <= run.round:
@@ -383,8 +407,10 @@ class Coordinator:
             return held if held is not None else await self._draw_anchor(here, run, key)
 
     async def _draw_anchor(self, here: OpenFederation, run: Run, key: int) -> Anchor:
-        """ConflictError where the anchor, whose size clients may have said since the run was begun, is too large: the
-        run has failed then."""
+        """Draws the anchor of a round; fails the run where its memory is not enough.
+
+        Clients may have declared its size since the run began. Raises ConflictError then.
+        """
         try:
             self._require_affordable(here, run.request, run.clients)
         except SettingsError as error:
@@ -393,7 +419,10 @@ class Coordinator:
         return await run_in_worker(_draw_anchor, here, run, key)
 
     async def receive_update(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
-        """Take one update in, masked where the federation is secure -> its receipt, and whether it is new."""
+        """Stores one update, masked in a secure federation.
+
+        Returns its receipt and whether it is new.
+        """
         try:
             receipt, new = await self.federation.uploads.receive_update(address, body)
         except ProtocolError:
@@ -404,7 +433,7 @@ class Coordinator:
         return receipt, new
 
     async def relay_message(self, address: Address, message: Relayed) -> None:
-        """Take a message of a secure round in. One that does not hold counts as a refused update of its sender."""
+        """Stores a message of a secure round; an invalid one counts as a refused update."""
         try:
             await self.federation.intake.relay_message(address, message)
         except ProtocolError:
@@ -412,9 +441,9 @@ class Coordinator:
             raise
 
     async def personalised_body(self, address: Address, *, wait: float) -> Body | None:
-        """That client's parameters after the round; None if the round is not aggregated within the wait.
+        """Returns a client's parameters after a round; None if not aggregated within the wait.
 
-        ConflictError where the run has failed, or where it waits for this very client to send an update again.
+        Raises ConflictError where the run has failed, or waits for this client to send an update again.
         """
         here = self.federation
         run = await here.round_loop.find_run(address.run)
@@ -435,7 +464,10 @@ class Coordinator:
         return None
 
     async def _compute_body(self, run: Run, address: Address) -> Body:
-        """What cannot be computed any more, and cannot be asked for again, ends the run."""
+        """Computes a client's parameters; fails the run where stored files are damaged.
+
+        The updates of an aggregated round cannot be asked for again.
+        """
         compute = partial(computation.personalised_body, number=address.round, client=address.client)
         try:
             return await self.federation.archive.tensors.run_in_worker(compute, self.federation.archive, run)
@@ -446,7 +478,7 @@ class Coordinator:
             raise
 
     async def _require_not_quarantined(self, run: Run, client: str) -> None:
-        """QuarantinedError for a client that is shut out, and asks for sums that it has added nothing to."""
+        """Raises QuarantinedError for a quarantined client that added nothing to the sums."""
         if client not in await self.federation.quarantines.quarantine_causes():
             return
         database = self.federation.archive.database

@@ -1,4 +1,4 @@
-"""What the service has of its process: its log, its clock, its worker threads and its memory."""
+"""Process of the service: log, clock, worker threads and memory."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ ARENAS = 2
 
 
 async def run_in_worker(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What computes or touches the disk, in a worker thread, so that the event loop stays free."""
+    """Runs a function in a worker thread, so that the event loop stays free."""
     return await to_thread.run_sync(partial(function, *args, **kwargs))
 
 
 class SerialWorker:
-    """What holds whole tensors in memory, one after the other: they may be as large as an update."""
+    """Worker that runs one function at a time.
+
+    For work with whole tensors in memory, each of which may be as large as an update.
+    """
 
     def __init__(self) -> None:
         self._lock = anyio.Lock()
@@ -39,17 +42,19 @@ class SerialWorker:
 
 
 def limit_math_threads() -> None:
-    """One thread of linear algebra from now on. What is multiplied here is small, and threads that wait for each other
-    on a busy machine spin meanwhile: an anchor then takes ten times as long, and nobody is answered."""
+    """Limits linear algebra to one thread.
+
+    Matrices are small here, and threads that wait for each other on a busy machine spin meanwhile: an anchor would
+    take ten times as long and block all answers.
+    """
     threadpool_limits(1)
 
 
 def return_freed_memory() -> bool:
-    """Make the C library give large blocks back to the system as soon as they are freed. False where it is not glibc,
-    and nothing is changed.
+    """Makes the C library return large blocks to the system once freed; False without glibc.
 
-    By itself glibc raises the size from which it does so to 32 MiB, and keeps what is smaller for each of many threads:
-    an aggregator that works on a tensor at a time would still hold several of them for good.
+    By itself glibc raises the size from which it does so to 32 MiB, and keeps smaller blocks for each of many
+    threads: an aggregator that works on one tensor at a time would hold several of them forever.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

@@ -1,4 +1,4 @@
-"""Environment and arguments -> the aggregator's settings: one place for every default and its meaning."""
+"""Settings of the aggregator: one place for every default and its meaning."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WITHOUT_LIST = (
 
 
 class AggregatorSettings(Listening, EnvironmentSettings):
-    """Settings of one aggregator. Each comes from LPSFED_AGGREGATOR_<NAME> or from the constructor."""
+    """Settings of one aggregator, from LPSFED_AGGREGATOR_<NAME> or the constructor."""
 
     model_config = SettingsConfigDict(
         env_prefix="LPSFED_AGGREGATOR_",
@@ -201,13 +201,13 @@ class AggregatorSettings(Listening, EnvironmentSettings):
 
     @model_validator(mode="after")
     def _check_database(self) -> Self:
-        """What is no URL is found at the start, and not repeated: a password may be in it."""
+        """Checks the database's URL at the start, without repeating it: it may hold a password."""
         self.database_url()
         return self
 
     @model_validator(mode="after")
     def _pack_items(self) -> Self:
-        """A list that no invitation has room for is found at the start."""
+        """Checks at the start that invitations have room for the list of items."""
         try:
             assert self.catalogue is None or self.items is not None
         except SettingsError as error:
@@ -216,7 +216,7 @@ class AggregatorSettings(Listening, EnvironmentSettings):
 
     @model_validator(mode="after")
     def _check_summable(self) -> Self:
-        """What cannot be secure, and what would make no model, is found at the start."""
+        """Checks at the start that secure sums and models are possible."""
         try:
             if build_strategy(self.strategy, self.method).sums_alone and not self._has_basis:
                 words = "expected true in a federation without a common basis, of which silos make their models"
@@ -229,7 +229,7 @@ class AggregatorSettings(Listening, EnvironmentSettings):
 
     @model_validator(mode="after")
     def _require_tls(self) -> Self:
-        """What is masked is still called by its name: nobody on the way may read who takes part, and with which rho."""
+        """Requires TLS for masked updates, which still carry names and rho in the open."""
         open_port = not self.on_loopback and self.tls_certificate is None and not self.trusted_proxies
         if self.secure and open_port:
             raise ValueError("tls_certificate: expected one, or trusted_proxies that end TLS (secure), got neither")
@@ -240,11 +240,11 @@ class AggregatorSettings(Listening, EnvironmentSettings):
         return any(makes_models(one, self.method) for one in list_sums(self.method).values())
 
     def token(self) -> str:
-        """The operator's secret, wherever it lies."""
+        """Operator's token, from its setting or file."""
         return chosen_secret("operator_token", self.operator_token, self.operator_token_file, LEAST_TOKEN) or ""
 
     def database_url(self) -> URL | None:
-        """Of the server that the rows lie on; None where they lie in the state directory."""
+        """Returns the URL of the database server; None for a database in the state directory."""
         given = chosen_secret("database", self.database, self.database_file, 1)
         try:
             return None if given is None else read_url(given)
@@ -253,15 +253,15 @@ class AggregatorSettings(Listening, EnvironmentSettings):
 
     @property
     def registry(self) -> Path:
-        """The folder of the clients' public keys."""
+        """Folder of the clients' public keys."""
         return self.keys_directory or self.state_directory / "keys"
 
     def declaration(self) -> Declaration:
-        """What every client of this federation may send, and no more."""
+        """Returns the declaration: all that a client of this federation may send."""
         return declare_federation(build_strategy(self.strategy, self.method), self.method, secure=self.secure)
 
     def explain_sum(self, method: MethodSettings) -> str:
-        """Why a run of these settings sums what it does, in one line."""
+        """Explains in one line why a run with these settings makes its sum."""
         kind, part = method.basis.kind, find_part(method.basis)
         if part == ITEMS and self.share is not None:
             return "which hashed ids silos have in common, because there is no list of items (--catalogue)"
@@ -274,7 +274,7 @@ class AggregatorSettings(Listening, EnvironmentSettings):
         return f"{kind} sums, as {name} says"
 
     def describe_federation(self) -> FederationOut:
-        """What runs begin with, for invitations and for the silos that redeem them."""
+        """Describes the federation's settings for invitations."""
         task = learnt_task(build_strategy(self.strategy, self.method), self.method)
         listed = None if self.items is None else self.items.sha256
         return FederationOut(
@@ -283,8 +283,10 @@ class AggregatorSettings(Listening, EnvironmentSettings):
 
     @cached_property
     def items(self) -> ItemListOut | None:
-        """The list of items as invitations carry it; None where the aggregator has not got it. SettingsError for a list
-        that has changed since the settings were read."""
+        """List of items for invitations; None without a catalogue.
+
+        Raises SettingsError for a list that has changed since the settings were read.
+        """
         if self.catalogue is None:
             return None
         found = pack_item_list(read_item_list(self.catalogue))
@@ -295,8 +297,10 @@ class AggregatorSettings(Listening, EnvironmentSettings):
 
     @cached_property
     def longest_update(self) -> int:
-        """Bytes of an update's body: as many as this federation's can have, and at most what the setting allows.
-        SettingsError where that is less than an update has."""
+        """Largest body of an update in bytes, at most the setting allows.
+
+        Raises SettingsError where the setting is smaller than an update of this federation.
+        """
         parts = self.declaration().parts
         if (least := max(map(least_update, parts))) > self.max_upload_bytes:
             expected = f"expected {least:,} bytes or more, as an update of this federation has"
@@ -304,15 +308,17 @@ class AggregatorSettings(Listening, EnvironmentSettings):
         return min(self.max_upload_bytes, max(map(longest_update, parts)))
 
     def require_time(self, request: RunIn) -> None:
-        """ProtocolError for a run whose rounds may end while an update that is in time is still coming."""
+        """Raises ProtocolError for rounds shorter than the longest upload in time."""
         try:
             require_time_for_a_body(request.deadline_seconds, self.longest_body_seconds)
         except ValueError as error:
             raise ProtocolError(str(error)) from None
 
     def require_same_shape(self, method: MethodSettings) -> None:
-        """ProtocolError for settings that would exchange other tensors or scalars than this federation does;
-        SettingsError for settings that are not for its strategy. A run may do without the federation's sums."""
+        """Raises ProtocolError for settings that would exchange other tensors or scalars.
+
+        Raises SettingsError for settings that do not fit the strategy. A run may leave out the federation's sums.
+        """
         asked = declare_federation(build_strategy(self.strategy, method), method, secure=self.secure)
         expected = declare_federation(build_strategy(self.strategy, self.method), self.method, secure=self.secure)
         asked_for = {part: one for part, one in expected.sums.items() if part in asked.sums}
@@ -323,8 +329,10 @@ class AggregatorSettings(Listening, EnvironmentSettings):
             raise ProtocolError(f"method ({', '.join(changed)}): {difference}")
 
     def require_summable(self, request: RunIn) -> None:
-        """ProtocolError for a run that a secure federation could not carry out: it needs three clients, and single
-        updates by nobody."""
+        """Raises ProtocolError for a run that a secure federation cannot carry out.
+
+        It needs at least three clients, and no access to single updates.
+        """
         if not self.secure:
             return
         if not FEWEST_CLIENTS <= request.clients <= MOST_CLIENTS:
@@ -339,13 +347,12 @@ class AggregatorSettings(Listening, EnvironmentSettings):
 
 
 def _add_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodSettings:
-    """Completes the settings by the sums that are shared; alone: nothing is trained.
+    """Completes the settings with the sums that are shared; alone: nothing is trained.
 
-    A task with a usual sum (`Sum.usual_of`), such as visits and nodes, has that one. Of users, the length of the list
-    of items chooses the kind, unless the settings say one; without a list the silos sum the list of their common items
-    first, and each kind that this list may choose is declared. How features of items go together is summed too, unless
-    sums.content.kind is off.
-    ValueError for what cannot be summed.
+    A task with a usual sum (`Sum.usual_of`), such as visits and nodes, has that one. For users, the length of the list of
+    items chooses the kind, unless the settings name one; without a list the silos sum the list of their common items
+    first, and each kind that this list may choose is declared. Content sums of item features are added unless
+    sums.content.kind is off. Raises ValueError for settings that cannot be summed.
     """
     task = learnt_task(build_strategy(strategy, method), method)
     usual = next((one for one in SUMS.values() if one.usual_of == task), None)
@@ -375,7 +382,10 @@ def _add_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodSe
 
 
 def _sums_over_list(basis: BasisSettings) -> dict[str, BasisSettings]:
-    """The sum that makes the list of common items, and those over it: the one of the kind that is said, or each."""
+    """Returns the sum of the common item list and the declared sums over it.
+
+    Those are of the kind that the settings name, or of each kind.
+    """
     said = basis.model_dump(exclude_unset=True, exclude={"kind"})
     kinds: dict[str, dict[str, Any]] = {
         "exact": {"places": USUAL_EXACT},
@@ -390,5 +400,8 @@ def _sums_over_list(basis: BasisSettings) -> dict[str, BasisSettings]:
 
 
 def aggregator_settings(**overrides: Any) -> AggregatorSettings:
-    """Settings from the environment with `overrides` on top, or a SettingsError naming each bad field."""
+    """Reads settings from the environment, with overrides.
+
+    Raises SettingsError that names each bad field.
+    """
     return read_settings(AggregatorSettings, overrides)

@@ -1,8 +1,8 @@
-"""The registered keys, and the headers of a request -> the client that has signed it just now, and for the first time.
+"""Verification of request signatures against the registered keys, each nonce once.
 
-What can be refused without a key is refused first, and says nothing about who is registered. Then the signature: a
-name that nobody has is refused in the same words, and after the same work, as a key that is not the name's. Only
-whoever has the key learns how the clocks differ, and only its requests are remembered.
+Requests that can be refused without a key are refused first, and reveal nothing about who is registered. Then the
+signature is checked: an unknown name is refused in the same words, and after the same work, as a wrong key. Only the
+holder of the key learns how the clocks differ, and only its nonces are stored.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Version = tuple[int, int, int]
 
 
 class RegisteredKeys:
-    """The registered clients."""
+    """Public keys of the registered clients."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._held: dict[str, tuple[Version, PublicKey | None]] = {}
 
     def registered_key(self, name: str) -> PublicKey | None:
-        """The client's key; None where there is none, or a file that holds none, as the log says then."""
+        """Returns the client's key; None where there is none, or its file is invalid (logged)."""
         file = public_file(name, self._folder)
         try:
             status = file.stat()
@@ -53,7 +53,7 @@ def _read_key(name: str, file: Path) -> PublicKey | None:
 
 
 class Signatures:
-    """Who may call. A signature counts for `seconds` before and after its time.
+    """Verifier of signatures, which count for `seconds` before and after their time.
 
     The clock is the wall's, by which callers sign, and not the rounds', which a test may set.
     """
@@ -63,7 +63,10 @@ class Signatures:
         self._unregistered_key = new_key().public_key()
 
     def verify_request(self, target: RequestTarget, headers: Iterable[tuple[str, str]]) -> SignatureClaim:
-        """What is claimed, which is true then. AuthenticationError, or one of its kinds, for anything else."""
+        """Verifies the signature of a request and returns its claim.
+
+        Raises AuthenticationError, or one of its kinds, where it does not hold.
+        """
         claim = requests.read(headers)
         key = self._keys.registered_key(claim.name)
         if not requests.holds(claim, target, key or self._unregistered_key) or key is None:
@@ -79,7 +82,10 @@ class Signatures:
         self._nonces.close()
 
     def _require_recent(self, created: int, now: float) -> None:
-        """A signature says whole seconds: what was signed within one is as old as its beginning."""
+        """Raises ClockError for a signature too far from this clock.
+
+        A signature has whole seconds: a request signed within one second is as old as its beginning.
+        """
         late = now - created
         if abs(late) > self._seconds:
             order = "behind" if late > 0 else "ahead of"

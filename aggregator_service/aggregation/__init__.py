@@ -1,1 +1,1 @@
-"""A round's updates -> the next state; a state -> the parameters of one client."""
+"""Aggregation of a round's updates, and the parameters that each client gets from the result."""

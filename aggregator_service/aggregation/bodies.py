@@ -1,4 +1,4 @@
-"""Parameters -> a body to be answered; a state <-> the arrays and scalars of one file."""
+"""Bodies of answers with parameters, and the file format of a state."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ CHUNK = 1 << 18  # bytes read from the file at a time
 
 @dataclass(frozen=True)
 class Body:
-    """A body that is ready to be sent, once. `digest`: sha256 in hex.
+    """Body of an answer, which can be sent once.
 
-    Its file closes with it: a caller who has gone, or whose request was cancelled while a thread wrote, takes nothing.
+    digest: sha256 in hex. Its file is closed with the body, so a caller who leaves, or whose request is cancelled
+    while a thread writes, leaves nothing behind.
     """
 
     file: IO[bytes]
@@ -34,7 +35,10 @@ class Body:
         weakref.finalize(self, self.file.close)
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """Its pieces; after the last one, or when nobody takes the next, nothing of it is left."""
+        """Yields the body in pieces, then closes its file.
+
+        The file is also closed when the caller leaves before the end.
+        """
         try:
             while piece := await run_in_worker(self.file.read, CHUNK):
                 yield piece
@@ -42,7 +46,7 @@ class Body:
             self.close()
 
     def read_small(self) -> bytes | None:
-        """All of a body that is small, and then nothing is left of it; None where it should be streamed."""
+        """Returns a small body whole and closes it; None where it must be streamed."""
         if self.size > LONGEST_IN_MEMORY:
             return None
         content = self.file.read()
@@ -54,9 +58,9 @@ class Body:
 
 
 def prepare_body(parameters: Parameters, folder: Path, disk: Disk) -> Body:
-    """The body of these parameters. UnavailableError where it is large and the disk refuses.
+    """Writes parameters to a body, in memory or in an unnamed temporary file.
 
-    The file has no name: nothing is left of it after a crash.
+    A crash leaves nothing of such a file. Raises UnavailableError where it is large and the disk refuses it.
     """
     file: IO[bytes] = tempfile.SpooledTemporaryFile(LONGEST_IN_MEMORY, dir=str(folder))  # noqa: SIM115 - it outlives this
     try:
@@ -82,7 +86,7 @@ MEMORY = "@memory"  # no client can have this name
 
 
 class PrefixedArrays(Mapping[str, Array]):
-    """Those of the arrays whose names start so, without that start; each read when asked for."""
+    """Arrays whose names have a prefix, under their names without it; read on access."""
 
     def __init__(self, arrays: Arrays, start: str) -> None:
         self._arrays, self._start = arrays, start
@@ -108,7 +112,7 @@ class PrefixedArrays(Mapping[str, Array]):
 
 
 class CommonArrays(PrefixedArrays):
-    """The arrays that belong to no client."""
+    """Arrays that belong to no single client."""
 
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays, "")
@@ -116,14 +120,14 @@ class CommonArrays(PrefixedArrays):
 
 
 def pack_state(state: State) -> Parameters:
-    """Everything of a state but its `latest`, as one file holds it."""
+    """Packs a state, without its `latest` scalars, into the arrays and scalars of one file."""
     owned = {f"{client}{OWNED}{n}": value for client, arrays in state.own.items() for n, value in arrays.items()}
     remembered = {f"{MEMORY}{OWNED}{name}": value for name, value in state.memory.items()}
     return Parameters({**state.arrays, **owned, **remembered}, state.scalars)
 
 
 def unpack_state(content: Parameters, latest: Mapping[str, Scalars]) -> State:
-    """The state that was packed, its arrays as lazy as the content's."""
+    """Restores a packed state, whose arrays stay as lazy as those of the file."""
     clients = {name.partition(OWNED)[0] for name in content.arrays if OWNED in name} - {MEMORY}
     own = {client: PrefixedArrays(content.arrays, client + OWNED) for client in sorted(clients)}
     memory = PrefixedArrays(content.arrays, MEMORY + OWNED)

@@ -1,7 +1,4 @@
-"""The list of common items chooses the sum that a run makes or uses.
-
-Or it says why there is none.
-"""
+"""Choice of a run's sum by the list of common items."""
 
 from __future__ import annotations
 
@@ -25,16 +22,19 @@ NOTHING_COMMON = (
 
 
 def count_common_items(archive: Archive, run: Run) -> CommonCount:
-    """Common items and training pairs, by the sum of a finished run. DamagedError where the sum is not kept whole."""
+    """Counts the common items and training pairs in the sum of a finished run.
+
+    Raises DamagedError where the sum is no longer stored whole.
+    """
     return count_common(load_state(archive, run, run.request.rounds).arrays)
 
 
 def resolve_item_list(archive: Archive, request: RunIn, declared: MethodSettings) -> RunIn:
-    """The newest list settles which sum the requested run makes or uses.
+    """Completes a request with the newest item list and the sum that it chooses.
 
-    The request gets the list that it is over, and the sum where it leaves that open: in a basis run by the number of
-    items and pairs, in a training run the one that was made last. It stays as it is in a federation whose silos sum no
-    list. ProtocolError where nothing is common, or no list is summed yet.
+    A basis run gets its sum by the number of items and pairs, a training run the sum that was made last, unless the
+    request names one. In a federation whose silos sum no list the request stays as it is. Raises ProtocolError where
+    no item is common, or no list is summed yet.
     """
     sums, request = list_sums(declared), request.model_copy(update={"makes_models": False})
     if ITEMS not in sums or (request.part in sums and not is_listed(sums[request.part])):
@@ -68,7 +68,7 @@ def resolve_item_list(archive: Archive, request: RunIn, declared: MethodSettings
 
 
 def _is_list_empty(archive: Archive) -> bool:
-    """Checks if the newest list of common items is empty, so that nothing is summed over it."""
+    """Tells whether the newest list of common items is empty."""
     run = newest_list(archive.database)
     return run is not None and count_common_items(archive, run).items == 0
 
@@ -76,9 +76,9 @@ def _is_list_empty(archive: Archive) -> bool:
 def choose_sum_over_list(
     declared: MethodSettings, counted: CommonCount, asked: str | None
 ) -> tuple[BasisSettings, str]:
-    """Items and pairs choose among the declared sums, unless the request names one.
+    """Chooses a declared sum by the common items and pairs, and gives the reason.
 
-    asked: its kind, or None. Why is said too. ProtocolError for one that is not declared.
+    asked: kind that the request names, or None. Raises ProtocolError for a kind that is not declared.
     """
     known: dict[str, BasisSettings] = {one.kind: one for one in list_sums(declared).values() if is_basis(one)}
     places: dict[str, int | None] = {one.kind: one.places for one in known.values()}

@@ -1,7 +1,7 @@
-"""A closed round's spooled updates -> the next state; a state and one client's update -> that client's parameters.
+"""Computation of a round's state from updates, and of a client's parameters from it.
 
-Everything is read tensor by tensor from files, so that no client's whole update lies in memory. What a strategy makes
-for each client does, once, until it is written. A file is held against its digest before anything is read from it.
+Tensors are read from files one at a time, so no whole update lies in memory; only the answer that a strategy makes
+for one client does, until it is written. The digest of a file is checked before anything is read from it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ from shared.strategies.strategy import Strategy
 
 
 def initial_parameters(archive: Archive, request: RunIn) -> Parameters:
-    """What every client of a run starts from."""
+    """Returns the parameters that every client of a run starts from."""
     drawn = archive.strategy(request).start(request.method, request.seed)
     start = archive.start if request.part == TRAINING else None
     return Parameters(drawn | ({} if start is None else dict(start.arrays)))
 
 
 def add_start_digest(archive: Archive, request: RunIn) -> RunIn:
-    """The request with the digest of the start file. ProtocolError where it asks for another one."""
+    """Adds the digest of the start file to a request.
+
+    Raises ProtocolError where the request names another file.
+    """
     digest = None if archive.start is None else archive.start.digest
     if request.start not in (None, digest):
         raise ProtocolError(f"start: expected {digest or 'none'}, the digest of this federation's, got {request.start}")
@@ -43,7 +46,10 @@ def add_start_digest(archive: Archive, request: RunIn) -> RunIn:
 
 
 def require_same_start(archive: Archive, run: Run | None) -> None:
-    """SettingsError where an active run began with another start file: its first round is computed from it anew."""
+    """Raises SettingsError where an active run began with another start file.
+
+    The first round of that run is computed from the file again.
+    """
     digest = None if archive.start is None else archive.start.digest
     if run is not None and run.active and run.request.start != digest:
         expected = run.request.start or "none"
@@ -51,7 +57,7 @@ def require_same_start(archive: Archive, run: Run | None) -> None:
 
 
 def start_digest(archive: Archive, request: RunIn) -> str:
-    """Of that, as the clients of a secure run compare it."""
+    """Computes the digest of the initial parameters, which clients of a secure run compare."""
     return digest_start(_initial_answer(archive, request))
 
 
@@ -60,7 +66,7 @@ def _initial_answer(archive: Archive, request: RunIn) -> Parameters:
 
 
 def state_digest(archive: Archive, run: Run, state: StoredState) -> str:
-    """The same of the state after a round, which is on disk."""
+    """Computes the digest of a stored state, which clients of a secure run compare."""
     what = f"{state.run}: the state after round {state.round}"
     found = unpack_state(_load_content(archive, state.blob, state.digest, what=what), state.latest)
     answered = archive.strategy(run.request).common_answer(found)
@@ -68,14 +74,17 @@ def state_digest(archive: Archive, run: Run, state: StoredState) -> str:
 
 
 def damaged_updates(archive: Archive, run: Run) -> list[StoredUpdate]:
-    """Those of the current round's updates that the disk no longer gives back as they were accepted."""
+    """Lists the updates of the current round whose files no longer have their digest."""
     held = _stored_round_updates(archive, run)
     return [one for one in held if archive.blobs.damage(str(one.blob), one.receipt.digest) is not None]
 
 
 def distant_clients(archive: Archive, run: Run) -> dict[str, float]:
-    """Whose update of the current round is further from where the round began than the run allows, and how many times
-    the median that is. Nobody in a run without such a limit, or of statistics, which have no start to be far from."""
+    """Finds the clients whose update lies farther from the round's start than the run allows.
+
+    Maps each client to its distance as a multiple of the median. Empty in a run without such a limit, and in a run
+    that sums statistics, which have no start to be far from.
+    """
     factor = run.request.method.quarantine_factor
     if factor == 0 or run.exchange is not None or run.request.part != TRAINING:
         return {}
@@ -83,7 +92,10 @@ def distant_clients(archive: Archive, run: Run) -> dict[str, float]:
 
 
 def aggregate_round(archive: Archive, run: Run) -> StoredState:
-    """Eq. 13, or what the strategy puts in its place: the state after the run's current round, on disk."""
+    """Aggregates the current round and stores the state after it.
+
+    Eq. 13, or the strategy's own rule.
+    """
     after = _state_after(archive, run) if run.exchange is None else _state_after_secure_sum(archive, run, run.exchange)
     blob = archive.blobs.save(pieces(pack_state(after)))
     return StoredState(
@@ -102,7 +114,7 @@ def _state_after(archive: Archive, run: Run) -> State:
 
 
 def _load_round(archive: Archive, run: Run) -> tuple[State, list[Update]]:
-    """Where the current round began, and what came in it."""
+    """Loads the state before the current round and the updates of this round."""
     held = _stored_round_updates(archive, run)
     return _state_before(archive, run), [_load_update(archive, one) for one in held]
 
@@ -113,14 +125,16 @@ def _stored_round_updates(archive: Archive, run: Run) -> list[StoredUpdate]:
 
 
 def _state_before(archive: Archive, run: Run) -> State:
-    """The state before the current round. The last scalars of quarantined clients are not in it: their rho
-    would go on moving everybody's rhobar (Eq. 12)."""
+    """Loads the state before the current round, without the scalars of quarantined clients.
+
+    Their last rho would otherwise still change everybody's rhobar (Eq. 12).
+    """
     state = load_state(archive, run, run.round - 1)
     return replace(state, latest={name: said for name, said in state.latest.items() if name not in run.quarantined})
 
 
 def _state_after_secure_sum(archive: Archive, run: Run, exchange: SecureRound) -> State:
-    """The same where nobody's update but the sum of all can be read."""
+    """Computes the state after a secure round, of which only the sum can be read."""
     held = _stored_round_updates(archive, run)
     paths = {one.receipt.client: archive.blobs.path(str(one.blob)) for one in held}
     vectors = {client: StoredArrays(path) for client, path in paths.items()}
@@ -129,9 +143,9 @@ def _state_after_secure_sum(archive: Archive, run: Run, exchange: SecureRound) -
 
 
 def describe_collaboration(archive: Archive, run: Run) -> CollaborationOut | None:
-    """Reads who learns from whom after the run's last aggregated round.
+    """Describes how much each client learns from each other after the last aggregated round.
 
-    None where all clients get the same, or where nothing is kept of the run.
+    None where all clients get the same, or where no state of the run is stored.
     """
     if (recall := archive.strategy(run.request).collaboration) is None:
         return None
@@ -154,12 +168,15 @@ def describe_collaboration(archive: Archive, run: Run) -> CollaborationOut | Non
 
 
 def initial_body(archive: Archive, run: Run) -> Body:
-    """The body that every client of the run starts from."""
+    """Returns the body with the initial parameters of a run."""
     return _prepare_body(archive, _initial_answer(archive, run.request))
 
 
 def personalised_body(archive: Archive, run: Run, *, number: int, client: str) -> Body:
-    """Eq. 14, or what the strategy puts in its place: the body that this client alone may fetch after a round."""
+    """Returns the body that one client may fetch after a round.
+
+    Eq. 14, or the strategy's own rule.
+    """
     try:
         return _personalise_state(archive, run, number, client)
     except (DamagedError, FileNotFoundError):
@@ -186,7 +203,10 @@ def _prepare_body(archive: Archive, parameters: Parameters) -> Body:
 
 
 def load_state(archive: Archive, run: Run, number: int) -> State:
-    """The state after a round of the run; 0: where it begins. DamagedError where the disk gives back another."""
+    """Loads the state after a round of the run; round 0 is its start.
+
+    Raises DamagedError where the stored file has changed.
+    """
     if number == 0:
         return State(initial_parameters(archive, run.request).arrays)
     held = stored_state(archive.database, run.name, number=number)
@@ -202,7 +222,10 @@ def _load_update(archive: Archive, held: StoredUpdate) -> Update:
 
 
 def _load_content(archive: Archive, blob: str | None, digest: str, *, what: str) -> Parameters:
-    """The parameters in a file; NotFoundError after the retention time, DamagedError where it is another content."""
+    """Loads the parameters of a stored file.
+
+    Raises NotFoundError after the retention time, DamagedError where the content has changed.
+    """
     if blob is None:
         raise NotFoundError(f"{what} was deleted after the retention time")
     if (damage := archive.blobs.damage(blob, digest)) is not None:
@@ -211,7 +234,10 @@ def _load_content(archive: Archive, blob: str | None, digest: str, *, what: str)
 
 
 def average_secure_sum(exchange: SecureRound, before: State, vectors: Mapping[str, Vector]) -> State:
-    """Eq. 13 of the survivors. Of single clients it holds what they have sent openly: the latest visible scalars."""
+    """Computes the mean over the survivors of a secure round (Eq. 13).
+
+    Of single clients it holds only the scalars that they send openly.
+    """
     mean = server.mean(exchange, vectors)
     latest: dict[str, Scalars] = {**before.latest, **exchange.open_scalars}
     arrays = {name: mean.arrays[name] for name in before.arrays}
@@ -220,9 +246,9 @@ def average_secure_sum(exchange: SecureRound, before: State, vectors: Mapping[st
 
 
 def client_answer(strategy: Strategy, state: State, client: str, *, summed: bool) -> Parameters:
-    """The mean, and the scalars by which the client mixes for itself (Eq. 12, 14), where the strategy mixes.
+    """Returns the mean, with the scalars by which one client mixes it (Eq. 12, 14).
 
-    One that is not in this round's sum has nothing to mix with: it is told to take the mean alone.
+    A client that is not in this round's sum has nothing to mix with: its scalars say to take the mean alone.
     """
     mean, mixing = strategy.common_answer(state), strategy.mixing
     if mixing is None:

@@ -1,8 +1,8 @@
-"""A run's settings and its number of clients -> the memory that its aggregation takes, before any of it is allocated.
+"""Estimate of the memory that a run takes at the aggregator, made before it starts.
 
-Settings come from the operator, and sizes of the anchor, where `anchor.size` = counts, from clients. Each is within its
-range, and together they may take more memory than the machine has: the system then ends the aggregator, again after
-each start. The estimate is an upper bound of what was measured, by a small factor.
+Settings come from the operator, and sizes of the anchor, where `anchor.size` = counts, from clients. Each is within
+its range, but together they may need more memory than the machine has: the system would then end the aggregator,
+again after each start. The estimate is a small factor above what was measured.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ DISTANCES = 8.0  # float64 arrays of a tensor, in float32 arrays of it
 def estimate_costs(
     declaration: Declaration, method: MethodSettings, part: Part, clients: int, counts: Sequence[Counts] = ()
 ) -> list[Cost]:
-    """Each part of a run that so many clients send updates of; what lies in memory throughout is the first.
+    """Estimates the memory of each step of a run with this many clients.
 
-    declaration: of the federation. counts: what its clients have said of their graphs.
+    The first cost is in memory throughout. declaration: of the federation. counts: sizes that its clients declare of
+    their graphs.
     """
     strategy, sent = strategy_of_part(part, declaration.strategy, method), declaration.of_part(part)
     update = float(least_update(sent))
@@ -51,7 +52,10 @@ def estimate_costs(
 
 
 def require_affordable(costs: Sequence[Cost], most_memory_bytes: int | None) -> None:
-    """SettingsError for a run that takes more than the setting, or than a part of the memory that there is."""
+    """Raises SettingsError for a run that needs more memory than allowed.
+
+    The setting `most_memory_bytes` or the machine's memory is the limit.
+    """
     allowed, largest = allowed_memory(most_memory_bytes), max(costs, key=lambda one: one.bytes)
     needed = costs[0].bytes + max((cost.bytes for cost in costs[1:]), default=0.0)
     if needed > allowed:

@@ -1,1 +1,1 @@
-"""HTTP around the coordinator: who calls, what is refused by its head, what is recorded, and the routes."""
+"""HTTP interface of the aggregator: authentication, checks of request heads, audit log and routes."""

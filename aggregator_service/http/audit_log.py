@@ -1,8 +1,7 @@
-"""Each join, each upload, and whatever nobody has declared -> one row of the aggregator's own record, durable before
-the answer goes out.
+"""Audit log of joins, uploads and undeclared requests, stored before they are answered.
 
-Bytes are counted and hashed as they come and never kept. What a crash cuts off before its answer has no row; its
-sender has heard of no success.
+Bodies are counted and hashed as they come and never stored. A request that a crash cuts off before its answer has no
+row; its sender got no success either.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ ROUND: TypeAdapter[int] = TypeAdapter(RoundPath)
 
 @dataclass(frozen=True)
 class ArrivalRecorder:
-    """Records what it wraps. It stands outside of whatever cuts a body short, so that all that came is counted."""
+    """Middleware that records requests; it is outermost, so that it counts all that arrived."""
 
     app: ASGIApp
     coordinator: Coordinator
@@ -58,7 +57,7 @@ class ArrivalRecorder:
 
 
 class _Exchange:
-    """One request and its answer."""
+    """One request with its answer."""
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, coordinator: Coordinator, heads: RequestHeads
@@ -76,7 +75,7 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Pass an answer on once it is on record. Where it cannot be, nobody hears of a success."""
+        """Sends an answer once it is recorded; sends an error where recording fails."""
         if message["type"] == "http.response.start":
             self._answered = True
             try:
@@ -93,10 +92,10 @@ class _Exchange:
             await self._record(500, problems.INTERNAL)
 
     async def _record(self, status: int, code: str | None) -> None:
-        """Under the name of the client that has signed it, which after a first join is one that has joined.
+        """Records a request under the client that signed it, if that client has joined.
 
-        No row for anybody else: what nobody known has signed could be many, and fill the disk. A head that no client
-        sends is on record of whoever is registered: with all its heads so it never joins.
+        Requests of unknown callers have no row: they could be many and fill the disk. Requests with an unexpected
+        head are recorded for every registered client, because such a client can never join.
         """
         call = CALLS.get((self._scope["method"], getattr(self._scope.get("route"), "path", "")), "other")
         if call != "other" and status >= LEAST_REFUSED:
@@ -110,7 +109,7 @@ class _Exchange:
         await self._coordinator.federation.arrivals.add(self._arrival(client, call, status, code))
 
     def _is_undeclared(self, status: int, code: str | None) -> bool:
-        """Something that no client ever sends, and that could carry anything."""
+        """Tells whether no genuine client sends such a request, so that it could carry anything."""
         announced = announces_body(Headers(scope=self._scope))
         nowhere = self._scope.get("route") is None or status == WRONG_METHOD
         return nowhere or announced or self._size > 0 or code == ProtocolError.code
@@ -132,7 +131,7 @@ class _Exchange:
 
 
 def _parse_name(kind: TypeAdapter[T], part: object) -> T | None:
-    """What a part of the path names; None where there is none, or where it is none of that kind."""
+    """Parses a name in a path; None where it is missing or invalid."""
     try:
         return kind.validate_python(part)
     except ValidationError:

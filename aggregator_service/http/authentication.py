@@ -1,4 +1,4 @@
-"""A request -> the coordinator that answers it and whoever is calling: a client, or the operator."""
+"""Authentication of clients by signature and of the operator by token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHALLENGE = {"WWW-Authenticate": 'Basic realm="LPSFed aggregator"'}  # makes a b
 
 # Dependencies are async because the framework sends each plain function through a worker thread.
 async def find_coordinator(request: Request) -> Coordinator:
-    """The inside of the app that was asked."""
+    """Returns the coordinator behind the application."""
     found: Coordinator = request.app.state.coordinator
     return found
 
@@ -31,7 +31,7 @@ Service = Annotated[Coordinator, Depends(find_coordinator)]
 
 
 async def read_signer(request: Request) -> str:
-    """The client that has signed this request, as `Signed` has found."""
+    """Returns the client that signed this request, as `SignatureMiddleware` found it."""
     name: str | None = getattr(request.state, "client", None)
     if name is None:
         raise AuthenticationError(f"expected a request that its client has signed, by the headers {', '.join(HEADERS)}")
@@ -42,7 +42,7 @@ Signer = Annotated[str, Depends(read_signer)]
 
 
 async def require_member(service: Service, name: Signer) -> str:
-    """The same, if it has joined."""
+    """Returns the signing client if it has joined."""
     service.federation.members.require_joined(name)
     return name
 
@@ -51,8 +51,10 @@ Caller = Annotated[str, Depends(require_member)]
 
 
 class SignedRoute(DeclaredRoute):
-    """A route for clients: of what nobody known has signed, no body is read, not even to find it malformed; and of
-    what a client has signed, no more than such a message can be long."""
+    """Route for clients, which reads no body of an unknown caller.
+
+    Of a known client it reads no more bytes than its message can have.
+    """
 
     async def admit(self, request: Request) -> None:
         await read_signer(request)
@@ -62,7 +64,10 @@ class SignedRoute(DeclaredRoute):
 
 
 async def require_operator(request: Request, service: Service) -> None:
-    """Nobody but the operator; ForbiddenError for a client, AuthenticationError for anybody else."""
+    """Lets only the operator pass.
+
+    Raises ForbiddenError for a client, AuthenticationError for anybody else.
+    """
     if hasattr(request.state, "client"):
         raise ForbiddenError("expected the operator's token, got a client's signature")
     header = request.headers.get("authorization")
@@ -77,7 +82,7 @@ def _require_token(request: Request, service: Coordinator, secret: str) -> None:
 
 
 class OperatorRoute(DeclaredRoute):
-    """A route for the operator: of what comes from anybody else, or says something undeclared, no body is read."""
+    """Route for the operator, which reads no body of other callers."""
 
     async def admit(self, request: Request) -> None:
         await require_operator(request, await find_coordinator(request))
@@ -87,7 +92,7 @@ class OperatorRoute(DeclaredRoute):
 
 
 async def require_operator_login(request: Request, service: Service) -> None:
-    """As `operator`, for pages: the browser is told to ask for name and token where they are missing or wrong."""
+    """Lets only the operator see a page; a browser asks for name and token otherwise."""
     try:
         await require_operator(request, service)
     except AuthenticationError:
@@ -95,10 +100,10 @@ async def require_operator_login(request: Request, service: Service) -> None:
 
 
 async def require_operator_form(request: Request, service: Service) -> None:
-    """Requires the operator's password for a form of the page.
+    """Lets only the operator send a form of the page.
 
-    The password alone is not enough: what forms hold counts
-    only with the word that the page has put into them."""
+    The password alone is not enough: the form must also carry the guard that the page has put into it.
+    """
     try:
         if hasattr(request.state, "client"):
             raise ForbiddenError("expected the operator's password, got a client's signature")
@@ -116,7 +121,10 @@ LONGEST_BY_OPERATOR = 64 << 10  # a run's settings, a reason
 
 
 async def body_limit(request: Request, service: Coordinator) -> int:
-    """Of JSON. AuthenticationError, ForbiddenError or NotFoundError for whoever has nothing to say here."""
+    """Returns the largest JSON body, in bytes, that this caller may send here.
+
+    Raises AuthenticationError, ForbiddenError or NotFoundError for a caller that may send none.
+    """
     kind = _body_type(request)
     if issubclass(kind, FromClient):
         return add_room(longest_message(kind, await _count_clients(request, service)))
@@ -124,7 +132,7 @@ async def body_limit(request: Request, service: Coordinator) -> int:
 
 
 def _body_type(request: Request) -> type[object]:
-    """What the route declares as its body."""
+    """Returns the type that the route declares as its body."""
     route: APIRoute = request.scope["route"]
     assert route.body_field is not None
     kind: type[object] = route.body_field.field_info.annotation  # type: ignore[assignment]
@@ -132,7 +140,7 @@ def _body_type(request: Request) -> type[object]:
 
 
 async def _count_clients(request: Request, service: Coordinator) -> int:
-    """How many take part in the run of the path, of whose clients the caller says that it is one."""
+    """Counts the clients of the path's run; the caller must be one of them."""
     name, place = request.state.client, request.path_params
     service.federation.members.require_joined(name)
     if place["client"] != name:

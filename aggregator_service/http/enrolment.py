@@ -1,4 +1,4 @@
-"""HTTP -> invitations: the operator makes one, and a silo redeems it, which has neither a key nor the token yet."""
+"""Invitations: the operator makes one, and a silo without key or token redeems it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from shared.web.routes import DeclaredRoute
 
 
 class InvitationRoute(DeclaredRoute):
-    """Of whoever calls no more is read than a code and a key."""
+    """Route for invited silos, which reads no more than a code and a key."""
 
     async def admit(self, request: Request) -> None:
         if hasattr(request.state, "client"):
@@ -56,14 +56,17 @@ UNWRITABLE = "the folder of registered keys cannot be written: the operator has 
 
 @operator_routes.get("/federation")
 async def read_federation(service: Service) -> DeclaredOut:
-    """What runs begin with, where nothing else is said, and the aggregator's public key."""
+    """Returns the settings that runs begin with, and the aggregator's public key."""
     key = raw_hex(service.federation.key.public_key())
     return DeclaredOut(aggregator=key, **dict(service.settings.describe_federation()))
 
 
 @operator_routes.post("/invitations", status_code=201)
 async def invite(message: InvitationIn, service: Service, response: Response) -> InvitationOut:
-    """Invite a silo under a name that has no key yet. An earlier invitation of this name ends."""
+    """Invites a silo under a name that has no key yet.
+
+    An earlier invitation of this name ends.
+    """
     response.headers.update(PRIVATE)
     settings = service.settings
     try:
@@ -82,9 +85,10 @@ async def invite(message: InvitationIn, service: Service, response: Response) ->
 
 @router.post("/enrolments", status_code=201, response_model=EnrolmentOut)
 async def enrol(message: EnrolmentIn, service: Service, request: Request) -> Response:
-    """Register a silo's key by a proof of its invitation's code, which counts once. The same key again changes nothing.
+    """Registers a silo's key by the code of its invitation, which counts once.
 
-    The answer, a refusal too, is signed by the aggregator's key over its status, its content and this very message.
+    The same key again changes nothing. The answer, also a refusal, is signed by the aggregator's key over its status,
+    its content and this message.
     """
     try:
         content = (await run_in_threadpool(_enrol_silo, message, service)).model_dump_json()
@@ -112,7 +116,7 @@ def _enrol_silo(message: EnrolmentIn, service: Coordinator) -> EnrolmentOut:
 
 
 def _named_members(settings: AggregatorSettings) -> tuple[str, ...]:
-    """In the open a silo learns how many others there are, and no names."""
+    """Lists the members' names in a secure federation; an open one keeps them private."""
     return known_names(settings.registry, _now()) if settings.secure else ()
 
 

@@ -1,7 +1,9 @@
-"""The head of a request -> accepted in its one form, refused in any other; and what the record keeps of it.
+"""Check of request heads, and their record in the audit log.
 
-A proxy that the operator trusts changes heads: spaces and capital letters are its own then, and it may add headers of
-a list, whose names and sizes are recorded. Nobody else may add any.
+One form is accepted, everything else is refused.
+
+A proxy that the operator trusts changes spaces and capital letters, and may add headers of a list, whose names and
+sizes are recorded. Nobody else may add any.
 """
 
 from __future__ import annotations
@@ -35,14 +37,17 @@ UNPLAIN = "(a name of other signs)"
 
 
 class RequestHeads:
-    """`trusted`: addresses and networks of the proxies before the aggregator."""
+    """Checks request heads.
+
+    `trusted`: addresses and networks of the proxies before the aggregator.
+    """
 
     def __init__(self, trusted: Iterable[str]) -> None:
         self._trusted = tuple(ipaddress.ip_network(one) for one in trusted)
         self._hosts: defaultdict[str, set[str]] = defaultdict(set)
 
     def require_declared_head(self, scope: Scope, client: str) -> None:
-        """HeadError, which repeats no value, for a head that the genuine client would not have sent."""
+        """Raises HeadError, which repeats no value, for a head that no genuine client sends."""
         headers = Headers(scope=scope).items()
         proxied = self._is_proxied(scope)
         _require_names(headers, proxied=proxied or raw_head(scope) is None)
@@ -54,8 +59,10 @@ class RequestHeads:
         self._require_host(client, scope)
 
     def recorded_head(self, scope: Scope, claim: SignatureClaim | None) -> HeadOut:
-        """What is recorded of a head: its size where it came as sent, its digest, its signature, and the headers beyond
-        the list."""
+        """Describes a head for the audit log: size, digest, signature and headers beyond the list.
+
+        The size is known where no proxy has changed the head.
+        """
         headers, raw = Headers(scope=scope).items(), raw_head(scope)
         listed = [(name, value) for name, value in headers if name in heads.WORDS]
         computed = heads.size(scope["method"], _target(scope), headers)
@@ -67,7 +74,7 @@ class RequestHeads:
         return HeadOut(bytes=size, sha256=digest, others=others[:MOST_LISTED], more=more, signature=signature)
 
     def _is_proxied(self, scope: Scope) -> bool:
-        """Has a trusted proxy connected? What the scope calls its client is whom the proxy speaks of."""
+        """Tells whether a trusted proxy has connected; the scope's client is then the proxy's caller."""
         raw = raw_head(scope)
         if raw is None or raw.peer is None or not self._trusted:
             return False
@@ -78,7 +85,10 @@ class RequestHeads:
         return any(peer in network for network in self._trusted if network.version == peer.version)
 
     def _require_host(self, client: str, scope: Scope) -> None:
-        """Nobody signs the host, so that it could be another word each time."""
+        """Raises HeadError for a host beyond the few names by which this client has called.
+
+        The host is not signed, so it could be another word each time.
+        """
         known, host = self._hosts[client], Headers(scope=scope).get(heads.HOST, "")
         known.add(host) if len(known) < MOST_HOSTS else None
         if host not in known:

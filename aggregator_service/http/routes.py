@@ -1,4 +1,4 @@
-"""HTTP -> calls of the coordinator -> HTTP. Nothing is decided here."""
+"""Routes of the aggregator's REST API; all decisions are the coordinator's."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="how many entries at mos
 
 # Dependencies are async because the framework sends each plain function through a worker thread.
 async def read_address(run: RunPath, number: RoundPath, client: ClientPath, caller: Caller) -> Address:
-    """What a client may name: only its own."""
+    """Returns the run, round and client of a path; a client may name only itself."""
     if client != caller:
         raise ForbiddenError(f"expected your own name, {caller!r}, got {client!r}")
     return Address(run, number, client)
 
 
 async def require_acceptable(request: Request, service: Service, caller: Caller) -> None:
-    """Refuse by its headers a body that could not be an update; but only to somebody known."""
+    """Refuses, by its headers, a known caller's body that cannot be an update."""
     del caller
     kind, encoding = request.headers.get("content-type", ""), request.headers.get("content-encoding")
     if kind != MEDIA_TYPE or encoding is not None:
@@ -100,7 +100,7 @@ service_routes = APIRouter(tags=["service"], route_class=DeclaredRoute, response
 
 @client_routes.post("/clients")
 async def join(message: JoinIn, signer: Signer, service: Service) -> JoinOut:
-    """A client joins with its declaration. It may say the same again."""
+    """Joins a client with its declaration, which it may repeat."""
     return await service.join_client(message, signer)
 
 
@@ -108,7 +108,10 @@ async def join(message: JoinIn, signer: Signer, service: Service) -> JoinOut:
 async def read_current_run(
     service: Service, caller: Caller, response: Response, after: Known = None, wait: Wait = 0.0
 ) -> RunOut:
-    """Where the run stands, and the asking client in it; with `after` and `wait` a long poll."""
+    """Returns the state of the current run and of the calling client.
+
+    With `after` and `wait` it is a long poll.
+    """
     response.headers.update(PRIVATE)
     return await service.current_run(caller, after=after, wait=wait)
 
@@ -117,13 +120,13 @@ async def read_current_run(
     "/runs/{run}/model", response_class=Response, dependencies=[Depends(require_member)], responses=PARAMETERS
 )
 async def read_model(run: RunPath, service: Service) -> Response:
-    """The parameters that a run begins with."""
+    """Returns the initial parameters of a run."""
     return _parameters_response(await service.initial_body(run))
 
 
 @client_routes.get("/runs/{run}/rounds/{number}/anchor", dependencies=[Depends(require_member)])
 async def read_anchor(run: RunPath, number: RoundPath, response: Response, service: Service) -> AnchorOut:
-    """The anchor's kernel, with which each client compares its spectrum (Eq. 11)."""
+    """Returns the anchor's kernel, with which each client compares its spectrum (Eq. 11)."""
     response.headers.update(PRIVATE)
     anchor = await service.round_anchor(run, number)
     return AnchorOut(run=run, round=number, kernel=anchor.kernel, source=anchor.source, size=anchor.size)
@@ -136,7 +139,10 @@ async def read_anchor(run: RunPath, number: RoundPath, response: Response, servi
     openapi_extra=UPDATE_BODY,
 )
 async def put_update(place: Place, request: Request, response: Response, service: Service) -> ReceiptOut:
-    """A client's update of a round. The same one may come again; another one under its address is refused."""
+    """Stores a client's update of a round.
+
+    The same update may be sent again; a different one is refused.
+    """
     receipt, new = await service.receive_update(place, request.stream())
     response.status_code = 201 if new else 200
     return ReceiptOut.model_validate(asdict(receipt) | {"received_at": instant(receipt.received_at)})
@@ -146,74 +152,80 @@ async def put_update(place: Place, request: Request, response: Response, service
     "/runs/{run}/rounds/{number}/clients/{client}/personalized", response_class=Response, responses=PARAMETERS | NOT_YET
 )
 async def read_personalised(place: Place, service: Service, wait: Wait = 0.0) -> Response:
-    """The mean of a round, mixed for the asking client (Eq. 14); with `wait` a long poll."""
+    """Returns the mean of a round, mixed for the calling client (Eq. 14).
+
+    With `wait` it is a long poll.
+    """
     body = await service.personalised_body(place, wait=wait)
     return not_ready_response() if body is None else _parameters_response(body)
 
 
 @operator_routes.post("/runs", status_code=201)
 async def start_run(message: RunIn, service: Service) -> RunHistoryOut:
-    """Start a run, which waits until its clients have joined."""
+    """Starts a run, which waits until its clients have joined."""
     return await service.start_run(message)
 
 
 @operator_routes.get("/runs")
 async def list_runs(service: Service) -> list[RunHistoryOut]:
-    """All runs, the oldest first."""
+    """Returns all runs, oldest first."""
     return await service.run_histories()
 
 
 @operator_routes.get("/runs/{run}")
 async def read_run(run: RunPath, service: Service) -> RunHistoryOut:
-    """A run with its rounds: who has sent, who was missing, and how many bytes came."""
+    """Returns a run with its rounds.
+
+    Each round lists who sent, who was missing, and how many bytes arrived.
+    """
     return await service.run_history(run)
 
 
 @operator_routes.delete("/runs/{run}")
 async def cancel_run(run: RunPath, service: Service) -> RunHistoryOut:
-    """End a run before its time. Each silo stops at its next call."""
+    """Cancels a run; each silo stops at its next call."""
     return await service.cancel_run(run)
 
 
 @operator_routes.get("/clients")
 async def list_clients(service: Service) -> list[MemberOut]:
-    """The clients that have joined, and the quarantined ones with the cause."""
+    """Returns the clients that have joined, with the cause of each quarantine."""
     return await service.federation.quarantines.members()
 
 
 @operator_routes.post("/clients/{client}/quarantine", status_code=201)
 async def impose_quarantine(client: ClientPath, message: QuarantineIn, service: Service) -> MemberOut:
-    """Shut a client out: nothing that it sends is taken until the quarantine is lifted."""
+    """Quarantines a client: its updates are refused until the quarantine is lifted."""
     return await service.federation.quarantines.impose_quarantine(client, message.reason)
 
 
 @operator_routes.delete("/clients/{client}/quarantine")
 async def lift_quarantine(client: ClientPath, service: Service) -> MemberOut:
-    """Let a quarantined client in again."""
+    """Lifts the quarantine of a client."""
     return await service.federation.quarantines.lift_quarantine(client)
 
 
 @operator_routes.get("/arrivals")
 async def list_arrivals(service: Service, after: After = 0, limit: Limit = 100) -> ArrivalsOut:
-    """The record of all that has arrived, which a privacy report holds against the ledgers."""
+    """Returns the audit log of arrivals, which a privacy report compares with the silos' ledgers."""
     return await service.federation.arrivals.page(after, limit)
 
 
 @operator_routes.get("/declaration")
 async def read_declaration(service: Service) -> Declaration:
-    """What a client may send in this federation."""
+    """Returns all that a client may send in this federation."""
     return service.declaration
 
 
 @service_routes.get("/health/live")
 async def read_liveness() -> LiveOut:
-    """The process answers."""
+    """Tells that the process answers."""
     return LiveOut()
 
 
 @service_routes.get("/health/ready", response_model_exclude_none=True)
 async def read_readiness(service: Service) -> ReadyOut:
-    """It takes calls; 503 says why it does not."""
+    """Tells that calls are taken; 503 gives the reason where they are not."""
     if (hindrance := service.hindrance) is not None:
         raise UnavailableError(hindrance)
     return ReadyOut()
@@ -221,12 +233,12 @@ async def read_readiness(service: Service) -> ReadyOut:
 
 @service_routes.get("/metrics", response_class=Response, response_description="series in the text format of Prometheus")
 async def read_metrics(service: Service) -> Response:
-    """Counts and times, for Prometheus."""
+    """Returns counts and times in the text format of Prometheus."""
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _parameters_response(body: Body) -> Response:
-    """Parameters: a large body is read from its file as the caller takes it."""
+    """Returns a response with parameters; streams a large body from its file."""
     if (content := body.read_small()) is not None:
         return Response(content, media_type=MEDIA_TYPE, headers=PRIVATE)
     known = {"Content-Length": str(body.size), DIGEST: body_digest(bytes.fromhex(body.digest))}
@@ -234,7 +246,7 @@ def _parameters_response(body: Body) -> Response:
 
 
 def not_ready_response() -> Response:
-    """What is asked for is not there yet: the caller asks again."""
+    """Returns 204: the answer is not there yet, and the caller asks again."""
     return Response(status_code=204, headers=PRIVATE | {"Retry-After": str(RETRY_AFTER_SECONDS)})
 
 

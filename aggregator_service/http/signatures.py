@@ -1,6 +1,6 @@
-"""A signed request -> refused by its head, or known as its client's and its body checked; its answer, signed.
+"""Verification of signed requests, and signatures of the answers to them.
 
-Requests are checked before anything reads a body: no body is read of a request that no registered client has signed.
+Requests are verified before anything reads a body: no body is read of a request that no registered client has signed.
 Each answer to a signed request carries the aggregator's signature over its status, its body and that request, so that
 clients can pin the key. An answer that announces its digest (a large one, from a file) passes piece by piece; others
 are collected first.
@@ -44,8 +44,10 @@ DIGEST_MISMATCH = "content-digest: expected the sha256 of the body that came, go
 
 @dataclass(frozen=True)
 class SignatureMiddleware:
-    """Leaves in the request's state the client's name, as `client`, and the signature's `claim`. A request that claims
-    nothing passes without."""
+    """Middleware that verifies signatures and puts `client` and `claim` into the request's state.
+
+    A request without a signature passes without them.
+    """
 
     app: ASGIApp
     coordinator: Coordinator
@@ -89,7 +91,7 @@ class SignatureMiddleware:
 
 
 class _DigestCheck:
-    """A body as it comes. Where it ends as another one than was signed, its end is an error instead."""
+    """Request body that ends with an error where its digest was not signed."""
 
     def __init__(self, receive: Receive, expected: str) -> None:
         self._receive, self._expected = receive, expected
@@ -110,7 +112,10 @@ def _target(scope: Scope) -> RequestTarget:
 
 @dataclass(frozen=True)
 class SignedAnswers:
-    """Signs what it wraps. A request without a signature has nothing that an answer could be bound to."""
+    """Middleware that signs answers to signed requests.
+
+    An answer to an unsigned request cannot be bound to it.
+    """
 
     app: ASGIApp
     coordinator: Coordinator
@@ -125,7 +130,7 @@ class SignedAnswers:
 
 
 class _SignedAnswer:
-    """One answer: its start is held back until its digest is known."""
+    """One answer, whose start is held back until its digest is known."""
 
     def __init__(self, send: Send, key: PrivateKey, request_signature: str) -> None:
         self._send, self._key, self._request_signature = send, key, request_signature
@@ -145,7 +150,7 @@ class _SignedAnswer:
             await self._collect(message)
 
     async def _collect(self, message: Message) -> None:
-        """Pass everything on at once when the last piece has come."""
+        """Collects the pieces and sends everything when the last one has come."""
         self._pieces.append(message.get("body", b""))
         if self._start is None or message.get("more_body", False):
             return

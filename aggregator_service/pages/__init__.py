@@ -1,1 +1,1 @@
-"""The operator's page: the run at hand round by round, who is missing, and all that arrived."""
+"""Operator's page: the federation's state, its rounds, clients and runs, and the audit log."""

@@ -1,4 +1,4 @@
-"""The operator's page: each client in each round, by its state in a word."""
+"""Grid of the operator's page: the state of each client in each round."""
 
 from __future__ import annotations
 
@@ -30,25 +30,28 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class ClientActivity:
-    """Now, and when each client was heard of last, in seconds since the epoch."""
+    """Current time, and the last call of each client, in seconds since the epoch."""
 
     now: float
     seen: Mapping[str, float] = field(default_factory=dict)
 
     def last_seen(self, client: str) -> str | None:
-        """As ISO 8601; None for one that has not called since the service started."""
+        """Returns the last call as ISO 8601.
+
+        None if there was none since the service started.
+        """
         return None if client not in self.seen else instant(self.seen[client])
 
 
 @dataclass(frozen=True)
 class RunSnapshot:
-    """A run, looked at in a moment."""
+    """A run at one moment."""
 
     run: RunHistoryOut
     at: ClientActivity
 
     def client_state(self, one: RoundOut, part: ParticipantOut) -> Verdict:
-        """How this participant stands in this round."""
+        """Returns the state of a participant in a round."""
         if part.received:
             return Verdict("good", "received", f"at {clock(part.received_at)}")
         if part.quarantined:
@@ -74,7 +77,7 @@ class RunSnapshot:
 
     @cached_property
     def late_seconds(self) -> float | None:
-        """How long after a round's opening an update is late; None before any round has ended."""
+        """Seconds after a round's opening when an update is late; None before any round ended."""
         known = [
             read_instant(part.received_at) - read_instant(one.opened_at)
             for one in self.run.rounds[-COMPARED_ROUNDS - 1 : -1]
@@ -85,7 +88,7 @@ class RunSnapshot:
 
 
 def read_instant(written: str) -> float:
-    """ISO 8601 -> seconds since the epoch."""
+    """Parses ISO 8601 into seconds since the epoch."""
     return datetime.fromisoformat(written).timestamp()
 
 
@@ -99,7 +102,7 @@ Rounds = tuple[tuple[RoundOut, dict[str, ParticipantOut]], ...]
 
 @dataclass(frozen=True)
 class GridRow:
-    """One client: how it stands now, when it was heard of last, and a cell for each round of the grid."""
+    """Row of one client: its state, last call, and a cell for each round."""
 
     client: str
     now: Verdict
@@ -109,7 +112,10 @@ class GridRow:
 
 @dataclass(frozen=True)
 class Grid:
-    """`rounds`: their numbers, newest first. `more`: how many clients are not shown."""
+    """Grid of clients and rounds.
+
+    rounds: numbers, newest first. more: how many clients are not shown.
+    """
 
     rounds: tuple[int, ...]
     rows: tuple[GridRow, ...]
@@ -119,8 +125,10 @@ class Grid:
 def build_grid(
     snapshot: RunSnapshot | None, joined: Iterable[str], registered: Iterable[str], at: ClientActivity
 ) -> Grid:
-    """By name, those who never joined last. Of more clients than a page holds, those whose update is in are left out
-    first."""
+    """Builds the grid, by client name; clients that never joined come last.
+
+    Where there are more clients than a page shows, those with an update are left out first.
+    """
     shown = () if snapshot is None else snapshot.run.rounds[-GRID_ROUNDS:][::-1]
     rounds: Rounds = tuple((one, {part.client: part for part in one.participants}) for one in shown)
     members = set(joined).union(*(parts for _, parts in rounds))

@@ -1,4 +1,4 @@
-"""Heat map of who learns from whom, where each client gets its own mixture."""
+"""Heat map of the weights by which each client learns from the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HeatCell:
 
 @dataclass(frozen=True)
 class HeatRow:
-    """Weights of one client: what the client gets of each."""
+    """Weights with which one client's mixture holds the others."""
 
     client: str
     cells: tuple[HeatCell, ...]
@@ -40,7 +40,10 @@ class HeatMap:
 
 
 def draw_heat_map(found: CollaborationOut | None) -> HeatMap | None:
-    """Draws the weights of the first clients by name; None where all get the same."""
+    """Draws the weights of the first clients by name.
+
+    None where all clients get the same.
+    """
     if found is None:
         return None
     shown = found.clients[:SHOWN]
@@ -62,7 +65,7 @@ def draw_heat_map(found: CollaborationOut | None) -> HeatMap | None:
 
 
 def _describe(columns: tuple[float, ...]) -> str:
-    """Writes the least and the most over orders."""
+    """Formats the smallest and the largest of some numbers."""
     if not columns:
         return "no"
     least, most = min(columns), max(columns)

@@ -1,4 +1,4 @@
-"""A run's rounds -> charts of what changed over them, and a table of what did not."""
+"""Charts of a run over its rounds, and a table of scalars that never change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAME = 5e-5  # two figures that a page shows alike
 
 @dataclass(frozen=True)
 class SpectralFigure:
-    """A scalar of a client that the aggregator sees, or tells it; `most`: where its axis ends."""
+    """Scalar of a client that the aggregator sees; `most`: end of its axis."""
 
     name: str
     caption: str
@@ -30,7 +30,7 @@ RHOBAR = SpectralFigure("rhobar", "The share of the common mean in what a client
 
 @dataclass(frozen=True)
 class ConstantRow:
-    """A client whose scalars are the same in all rounds; None for one that changes, or that nobody knows."""
+    """Client with scalars that never change; None for a scalar that changes."""
 
     client: str
     rho: float | None
@@ -38,13 +38,16 @@ class ConstantRow:
 
 
 def run_charts(run: RunHistoryOut) -> tuple[Chart, ...]:
-    """rho and rhobar of each client where they change; how many updates came, and how long it took."""
+    """Draws rho and rhobar where they change, the updates, and the time of each round."""
     spectral = (_spectral_chart(run, figure) for figure in (RHO, RHOBAR))
     return (*(chart for chart in spectral if chart is not None), _arrivals_chart(run), _duration_chart(run))
 
 
 def constant_scalars(run: RunHistoryOut) -> tuple[ConstantRow, ...]:
-    """The clients with a scalar that does not change, by name: a line of it would tell nothing."""
+    """Lists the clients with a scalar that never changes, by name.
+
+    A line of such a scalar would show nothing.
+    """
     rho, rhobar = (dict(_constants(run, figure)) for figure in (RHO, RHOBAR))
     named = sorted(rho.keys() | rhobar.keys())[:SHOWN_CONSTANTS]
     return tuple(ConstantRow(client, rho.get(client), rhobar.get(client)) for client in named)
@@ -55,13 +58,13 @@ def _constants(run: RunHistoryOut, figure: SpectralFigure) -> list[tuple[str, fl
 
 
 def _constant(line: Line) -> list[float]:
-    """The values of a line that is known and level; none of any other one."""
+    """Returns the known values of a level line; none of any other line."""
     known = [value for _, value in line.points if value is not None]
     return known if known and max(known) - min(known) < SAME else []
 
 
 def _lines(run: RunHistoryOut, figure: SpectralFigure) -> list[Line]:
-    """The figure of each client by name, in every round that it sent an update in."""
+    """Returns one line per client, by name, with a point for each of its rounds."""
     points: dict[str, list[tuple[float, float | None]]] = {}
     for one in run.rounds:
         for part in one.participants:
@@ -70,7 +73,7 @@ def _lines(run: RunHistoryOut, figure: SpectralFigure) -> list[Line]:
 
 
 def _spectral_chart(run: RunHistoryOut, figure: SpectralFigure) -> Chart | None:
-    """The lines that change; None where none does."""
+    """Draws the lines that change; None where none does."""
     lines = [line for line in _lines(run, figure) if not _constant(line) and any(value for _, value in line.points)]
     if not lines:
         return None

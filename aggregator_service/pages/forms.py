@@ -1,4 +1,7 @@
-"""The operator's forms: start a run, with the values of the last one, and cancel it."""
+"""Forms of the operator's page.
+
+Start a run, with the last run's values, and cancel it.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,12 @@ CONTEXT = b"forms of the operator's page"
 
 
 def form_guard(operator_token: str) -> str:
-    """The word of the page's forms: nobody can compute it but who has the operator's token."""
+    """Computes the guard of the page's forms from the operator's token (against cross-site requests)."""
     return hmac.new(operator_token.encode(), CONTEXT, hashlib.sha256).hexdigest()
 
 
 async def read_form(request: Request, operator_token: str) -> dict[str, str]:
-    """The fields of a form that this page has made; ForbiddenError for any other one."""
+    """Reads the fields of a form of this page; raises ForbiddenError for any other form."""
     if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         raise ForbiddenError("expected a form of the operator's page, got one of another site")
     if request.headers.get("content-type", "").partition(";")[0].strip() != FORM:
@@ -67,10 +70,10 @@ NAMED = re.compile(rf"(?:^|; )(?=({'|'.join([*FIELDS, *ALIASES])})(?:[.(][^:;]*|
 
 @dataclass(frozen=True)
 class StartForm:
-    """What the form that starts a run holds: each field as it is typed. `like`: the run that it repeats, if any.
+    """Content of the form that starts a run: each field as text.
 
-    kinds: of a common basis that may be chosen; none where the federation has none. parts: of the federation's work,
-    each with what a run of it does. usual: by field, what counts where it is left empty.
+    like: run that it repeats, if any. kinds: of a common basis that may be chosen; none where the federation has
+    none. parts: of the federation's work, each with a description. usual: by field, the value of an empty field.
     """
 
     values: Mapping[str, str]
@@ -83,8 +86,11 @@ class StartForm:
 def fill_start_form(
     runs: list[RunHistoryOut], joined: int, declared: MethodSettings, *, trains: bool = True
 ) -> StartForm:
-    """As the last run was asked for; the first one with everybody who has joined, of sums where the federation declares
-    some. declared: the federation's own. trains: has it runs that train?"""
+    """Fills the form with the last run's request, or with defaults for the first run.
+
+    The first run has all clients that have joined, and makes sums where the federation declares some. declared: the
+    federation's own settings. trains: whether it has runs that train.
+    """
     last = runs[-1] if runs else None
     request = RunIn(clients=max(joined, 2), method=declared) if last is None else last.request
     order: tuple[Part, ...] = (*_list_choices(declared), *((TRAINING,) if trains else ()))
@@ -107,7 +113,10 @@ def fill_start_form(
 
 
 def _list_choices(declared: MethodSettings) -> tuple[Part, ...]:
-    """The parts that runs may sum. Over a list that the silos sum there is one basis, of the kind that it chooses."""
+    """Lists the parts that runs may sum.
+
+    With a list of common items there is one basis, of the kind that the list chooses.
+    """
     sums = list_sums(declared)
     if ITEMS not in sums:
         return tuple(sums)
@@ -115,7 +124,7 @@ def _list_choices(declared: MethodSettings) -> tuple[Part, ...]:
 
 
 def _next_part(last: RunHistoryOut | None, order: Sequence[Part]) -> Part:
-    """What a federation does next, in this order; what it did last is its last part's once more."""
+    """Returns the part that follows the last run's; the last part repeats."""
     if last is None:
         return order[0]
     part = BASIS if last.request.part != TRAINING and is_basis(last.request.method.basis) else last.request.part
@@ -123,7 +132,7 @@ def _next_part(last: RunHistoryOut | None, order: Sequence[Part]) -> Part:
 
 
 def _changed_lines(method: MethodSettings, declared: MethodSettings) -> Iterator[str]:
-    """What a run's settings say otherwise than the federation's, but for what has fields of its own."""
+    """Yields the run's settings that differ from the federation's and have no own field."""
     ours, theirs = (dict(_flatten(one.model_dump(mode="json"))) for one in (declared, method))
     own = {"catalogue", *(f"basis.{name}" for name in BASIS_FIELDS.values())}
     for name, value in theirs.items():
@@ -132,7 +141,7 @@ def _changed_lines(method: MethodSettings, declared: MethodSettings) -> Iterator
 
 
 def _flatten(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings by name; of a group's by dotted name, after all others."""
+    """Yields settings by dotted name; groups come after plain values."""
     plain = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
     yield from ((before + name, value) for name, value in plain.items())
     for name in values.keys() - plain.keys():
@@ -140,7 +149,10 @@ def _flatten(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str,
 
 
 def read_start(fields: Mapping[str, str], runs: list[RunHistoryOut], declared: MethodSettings) -> RunIn:
-    """The run that the form asks for. ProtocolError that names each bad field, and says what it is expected to be."""
+    """Reads the requested run from the form's fields.
+
+    Raises ProtocolError that names each bad field and the expected value.
+    """
     if others := sorted(set(fields) - set(FIELDS)):
         raise ProtocolError(f"expected the fields {', '.join(FIELDS)}, got {len(others)} more")
     typed = {name: value.strip() for name, value in fields.items() if value.strip()}
@@ -167,7 +179,7 @@ def _read_method(typed: Mapping[str, str], declared: MethodSettings) -> MethodSe
 
 
 def _read_method_over_list(changes: Mapping[str, str], declared: MethodSettings) -> MethodSettings:
-    """Of a run whose sum follows from the list of common items, unless the settings say one."""
+    """Reads settings of a run whose sum follows from the common items."""
     try:
         method = override(declared.model_dump(), changes)
         own = {} if method.basis.kind == OFF and "basis.kind" not in changes else {"basis": method.basis}
@@ -177,7 +189,7 @@ def _read_method_over_list(changes: Mapping[str, str], declared: MethodSettings)
 
 
 def _read_method_of_part(changes: Mapping[str, str], declared: MethodSettings, part: Part) -> MethodSettings:
-    """Of a run that makes the sum which the federation has declared for this part."""
+    """Reads settings of a run that makes the sum declared for this part."""
     if part not in (known := list_sums(declared)):
         raise ProtocolError(
             f"part: expected {' or '.join((TRAINING, *known))}, as this federation declares, got {part}"
@@ -189,7 +201,7 @@ def _read_method_of_part(changes: Mapping[str, str], declared: MethodSettings, p
 
 
 def _read_pairs(text: str) -> dict[str, str]:
-    """A setting a line, `--set` before it or not."""
+    """Parses one setting per line, with or without `--set` before it."""
     lines = [line.strip().removeprefix("--set ").strip() for line in text.splitlines() if line.strip()]
     pairs = [(name.strip(), mark, value.strip()) for name, mark, value in (line.partition("=") for line in lines)]
     if wrong := [line for line, (name, mark, _) in zip(lines, pairs, strict=True) if not name or not mark]:
@@ -200,7 +212,7 @@ def _read_pairs(text: str) -> dict[str, str]:
 
 
 def _read_basis(typed: Mapping[str, str], declared: MethodSettings, *, noised: bool) -> dict[str, str]:
-    """The settings of the common basis; of its sizes the declared ones, where none are typed."""
+    """Reads the settings of the common basis; sizes left empty are the declared ones."""
     kind, own = typed.get("basis_kind", OFF), method_of_part(declared, BASIS).basis.kind
     needed = typed.get("part") == BASIS
     if own == OFF and (kind != OFF or needed):
@@ -216,7 +228,7 @@ def _read_basis(typed: Mapping[str, str], declared: MethodSettings, *, noised: b
 
 
 def errors_by_field(refusal: str) -> dict[str, str]:
-    """What a refusal says of single fields of the form."""
+    """Splits a refusal into the messages of single fields."""
     starts = [*NAMED.finditer(refusal)]
     ends = [*(one.start() for one in starts), len(refusal)][1:]
     found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""A run's history and who has joined -> the head of the page: where the federation stands, in words and figures."""
+"""First screen of the operator's page: state of the federation, figures, and the next step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ NAMED = 6  # names that one sentence holds
 
 @dataclass(frozen=True)
 class FederationOverview:
-    """`done` of `rounds` rounds. `start`: the command that starts a run, where none is active."""
+    """State of the federation: a verdict, progress, warnings and figures.
+
+    `done` of `rounds` rounds are aggregated. start: command that starts a run, where none is active.
+    """
 
     verdict: Verdict
     done: int
@@ -33,7 +36,10 @@ class FederationOverview:
 def build_overview(
     run: RunHistoryOut | None, joined: Sequence[str], *, url: str, runs: Sequence[RunHistoryOut] = ()
 ) -> FederationOverview:
-    """What an operator wants to know first. `url`: where this aggregator was called. runs: all, oldest first."""
+    """Builds the first screen of the operator's page.
+
+    url: address of this aggregator. runs: all runs, oldest first.
+    """
     if run is None:
         return FederationOverview(
             _idle_verdict(joined), 0, 0, (), (_members_fact(joined),), _start_command(url, len(joined))
@@ -57,7 +63,7 @@ def build_overview(
 
 
 def join_names(names: Sequence[str]) -> str:
-    """As many names as a sentence can hold, and how many more there are."""
+    """Joins names into a phrase, with a count of those left out."""
     if not names:
         return "nobody"
     more = len(names) - NAMED
@@ -65,14 +71,14 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def awaited_clients(one: RoundOut) -> str:
-    """Whom an open round waits for, and in a secure one what for."""
+    """Describes which clients an open round waits for, and its secure step."""
     if one.secure is None:
         return f"waiting for {join_names(one.missing)}"
     return f"step {one.secure.step}, waiting for {join_names(one.secure.waiting_for)}"
 
 
 def round_seconds(one: RoundOut) -> float | None:
-    """Seconds from a round's opening to its closing; None while it is open."""
+    """Returns the seconds from a round's opening to its closing; None while it is open."""
     if one.closed_at is None:
         return None
     return (datetime.fromisoformat(one.closed_at) - datetime.fromisoformat(one.opened_at)).total_seconds()
@@ -118,12 +124,12 @@ def _round_facts(run: RunHistoryOut) -> tuple[Fact, ...]:
 
 
 def _sum_facts(run: RunHistoryOut) -> tuple[Fact, ...]:
-    """Of a run that sums: which sum, and why this one."""
+    """Describes the sum of a run that makes one, and the reason for it."""
     return () if run.sum is None else (Fact("Sum", run.sum.kind, run.sum.reason or "of an earlier version"),)
 
 
 def _earlier_sums(run: RunHistoryOut, runs: Sequence[RunHistoryOut]) -> tuple[Fact, ...]:
-    """Lists the newest earlier run of each other sum: whether it is opened, and if not, why."""
+    """Lists the newest earlier run of each other sum, with its outcome."""
     before = takewhile(lambda one: one.run != run.run, runs)
     newest = {one.request.part: one for one in before if one.sum is not None and one.request.part != run.request.part}
     return tuple(_describe_sum_run(one) for one in newest.values() if one.phase in ENDED)
@@ -153,6 +159,6 @@ def _members_fact(joined: Sequence[str]) -> Fact:
 
 
 def _start_command(url: str, clients: int) -> str:
-    """The line that starts a run with everybody who is there."""
+    """Returns the shell command that starts a run with all joined clients."""
     token, kind = '-H "Authorization: Bearer $(cat operator.token)"', "-H 'Content-Type: application/json'"
     return f'curl -X POST {url}v1/runs {token} {kind} -d \'{{"clients": {max(clients, 2)}, "rounds": 10}}\''

@@ -1,4 +1,7 @@
-"""HTTP -> the operator's page and its two forms. It names clients, so nobody else may see it."""
+"""Routes of the operator's page and its two forms.
+
+Only the operator may see client names.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ TEMPLATE = templates(Path(__file__).parent / "templates").get_template("federati
 
 @dataclass(frozen=True)
 class PageRequest:
-    """What the page was asked for. `refused`: why what its form held was not done; `typed`: what it held."""
+    """Request for the page.
+
+    refused: reason why its form was refused; typed: the values of that form.
+    """
 
     url: str
     run: str | None = None
@@ -54,8 +60,10 @@ class PageRequest:
 
 @dataclass(frozen=True)
 class PageContent:
-    """All that the page shows; `history` is the chosen run's. `guard`: the word that its forms carry; `method`: the
-    federation's own settings."""
+    """Everything that the page shows.
+
+    history: of the chosen run. guard: value that the page's forms carry. method: the federation's own settings.
+    """
 
     asked: PageRequest
     guard: str
@@ -71,7 +79,7 @@ class PageContent:
 
 
 async def collect_content(service: Coordinator, asked: PageRequest) -> PageContent:
-    """Read all that is shown. NotFoundError for a run that there is none of."""
+    """Reads everything that the page shows; raises NotFoundError for an unknown run."""
     runs, arrivals = await service.run_histories(), service.federation.arrivals
     name = asked.run or (runs[-1].run if runs else None)
     after, limit = arrivals_window((await arrivals.page(0, 1)).total, asked.before)
@@ -91,7 +99,7 @@ async def collect_content(service: Coordinator, asked: PageRequest) -> PageConte
 
 
 def render_page(seen: PageContent) -> str:
-    """The page's HTML."""
+    """Renders the page as HTML."""
     run, asked = seen.history, seen.asked
     snapshot = None if run is None else RunSnapshot(run, seen.at)
     active = next((one.run for one in seen.runs[-1:] if one.phase not in ENDED), None)
@@ -131,7 +139,7 @@ forms = APIRouter(include_in_schema=False, dependencies=[Depends(require_operato
 
 
 def install(app: FastAPI) -> None:
-    """Serve the operator's page at /, and the files that it loads to whoever asks: they hold nothing."""
+    """Serves the operator's page at / and its static files, which anybody may load."""
     app.include_router(router)
     app.include_router(forms)
     app.include_router(statics)
@@ -150,7 +158,10 @@ async def show(
 
 @forms.post("/start", openapi_extra=FORM_BODY)
 async def start(request: Request, service: Service) -> Response:
-    """Start a run as the form says, and show it; or the page again, with the reason."""
+    """Starts the run of the form and shows it.
+
+    Shows the page with the reason where refused.
+    """
     fields: dict[str, str] = {}
     try:
         fields = await read_form(request, service.operator_token)
@@ -162,7 +173,10 @@ async def start(request: Request, service: Service) -> Response:
 
 @forms.post("/cancel", openapi_extra=FORM_BODY)
 async def cancel(request: Request, service: Service) -> Response:
-    """Cancel the run that the form names, and show it; or the page again, with the reason."""
+    """Cancels the run of the form and shows it.
+
+    Shows the page with the reason where refused.
+    """
     try:
         name = _read_run(await read_form(request, service.operator_token))
         await service.cancel_run(name)

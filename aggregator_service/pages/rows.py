@@ -1,4 +1,4 @@
-"""A run's history and the record of arrivals -> rows, newest first."""
+"""Rows of the operator's page: rounds, clients and arrivals, newest first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN_ROUNDS, SHOWN_CLIENTS = 10, 100
 
 @dataclass(frozen=True)
 class RoundRow:
-    """One round. `more`: how many of its clients are not among `participants`."""
+    """One round; `more`: clients that are not among `participants`."""
 
     key: str
     number: int
@@ -32,7 +32,7 @@ class RoundRow:
 
 @dataclass(frozen=True)
 class ParticipantRow:
-    """One client in one round, with its state in a word."""
+    """One client in one round, with its state."""
 
     part: ParticipantOut
     state: Verdict
@@ -40,7 +40,7 @@ class ParticipantRow:
 
 @dataclass(frozen=True)
 class ClientRow:
-    """One client over all rounds of a run. `missed`: rounds that have ended without its update."""
+    """One client over all rounds of a run; `missed`: rounds that ended without its update."""
 
     client: str
     updates: int
@@ -50,7 +50,7 @@ class ClientRow:
 
 
 def round_rows(snapshot: RunSnapshot) -> tuple[RoundRow, ...]:
-    """The newest rounds, newest first."""
+    """Returns the newest rounds, newest first."""
     return tuple(_round(snapshot, one) for one in snapshot.run.rounds[-SHOWN_ROUNDS:][::-1])
 
 
@@ -85,7 +85,7 @@ def _state(run: RunHistoryOut, one: RoundOut) -> Verdict:
 
 
 def client_rows(run: RunHistoryOut) -> tuple[ClientRow, ...]:
-    """Every client of the run by name, as many as a page holds."""
+    """Returns the clients of the run by name, up to SHOWN_CLIENTS."""
     found: dict[str, list[ParticipantOut]] = {}
     for one in run.rounds:
         for participant in one.participants:
@@ -104,7 +104,7 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class ArrivalRow:
-    """One join or update, taken or refused."""
+    """One join or update, accepted or refused."""
 
     arrival: ArrivalOut
     outcome: Verdict
@@ -112,7 +112,7 @@ class ArrivalRow:
 
 @dataclass(frozen=True)
 class ArrivalsPage:
-    """One page of the record; `older` and `newer` are where to go on, where there is more."""
+    """One page of the audit log; `older` and `newer` are links, where there is more."""
 
     rows: tuple[ArrivalRow, ...]
     total: int
@@ -121,13 +121,16 @@ class ArrivalsPage:
 
 
 def arrivals_window(total: int, before: int | None) -> tuple[int, int]:
-    """After which arrival, and how many: the newest ones with a number under `before`, by default of all."""
+    """Returns the first sequence number before a page of arrivals, and its length.
+
+    The page holds the newest arrivals with a number below `before`, by default of all.
+    """
     last = total if before is None else max(0, min(before - 1, total))
     return max(0, last - SHOWN), max(1, min(SHOWN, last))
 
 
 def arrivals_page(found: ArrivalsOut, chosen: str | None) -> ArrivalsPage:
-    """`chosen`: the run that the page is asked for, which its links keep."""
+    """Builds a page of arrivals, whose links keep the chosen run."""
     entries = found.entries
     first, last = (entries[0].sequence, entries[-1].sequence) if entries else (1, 0)
     keep = "" if chosen is None else f"run={chosen}&"

@@ -1,1 +1,1 @@
-"""A run and its rounds: state, transitions, what is taken in, and who carries it on."""
+"""Runs and their rounds: state, transitions, uploads, secure messages, and the loop that runs them."""

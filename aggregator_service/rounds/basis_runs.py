@@ -1,4 +1,4 @@
-"""Runs that sum: which one a training run uses, and what the operator's request for either becomes."""
+"""Runs that make sums: which of them a request uses, and how it is completed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ BROKEN_OFF = ("failed", "cancelled")
 
 
 def finished_basis_runs(database: Database) -> list[Run]:
-    """Of sums that training runs use, oldest first."""
+    """Lists the finished runs whose sums training runs can use, oldest first."""
     return [run for run in _finished_sum_runs(database) if is_basis(run.request.method.basis)]
 
 
 def newest_list(database: Database) -> Run | None:
-    """The newest run that has summed the list of common items; None where there is none."""
+    """Finds the newest run that summed the list of common items.
+
+    None if there is none.
+    """
     return newest_run_of_part(database, ITEMS)
 
 
 def newest_run_of_part(database: Database, part: Part) -> Run | None:
-    """Finds the newest finished run of a part that sums; None where there is none."""
+    """Finds the newest finished run of a part that sums; None if there is none."""
     found = [run for run in _finished_sum_runs(database) if run.request.part == part]
     return found[-1] if found else None
 
@@ -44,10 +47,10 @@ def _sum_runs(database: Database) -> list[Run]:
 
 
 def choose_sum(request: RunIn, whole: MethodSettings, declared: MethodSettings) -> RunIn:
-    """The request with the one sum that a run of its part makes or uses. A run that sums has, unless it says another,
-    the one that the federation declares for its part. whole: the request's settings, completed.
+    """Completes a request with the sum of its part.
 
-    ProtocolError for a run that is to sum, where nobody has chosen a sum of its part.
+    A run that sums, and names no sum, makes the one that the federation declares for its part. whole: the request's
+    settings, completed. Raises ProtocolError for a run that is to sum where no sum of its part is chosen.
     """
     method = method_of_part(whole, request.part)
     if request.part != TRAINING and method.basis.kind == "off" and "basis" not in request.method.model_fields_set:
@@ -60,7 +63,10 @@ def choose_sum(request: RunIn, whole: MethodSettings, declared: MethodSettings) 
 
 
 def require_training(declared: Strategy, request: RunIn) -> None:
-    """ProtocolError for a training run of a federation that shares sums alone. declared: its strategy."""
+    """Raises ProtocolError for a training run of a federation that only shares sums.
+
+    declared: its strategy.
+    """
     if declared.sums_alone and request.part == TRAINING:
         words = "expected a run that sums, such as basis, because this federation shares sums alone and trains nothing"
         raise ProtocolError(f"part: {words}, got {request.part}")
@@ -70,8 +76,8 @@ def resolve_request(database: Database, request: RunIn) -> RunIn:
     """Completes a request with the values that follow from its part.
 
     A run that sums gets its number of rounds and the run over whose sums it counts, a training run its basis run, and
-    either one the content sums that models are made with. ProtocolError for a training run with a basis where none has
-    finished, or not the named one, and for a sum over another one that nobody has made.
+    either one the content sums that models are made with. Raises ProtocolError for a training run with a basis where
+    no basis run, or not the named one, has finished, and for a sum over a sum that does not exist.
     """
     basis = request.method.basis
     found = newest_run_of_part(database, CONTENT) if request.part == TRAINING or is_basis(basis) else None
@@ -87,7 +93,10 @@ def resolve_request(database: Database, request: RunIn) -> RunIn:
 
 
 def _find_over(database: Database, request: RunIn) -> str | None:
-    """Finds the newest run of the part over whose sums a requested sum counts; None for a sum that needs none."""
+    """Finds the run over whose sums the requested sum counts.
+
+    None for a sum without one.
+    """
     part = find_sum(request.method).over(request.method)
     if part is None:
         return None
@@ -115,11 +124,11 @@ def _is_basis_for(method: MethodSettings, summed: MethodSettings) -> bool:
 
 
 def new_basis_pledge(database: Database, request: RunIn) -> BasisPledge | None:
-    """What a run that sums is held on beside the sums that clients have been asked to help with in earlier ones, which
-    need not have ended well. None where the sum is noised.
+    """Returns what a run that sums must keep to, given all earlier sums.
 
-    Sums of all parts are counted together: items that a sum of three silos does not list, and one of four silos counts,
-    are the fourth silo's. Of a silo that has added zeros the sums of its part hold nothing: it is left out of these.
+    None for a noised sum. Earlier sums count that clients were asked to help with, even where they failed. Sums of
+    all parts count together: an item missing in a sum of three silos, and counted in one of four, belongs to the
+    fourth silo. A silo that added zeros is not in the sums of its part.
     """
     if request.method.basis.epsilon is not None:
         return None
@@ -131,8 +140,10 @@ def new_basis_pledge(database: Database, request: RunIn) -> BasisPledge | None:
 
 
 def find_usable_run(database: Database) -> Run | None:
-    """The newest finished run that a silo can make its model of, with its sums kept: a training run that uses them, or
-    the run that has summed them. None where there is none."""
+    """Finds the newest finished run that a silo can make its model from.
+
+    None if there is none. Its sums must still be stored: a training run that uses them, or the run that made them.
+    """
     kept = kept_sums(database)
     runs = [decode_run(document) for document in run_documents(database)]
     has_basis = any(is_basis(run.request.method.basis) for run in runs)
@@ -149,7 +160,7 @@ def _has_usable_sums(run: Run, kept: frozenset[str], *, has_basis: bool) -> bool
 
 
 def kept_sums(database: Database) -> frozenset[str]:
-    """Lists the runs whose sums are kept, whatever the retention time.
+    """Lists the runs whose sums are kept beyond the retention time.
 
     They are the newest of each part, and the runs over whose sums these count.
     """
@@ -159,6 +170,9 @@ def kept_sums(database: Database) -> frozenset[str]:
 
 
 def leaves_no_model(run: Run) -> bool:
-    """Can no silo make a model of what this newest run has left? It was broken off, or has summed a list alone."""
+    """Tells whether this newest run gives silos no model.
+
+    It failed, or only summed a list.
+    """
     summed = run.request.part != TRAINING and not is_basis(run.request.method.basis)
     return run.phase in BROKEN_OFF or (run.phase == "finished" and summed)

@@ -1,4 +1,4 @@
-"""A run -> what the operator sees of it, with all its rounds, and what one client is told of it."""
+"""Views of a run: history for the operator, state for one client."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ QuarantineTimes = Sequence[tuple[float, float | None]]
 
 @dataclass(frozen=True)
 class RoundTimes:
-    """When a round opened and closed; None while it is open."""
+    """Times when a round opened and closed; None while it is open."""
 
     number: int
     phase: Phase
@@ -45,12 +45,12 @@ class RoundTimes:
 
 
 def run_histories(database: Database) -> list[RunHistoryOut]:
-    """Every run, oldest first, without its rounds."""
+    """Returns every run, oldest first, without its rounds."""
     return [_summarise_run(decode_run(document)) for document in run_documents(database)]
 
 
 def run_history(archive: Archive, name: str) -> RunHistoryOut:
-    """A run with all its rounds. NotFoundError where there is none of this name."""
+    """Returns a run with all its rounds; raises NotFoundError for an unknown name."""
     with archive.database.reading() as connection:
         run = load_run(connection, name)
         if run is None:
@@ -68,7 +68,7 @@ def run_history(archive: Archive, name: str) -> RunHistoryOut:
 
 
 def _add_costs(summed: SummedOut, rounds: Sequence[RoundOut]) -> SummedOut:
-    """What a sum has cost so far, by its rounds."""
+    """Adds to a sum the bytes and seconds that it has cost so far."""
     received = sum(part.size for one in rounds for part in one.participants if part.received)
     seconds = None
     if rounds and (closed := rounds[-1].closed_at) is not None:
@@ -115,7 +115,10 @@ def _round_histories(
 
 
 def _first_rounds(run: Run) -> Mapping[str, int]:
-    """From which round on each client counts; who joins a secure run that takes no more members does not."""
+    """Returns the first round of each client.
+
+    Late joiners of a fixed secure run are left out.
+    """
     if run.pledge is None:
         return run.enrolled
     awaited = select_awaited(run.pledge, run.clients, changing_members=run.request.changing_members)
@@ -123,7 +126,7 @@ def _first_rounds(run: Run) -> Mapping[str, int]:
 
 
 def _round_times(run: Run, states: Collection[StoredState]) -> list[RoundTimes]:
-    """The aggregated rounds, and the current one where it has no state."""
+    """Returns the times of aggregated rounds and of the current round."""
     times = [RoundTimes(state.round, "aggregated", state.opened_at, state.closed_at) for state in states]
     if run.round > len(times):
         times.append(RoundTimes(run.round, run.phase, run.opened_at, run.closed_at))
@@ -158,7 +161,10 @@ def _secure_history(exchange: SecureRound, awaited: Sequence[str]) -> SecureOut:
 
 
 def _absent_participant(client: str, closed_at: float | None, times: QuarantineTimes) -> ParticipantOut:
-    """One without an update in a round: quarantined if it was so when the round was closed, or is, of one at hand."""
+    """Returns the row of a client without an update in a round.
+
+    It is quarantined if it was so when the round closed, or is now for an open round.
+    """
     moment = math.inf if closed_at is None else closed_at
     quarantined = any(since <= moment and (lifted_at or math.inf) >= moment for since, lifted_at in times)
     return ParticipantOut(client=client, received=False, quarantined=quarantined)
@@ -167,8 +173,10 @@ def _absent_participant(client: str, closed_at: float | None, times: QuarantineT
 def _participants(
     strategy: Strategy, updates: Collection[StoredUpdate], latest: Mapping[int, Mapping[str, Scalars]]
 ) -> dict[int, dict[str, ParticipantOut]]:
-    """Who has sent an update: round -> client -> its row of the history. latest: the last scalars of all clients after
-    each aggregated round."""
+    """Returns the clients that sent an update, as round to client to row.
+
+    latest: the last scalars of all clients after each aggregated round.
+    """
     by_round: dict[int, dict[str, ParticipantOut]] = {}
     for update in updates:
         receipt = update.receipt
@@ -185,20 +193,23 @@ def _participants(
 
 
 def visible_scalars(strategy: Strategy, scalars: Scalars) -> dict[str, float]:
-    """Those of an update's scalars that the aggregator needs by themselves."""
+    """Returns the scalars of an update that the aggregator needs individually."""
     visible = {name for name, scalar in strategy.scalars.items() if scalar.visible}
     return {name: value for name, value in scalars.items() if name in visible}
 
 
 def server_scalars(strategy: Strategy, latest: Mapping[str, Scalars], client: str) -> Scalars:
-    """What a client is told for mixing after a round; nothing where no client has sent what that follows from."""
+    """Returns the scalars that a client gets for mixing after a round.
+
+    Empty where no client has sent the scalars from which they follow.
+    """
     if strategy.mixing is None or not any(visible_scalars(strategy, scalars) for scalars in latest.values()):
         return {}
     return strategy.mixing.tell(latest, client)
 
 
 def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOut:
-    """The run as one client may see it: its own standing, and of the others only how many."""
+    """Returns the run as one client may see it, with only counts of the others."""
     return RunOut(
         sequence=sequence,
         run=run.name,

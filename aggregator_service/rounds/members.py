@@ -1,4 +1,4 @@
-"""Clients that have joined, each under the name of its key, and when each was last heard."""
+"""Members of the federation: joining, last calls and quarantines."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ from shared.protocol.schemas import Cause, JoinIn, MemberOut, QuarantineOut
 
 
 class LastCalls:
-    """Of clients whose signature holds, so that it grows no further than the registry does; a restart forgets it."""
+    """Times of the last calls of authenticated clients; a restart clears them.
+
+    Only clients with a valid signature are kept, so that it grows no further than the registry.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._seen: dict[str, float] = {}
 
     def record_call(self, name: str) -> None:
-        """This client has just called, or has just been answered."""
+        """Records a call of this client, or an answer to it, at the current time."""
         self._seen[name] = self._clock()
 
     def seen_times(self) -> dict[str, float]:
-        """Seconds since the epoch by client, of all that have called since the service started."""
+        """Returns seconds since the epoch by client, since the service started."""
         return dict(self._seen)
 
 
 class Members:
-    """Clients by name."""
+    """Joined clients by name."""
 
     def __init__(self, clients: dict[str, JoinedClient]) -> None:
         self._by_name = dict(clients)
@@ -61,12 +64,12 @@ class Members:
         self._by_name[client.name] = client
 
     def require_joined(self, name: str) -> None:
-        """AuthenticationError for one that has not joined."""
+        """Raises AuthenticationError for a client that has not joined."""
         if name not in self._by_name:
             raise AuthenticationError("expected a client that has joined")
 
     def admit_client(self, message: JoinIn, signer: str, *, now: float) -> JoinedClient:
-        """The client as it is after this message; ForbiddenError where another one has signed it."""
+        """Returns the client after its join; raises ForbiddenError where another client signed it."""
         if message.client != signer:
             raise ForbiddenError(f"expected your own name, {signer!r}, got {message.client!r}")
         known = self._by_name.get(signer)
@@ -74,13 +77,16 @@ class Members:
 
 
 def require_same_declaration(expected: Declaration, observed: Declaration) -> None:
-    """ProtocolError unless a client declares exactly what this federation exchanges."""
+    """Raises ProtocolError unless a client declares exactly what this federation exchanges."""
     if (difference := describe_difference(expected, observed)) is not None:
         raise ProtocolError(difference)
 
 
 class Quarantines:
-    """Of one federation. `limit`: refused updates of a client in one run that shut it out; 0: no number does."""
+    """Quarantines of one federation.
+
+    limit: refused updates in one run after which a client is quarantined; 0: no limit.
+    """
 
     def __init__(self, round_loop: RoundLoop, members: Members, *, limit: int, clock: Clock) -> None:
         self._round_loop, self._members = round_loop, members
@@ -88,7 +94,10 @@ class Quarantines:
         self._limit, self._clock = limit, clock
 
     async def impose_quarantine(self, client: str, reason: str) -> MemberOut:
-        """Shut a client out by hand. NotFoundError for one that has not joined, ConflictError where it is already."""
+        """Quarantines a client for the operator.
+
+        Raises NotFoundError for a client that has not joined, ConflictError where it is quarantined already.
+        """
         self._require_member(client)
         async with self._round_loop.lock:
             if client in await run_in_worker(active_quarantines, self._database):
@@ -97,7 +106,10 @@ class Quarantines:
         return await self._member_row(client)
 
     async def lift_quarantine(self, client: str) -> MemberOut:
-        """Let a client in again. NotFoundError for one that has not joined, ConflictError where it is not shut out."""
+        """Lifts the quarantine of a client.
+
+        Raises NotFoundError for a client that has not joined, ConflictError where it is not quarantined.
+        """
         self._require_member(client)
         async with self._round_loop.lock:
             if client not in await run_in_worker(active_quarantines, self._database):
@@ -108,10 +120,10 @@ class Quarantines:
         return await self._member_row(client)
 
     async def count_refused_update(self, place: Address) -> None:
-        """An update was not what is declared; too many of them in one run shut its client out.
+        """Counts a refused update; too many in one run quarantine the client.
 
-        Counted where the round at hand waits for it. Elsewhere none could be taken, whatever it was: so an audit may
-        try the aggregator with as many as it likes.
+        It counts where the current round expects one. Elsewhere none could be accepted anyway, so that an audit may
+        send as many as it likes.
         """
         async with self._round_loop.lock:
             run = self._round_loop.run
@@ -124,12 +136,12 @@ class Quarantines:
                 await self._round_loop.quarantine_clients([entry])
 
     async def quarantine_causes(self) -> dict[str, Cause]:
-        """Who is shut out now, and why, as a run knows it."""
+        """Returns the cause of each current quarantine by client."""
         held = await run_in_worker(active_quarantines, self._database)
         return {client: entry.cause for client, entry in held.items()}
 
     async def members(self) -> list[MemberOut]:
-        """Every client of the federation by name, as the operator sees it."""
+        """Returns all clients by name, as the operator sees them."""
         return await run_in_worker(self._member_rows, sorted(self._members.names))
 
     async def _member_row(self, client: str) -> MemberOut:
@@ -147,7 +159,7 @@ class Quarantines:
 
 
 def _is_expected(run: Run, place: Address) -> bool:
-    """Is something expected of this client in the round at hand?"""
+    """Tells whether the current round expects something of this client."""
     if run.phase != "open" or (run.name, run.round) != (place.run, place.round):
         return False
     return place.client in (

@@ -1,4 +1,4 @@
-"""What happens in the service -> Prometheus series, in a registry of its own for each app."""
+"""Prometheus metrics of the aggregator, in a registry of its own for each application."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class AggregatorMetrics:
         self.quarantined = gauge(f"{PREFIX}_quarantined_clients", "Clients that the newest run takes nothing of")
 
     def show_run(self, run: Run) -> None:
-        """Where the current run stands."""
+        """Sets the series of the current run."""
         self._run = run
         for known in PHASES:
             self._phase.labels(known).set(known == run.phase)
@@ -74,7 +74,7 @@ class AggregatorMetrics:
     def watch_state(
         self, directory: Path, hindrance: Callable[[], str | None], refusal: Callable[[], str | None]
     ) -> None:
-        """Whether clients may call, and the disk of the state directory."""
+        """Exports readiness, disk refusals and free space of the state directory."""
         self._ready.set_function(lambda: float(hindrance() is None))
         self._refusing.set_function(lambda: float(refusal() is not None))
         self._free.set_function(lambda: float(shutil.disk_usage(directory).free))
@@ -88,14 +88,14 @@ class AggregatorMetrics:
         return max(0.0, self._run.deadline - self._clock())
 
     def close_round(self, run: Run, *, now: float) -> None:
-        """A round whose state is durable since `now`."""
+        """Records a round whose state is stored since `now`."""
         closed_at = run.closed_at or now
         self.rounds.labels("aggregated").inc()
         self.round_seconds.observe(closed_at - run.opened_at)
         self.aggregation_seconds.observe(now - closed_at)
 
     def watch_identities(self, identities: Mapping[str, Identity]) -> None:
-        """How long the service's certificates are good for."""
+        """Exports the remaining lifetime of the service's certificates."""
         measure(identities, PREFIX, self._registry)
 
     def text(self) -> bytes:

@@ -1,6 +1,6 @@
-"""Commits and deadlines -> the run moves on: rounds close, are aggregated and open again, each step durable first.
+"""Loop that advances the current run: closes, aggregates and opens rounds, each step durable first.
 
-One lock serialises the transitions; whoever only looks reads the current immutable `Run`.
+One lock serialises the transitions; readers use the current immutable `Run`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shared.timeouts import DISK_RETRY_SECONDS, LONGEST_WAIT_SECONDS, LOOK_SECON
 
 
 class RoundComputation(Protocol):
-    """What computes with the tensors of a run. It reads and writes files, and knows neither clock nor lock."""
+    """Computations with the tensors of a run; they know neither clock nor lock."""
 
     def damaged_updates(self, archive: Archive, run: Run) -> list[StoredUpdate]: ...
 
@@ -42,7 +42,10 @@ class RoundComputation(Protocol):
 
 
 class ChangeCounter:
-    """A count of changes and a way to wait for the next. Who read the count before looking cannot miss one."""
+    """Counter of changes on which callers can wait.
+
+    A caller that reads the count before it looks at the state misses no change.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -56,19 +59,19 @@ class ChangeCounter:
             self._event = None
 
     def close(self) -> None:
-        """Wake everybody, now and from now on: nobody may hold up the shutdown."""
+        """Wakes all waiting callers, now and from now on, for the shutdown."""
         self.closing = True
         self.announce_change()
 
     async def wait_for_change(self, count: int) -> None:
-        """Until the count is above `count`."""
+        """Waits until the count is above `count`."""
         if self.count == count and not self.closing:
             self._event = self._event or anyio.Event()
             await self._event.wait()
 
 
 class RoundLoop:
-    """Holds the current run and carries it through its rounds.
+    """Current run, advanced through its rounds.
 
     `changes` counts commits, which its own steps follow; `phase_changes` counts those that wake waiting callers.
     """
@@ -89,11 +92,11 @@ class RoundLoop:
 
     @property
     def hindrance(self) -> str | None:
-        """What keeps the rounds from going on, in words; None where nothing does."""
+        """Reason why the rounds cannot continue; None if they can."""
         return self._blocked_reason or self.archive.database.disk.refusal
 
     async def find_run(self, name: str) -> Run:
-        """The current run, or an earlier one from the database."""
+        """Returns the current run, or an earlier one from the database."""
         if self.run is not None and self.run.name == name:
             return self.run
         run = await run_in_worker(self._load_run, name)
@@ -106,7 +109,10 @@ class RoundLoop:
             return run_document.load_run(connection, name)
 
     async def commit_transition(self, run: Run, *writes: Write) -> None:
-        """Make a transition durable together with what came with it, then known. The caller holds the lock."""
+        """Stores a transition with its writes, then makes it visible.
+
+        The caller holds the lock.
+        """
         if run is self.run:
             return
         moved, sequence = _is_phase_change(self.run, run), self.sequence + _is_visible(self.run, run)
@@ -125,7 +131,7 @@ class RoundLoop:
         self._announce(phase_changed=moved)
 
     async def wait_for_commit(self) -> None:
-        """Until `run` is no older than what was read from the database before."""
+        """Waits until `run` is no older than the database was before this call."""
         if self._commit_in_progress is not None:
             await self._commit_in_progress.wait()
 
@@ -135,12 +141,15 @@ class RoundLoop:
             self.phase_changes.announce_change()
 
     def close(self) -> None:
-        """Wake whoever waits, now and from now on."""
+        """Wakes all waiting callers, now and from now on."""
         self.changes.close()
         self.phase_changes.close()
 
     async def fail_run(self, name: str, reason: str | None) -> bool:
-        """End that run, as cancelled where there is no reason; False where it is not the current one, or has ended."""
+        """Ends the current run as failed, or as cancelled without a reason.
+
+        False where the named run is not the current one, or has ended.
+        """
         async with self.lock:
             if self.run is None or self.run.name != name or not self.run.active:
                 return False
@@ -148,7 +157,10 @@ class RoundLoop:
             return True
 
     async def quarantine_clients(self, entries: Collection[Quarantine]) -> None:
-        """Shut clients out, durably, with all that follows for the run at hand. The caller holds the lock."""
+        """Quarantines clients, with all consequences for the current run.
+
+        The caller holds the lock.
+        """
         writes: list[Write] = [partial(impose_quarantines, entries=entries)]
         before, after = self.run, None
         if before is not None:
@@ -162,22 +174,24 @@ class RoundLoop:
             LOGGER.warning("client_quarantined", client=entry.client, cause=entry.cause)
 
     async def commit_decision(self, run: Run | None, *writes: Write) -> None:
-        """Make a decision about a client durable, and what follows from it for the run, if there is one."""
+        """Stores a decision about a client, and its consequences for a run."""
         if run is None:
             await run_in_worker(run_store.commit_writes, self.archive.database, writes)
         else:
             await self.commit_transition(run, *writes)
 
     async def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Does the condition hold within so many seconds, LONGEST_WAIT_SECONDS at most? It is looked at after every
-        move; a shutdown ends it."""
+        """Waits until a condition holds; False after these seconds, or LONGEST_WAIT_SECONDS.
+
+        The condition is checked after every phase change; a shutdown ends the wait.
+        """
         with anyio.move_on_after(min(seconds, LONGEST_WAIT_SECONDS)):
             while not (condition() or self.phase_changes.closing):
                 await self.phase_changes.wait_for_change(self.phase_changes.count)
         return condition()
 
     async def run_rounds(self) -> None:
-        """Do what is due, then sleep until the next deadline or change. The disk's failures are waited out."""
+        """Takes each step when it is due, until the shutdown; disk failures are retried."""
         while not self.changes.closing:
             seen = self.changes.count
             try:
@@ -190,7 +204,10 @@ class RoundLoop:
                 await self.changes.wait_for_change(seen)
 
     def _record_failure(self, error: Exception) -> None:
-        """Say why it does not go on, once: a disk that has no room for an update may have none for a log either."""
+        """Logs a failed step once.
+
+        A disk without room for updates may have none for logs.
+        """
         words = str(error) if isinstance(error, FederationError) else f"a step failed: {type(error).__name__}"
         if words != self._blocked_reason:
             LOGGER.exception("step_failed")
@@ -214,7 +231,7 @@ class RoundLoop:
             await run_in_worker(self._prune_files, aggregated)
 
     async def _resume(self) -> None:
-        """Go on from what is stored: what was refused last may have been stored all the same."""
+        """Continues from the database: a refused commit may have been stored all the same."""
         async with self.lock:
             await run_in_worker(self.archive.probe)
             self.run, self.sequence = await run_in_worker(_load_newest, self.archive.database)
@@ -223,7 +240,7 @@ class RoundLoop:
         LOGGER.info("disk_takes_again")
 
     async def _close_round(self, run: Run) -> Run | None:
-        """Aggregate the closed round, or ask again for what is damaged in it. The same run where it is aggregated."""
+        """Aggregates a closed round; None where damaged or distant updates change the run first."""
         if lost := await run_in_worker(self._computation.damaged_updates, self.archive, run):
             await self._reopen_damaged_round(run, lost)
             return None
@@ -245,7 +262,10 @@ class RoundLoop:
         return run
 
     async def _reopen_damaged_round(self, run: Run, lost: list[StoredUpdate]) -> None:
-        """The files stay for whoever looks into it, until the next start."""
+        """Reopens a round to get damaged updates again.
+
+        Their files stay for inspection until the next start.
+        """
         for update in lost:
             client, digest = update.receipt.client, update.receipt.digest
             LOGGER.error(
@@ -265,7 +285,7 @@ class RoundLoop:
         LOGGER.info("round_aggregated", run=run.name, round=run.round, updates=len(run.receipts), digest=state.digest)
 
     async def _next_start(self, run: Run, state: StoredState) -> dict[str, Any]:
-        """What the next round of a secure run begins with, and whose sum began there before."""
+        """Returns the start of the next secure round and earlier sums from it."""
         if run.pledge is None:
             return {}
         start = await self.archive.tensors.run_in_worker(self._computation.state_digest, self.archive, run, state)
@@ -274,7 +294,7 @@ class RoundLoop:
         return {"start": start, "earlier": await self.earlier_sum_members(run.name, start)}
 
     async def earlier_sum_members(self, run: str, start: str) -> tuple[str, ...] | None:
-        """The members of the sum that another secure run has uncovered from this start."""
+        """Returns the members of a sum that another secure run opened from this start."""
         return await run_in_worker(partial(run_store.earlier_sum_members, start=start), self.archive.database, run)
 
     def _prune_files(self, run: Run) -> None:
@@ -294,21 +314,24 @@ class RoundLoop:
 
 
 def _load_newest(database: Database) -> tuple[Run | None, int]:
-    """The newest run, and the number of changes that waiting clients had to know."""
+    """Loads the newest run and the sequence number of visible changes."""
     with database.reading() as connection:
         return run_document.load_run(connection), run_store.stored_sequence(connection)
 
 
 def _is_visible(before: Run | None, after: Run) -> bool:
-    """Does a client have to know? Of what moved, not of a round that is about to be aggregated."""
+    """Tells whether clients must see a change: any phase change but a closed round."""
     return _is_phase_change(before, after) and (
         before is None or after.phase != "aggregated" or before.quarantined != after.quarantined
     )
 
 
 def _is_phase_change(before: Run | None, after: Run) -> bool:
-    """May a caller have waited for it? Not for others' uploads: with many clients, each of them waking all the others
-    would cost more than the round."""
+    """Tells whether callers may wait for this change.
+
+    They do not wait for others' uploads: with many clients, waking all of them each time would cost more than the
+    round.
+    """
     return before is None or _progress(before) != _progress(after) or before.quarantined != after.quarantined
 
 

@@ -1,4 +1,4 @@
-"""A run in its current round, what it has accepted, and the JSON document that stores it."""
+"""A run in its current round, and the JSON document that stores it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ CANCELLED = "the operator has cancelled it"
 
 @dataclass(frozen=True)
 class Run:
-    """A run as it stands in its current round; `receipts` are that round's, by client.
+    """A run in its current round; `receipts` are that round's, by client.
 
-    `enrolled`: the first round that each client takes part in.
-    `lost`: whose update of the current round was accepted, and then damaged before it was aggregated.
-    `quarantined`: who of the federation is shut out, and why; `readmitted`: let in again since this round was opened.
-    `pledge`: what a secure run is held on, None in an open one; `exchange`: the round's messages so far.
+    enrolled: first round of each client. lost: clients whose accepted update of the current round was damaged before
+    it was aggregated. quarantined: quarantined clients of the federation with the cause. readmitted: clients whose
+    quarantine was lifted since this round opened. pledge: promise to the clients of a secure run, None in an open
+    one. exchange: messages of the secure round so far.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def clients(self) -> Set[str]:
-        """Who is enrolled."""
+        """Enrolled clients."""
         return self.enrolled.keys()
 
     @property
@@ -62,7 +62,7 @@ class Run:
 
     @property
     def awaited(self) -> Set[str]:
-        """The enrolled clients that are not quarantined, and that may be in this round: those that count."""
+        """Enrolled clients that count in this round: not quarantined, and allowed to take part."""
         allowed = self.clients - self.quarantined.keys()
         if self.pledge is None:
             return allowed
@@ -74,24 +74,27 @@ class Run:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Awaited clients whose update of the current round is not in, sorted."""
+        """Awaited clients without an update in the current round, sorted."""
         return tuple(sorted(self.awaited - self.receipts.keys()))
 
     @property
     def resending_clients(self) -> frozenset[str]:
-        """Who has to send once more what was accepted before. As a rule nobody, which takes no look at all clients."""
+        """Clients that must send an accepted update again.
+
+        Usually none, which is found without a look at all clients.
+        """
         asked = (self.lost | self.readmitted) - self.receipts.keys()
         return asked & self.awaited if asked else asked
 
     @property
     def phase_began_at(self) -> float:
-        """When it last went from one phase to the next; of a round that is open, when it opened."""
+        """Time of the last change of phase; for an open round, its opening."""
         if self.phase == "waiting":
             return self.started_at
         return self.opened_at if self.closed_at is None else self.closed_at
 
     def require_not_ended(self) -> None:
-        """ConflictError where it has ended without a result."""
+        """Raises ConflictError where the run has failed or was cancelled."""
         if self.phase in ("failed", "cancelled"):
             raise ConflictError(f"{self.name} {'has failed' if self.phase == 'failed' else 'has ended'}: {self.reason}")
 
@@ -99,12 +102,12 @@ class Run:
         return self.phase == "open" and client in self.resending_clients
 
     def is_aggregated(self, number: int) -> bool:
-        """Is the state after round `number` there?"""
+        """Tells whether the state after round `number` exists."""
         return number < self.round or (number == self.round and self.phase == "finished")
 
 
 def require_quorum(request: RunIn) -> None:
-    """ProtocolError for a quorum of more than all clients, or of fewer updates than are needed to aggregate them."""
+    """Raises ProtocolError for a quorum above all clients, or too small to aggregate."""
     if request.quorum is not None and request.quorum > request.clients:
         raise ProtocolError(f"quorum: expected at most clients = {request.clients}, got {request.quorum}")
     if (least := request.quorum or request.clients) < (needed := least_updates(request.method)):
@@ -113,8 +116,11 @@ def require_quorum(request: RunIn) -> None:
 
 
 def needed_updates(request: RunIn, awaited: int) -> int:
-    """Of a round: as many as the operator has said; else as many as clients, or as are still awaited if these are
-    fewer, and enough to be aggregated."""
+    """Returns the number of updates that a round needs.
+
+    It is the operator's quorum; without one, as many as clients, or as are still awaited if these are fewer, and at
+    least enough to be aggregated.
+    """
     return request.quorum or max(least_updates(request.method), min(request.clients, awaited))
 
 
@@ -123,7 +129,10 @@ IN_ROWS: dict[str, IncEx | bool] = {"receipts": True, "exchange": MESSAGES}
 
 
 class RunDocument(BaseModel):
-    """Whoever changes the fields of `Run` gives them defaults, or adds a version and a revision that converts."""
+    """Stored form of a `Run`.
+
+    A change of the fields of `Run` needs defaults, or another version with a revision that converts.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -132,13 +141,15 @@ class RunDocument(BaseModel):
 
 
 def encode_run(run: Run) -> str:
-    """The document of a run."""
+    """Encodes a run as its JSON document."""
     return RunDocument(run=run).model_dump_json(exclude={"run": IN_ROWS})
 
 
 def decode_run(document: str) -> Run:
-    """The run of a document, without what lies in rows. Earlier versions
-    wrote a cancelled run as a failed one."""
+    """Decodes a run's document, without the parts stored in rows.
+
+    Earlier versions stored a cancelled run as a failed one.
+    """
     run = RunDocument.model_validate_json(document).run
     if (run.phase, run.reason) == ("failed", CANCELLED):
         return replace(run, phase="cancelled")
@@ -146,7 +157,7 @@ def decode_run(document: str) -> Run:
 
 
 def load_run(connection: Connection, name: str | None = None) -> Run | None:
-    """The named run, or the newest one; None where there is no such run."""
+    """Loads the named run, or the newest one; None if there is no such run."""
     document = run_store.run_document(connection, name)
     if document is None:
         return None
@@ -163,7 +174,7 @@ def _load_exchange(connection: Connection, exchange: SecureRound) -> SecureRound
 
 
 def save_run(database: Database, run: Run, *, sequence: int, writes: tuple[Write, ...] = ()) -> None:
-    """Make a run durable, with what came with it (`writes`) and what it means for secure rows: one transaction."""
+    """Stores a run with its writes and secure messages in one transaction."""
     every_write = (*writes, *_secure_writes(run))
     run_store.commit_run(database, run.name, encode_run(run), sequence=sequence, writes=every_write)
 

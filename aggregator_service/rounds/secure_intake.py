@@ -1,4 +1,4 @@
-"""The messages of a secure round -> checked, durable, taken in; and what each client may have of the others'."""
+"""Intake of secure messages: verification, storage, and the answers that clients get from each phase."""
 
 from __future__ import annotations
 
@@ -34,24 +34,26 @@ with whom, and why others do not; who is in the sum, and who is not; the survivo
 
 
 class MessageIntake:
-    """Takes the messages of the current run."""
+    """Stores the messages of the current run."""
 
     def __init__(self, round_loop: RoundLoop, keys: RegisteredKeys, *, clock: Clock) -> None:
         self._round_loop, self._keys, self._clock = round_loop, keys, clock
 
     async def relay_message(self, address: Address, message: Relayed) -> None:
-        """Keep a verified message for the others. The same one again changes nothing.
+        """Stores a verified message for the other clients; a repeat changes nothing.
 
-        What it was held against may be over by the time that it could be taken in, if somebody else has closed the
-        phase meanwhile: then it is held against what is there now.
+        Another client may close the phase between verification and storage: then the message is verified again.
         """
         require_own_message(address, message)
         while not await self._store_verified(address, message, await self._verify_message(address, message)):
             pass
 
     async def _verify_message(self, address: Address, message: Relayed) -> Stage:
-        """Where the run stood when the message was held against it. ProtocolError for a message whose signature,
-        commitments, shares or proofs do not hold. Off the loop: of a thousand clients it takes a second."""
+        """Verifies a message and returns the run's stage at that time.
+
+        Raises ProtocolError where the signature, commitments, shares or proofs do not hold. Runs in a worker thread:
+        with a thousand clients it takes a second.
+        """
         run = await self._round_loop.find_run(address.run)
         if isinstance(message, PublicKeys):
             self._require_registered(message)
@@ -60,9 +62,9 @@ class MessageIntake:
         return _stage(run)
 
     async def _store_verified(self, address: Address, message: Relayed, verified: Stage) -> bool:
-        """False, and nothing has changed, where the run stands elsewhere than the message was held against.
+        """Stores a verified message; False where the run's stage has changed since.
 
-        A proven complaint shuts the dealer out, before it is taken in: a crash in between is followed by the same.
+        A proven complaint quarantines the dealer first: a crash in between leads to the same.
         """
         async with self._round_loop.lock:
             run = await self._round_loop.find_run(address.run)
@@ -80,13 +82,16 @@ class MessageIntake:
             return True
 
     def _require_registered(self, message: PublicKeys) -> None:
-        """ProtocolError for an identity that is not the key that this very request was signed with."""
+        """Raises ProtocolError for an identity other than the key that signed this request."""
         key = self._keys.registered_key(message.client)
         if key is None or raw_hex(key) != message.identity:
             raise ProtocolError("expected the identity that this client is registered with, got another key")
 
     async def _quarantine_dealers(self, run: Run, message: ShareCheck) -> None:
-        """Quarantine whoever has sealed shares that are none. The caller holds the lock."""
+        """Quarantines the clients that sealed invalid shares.
+
+        The caller holds the lock.
+        """
         now, found = self._clock(), sorted(set(message.complaints) - run.quarantined.keys())
         why = f"what it has sealed for {message.client} are not the shares that it has committed to"
         if found:
@@ -95,9 +100,10 @@ class MessageIntake:
             )
 
     async def phase_result(self, phase: Phase, address: Address, *, wait: float) -> Message | None:
-        """What a phase has led to, for one who took part in it; None if it is not closed within the wait.
+        """Returns the result of a phase for a participant.
 
-        RoundClosedError where the round is over, NotFoundError for whoever did not take part.
+        None if not closed within the wait. Raises RoundClosedError where the round is over, NotFoundError for a
+        client that did not take part.
         """
         await self._round_loop.wait_until(lambda: self._has_closed(phase, address), wait)
         state = _current_exchange(await self._round_loop.find_run(address.run), address)
@@ -106,7 +112,7 @@ class MessageIntake:
         return RESULTS[phase](state, address.client) if _is_closed(state, phase) else None
 
     def _has_closed(self, phase: Phase, address: Address) -> bool:
-        """Is there nothing more to wait for?"""
+        """Tells whether there is nothing more to wait for."""
         run = self._round_loop.run
         if run is None or (run.name, run.round) != (address.run, address.round) or run.phase != "open":
             return True
@@ -114,7 +120,7 @@ class MessageIntake:
 
 
 def _stage(run: Run) -> Stage:
-    """What a message's verification depends on: the round, and its phase."""
+    """Returns the round and its phase, on which the verification of a message depends."""
     return run.round, None if run.exchange is None else run.exchange.phase
 
 

@@ -1,10 +1,10 @@
-"""What a secure run is held on in all of its rounds, and the phases of each of them. Pure.
+"""Rules of a secure run over all its rounds, and the phases of each round.
 
-The clients hold the aggregator to its pledge, each by its own memory. The aggregator checks the same beforehand, so
-that a run ends with a reason that its operator can act on, and not with clients who refuse.
+Pure functions. The clients hold the aggregator to its pledge, each by its own memory. The aggregator checks the same
+beforehand, so that a run ends with a reason that its operator can act on, and not with clients that refuse.
 
-A client trains before it sends its keys, so the first phase has most of the round's time: who trains too slowly is left
-out before anybody shares a mask with it, and nothing has to be restored.
+A client trains before it sends its keys, so the first phase has most of the round's time: a slow client is left out
+before others share a mask with it, and nothing has to be restored.
 """
 
 from __future__ import annotations
@@ -34,16 +34,19 @@ from shared.protocol.secure.server import Phase, SecureRound
 
 
 class SumRecord(Message):
-    """One set of members whose sum was uncovered in this run; `bearing`: see `MemberSum`."""
+    """Members of a sum that was opened in this run; for `bearing` see `MemberSum`."""
 
     members: Names
     bearing: Names
 
 
 class BasisPledge(Message):
-    """Of a basis run. least: the number of silos by whose data two sums must differ at least, if they do; earlier, own:
-    what the members of each sum have signed of their data, in other runs and in this one; earlier_adding, adding: the
-    same of runs of this part, and of those members alone that have added more than zeros."""
+    """Promise to the clients of a basis run about the sums that it may open.
+
+    least: number of silos by whose data two different sums must differ. earlier, own: signed data of the members of
+    each sum, in other runs and in this one. earlier_adding, adding: the same for runs of this part, of members that
+    added more than zeros.
+    """
 
     least: int
     earlier: tuple[Stamps, ...] = ()
@@ -53,11 +56,11 @@ class BasisPledge(Message):
 
 
 class Pledge(Message):
-    """Of one run. Kept with it.
+    """Promise to the clients of one run, stored with it.
 
-    aggregator: the key of this service; start: the digest of what the current round, or the next one, begins with;
-    threshold: fixed when the first round opens; sums: different ones, in the order of their rounds; proven: who was put
-    out because it cheats; earlier: the members of another run's sum from this start; basis: of a basis run alone.
+    aggregator: key of this service. start: digest of the parameters that the current or next round begins with.
+    threshold: fixed when the first round opens. sums: different ones, in the order of their rounds. proven: clients
+    excluded for cheating. earlier: members of another run's sum from this start. basis: of a basis run only.
     """
 
     declaration: Declaration
@@ -71,7 +74,7 @@ class Pledge(Message):
 
 
 def open_exchange(pledge: Pledge, request: RunIn, run: str, number: int, clients: int) -> tuple[Pledge, SecureRound]:
-    """A round for so many clients, as many as the sum can hold at most; the first one fixes the run's threshold."""
+    """Opens a secure round for this many clients; the first one fixes the run's threshold."""
     threshold = pledge.threshold or _first_threshold(request, min(clients, MOST_CLIENTS))
     fixed = pledge.model_copy(update={"threshold": threshold})
     common = CommonTerms(
@@ -88,8 +91,11 @@ def open_exchange(pledge: Pledge, request: RunIn, run: str, number: int, clients
 
 
 def _first_threshold(request: RunIn, clients: int) -> int:
-    """Of a run's first round. Of a noised basis run it is the quorum, by default everybody: each client's part of the
-    noise is the smaller, the more parts every sum has that can be uncovered."""
+    """Returns the threshold of a run's first round.
+
+    In a noised basis run it is the quorum, by default all clients: the more clients must be in every sum, the less
+    noise each of them has to add.
+    """
     least = least_threshold(clients)
     if request.part == TRAINING or request.method.basis.epsilon is None:
         return least
@@ -97,8 +103,11 @@ def _first_threshold(request: RunIn, clients: int) -> int:
 
 
 def select_awaited(pledge: Pledge, enrolled: Set[str], *, changing_members: bool) -> Set[str]:
-    """Whom a round waits for. After the first sum these are its members, and who bears a change of itself alone: who
-    joins later takes part from the next run on, unless the operator lets members change."""
+    """Selects the clients that a round waits for.
+
+    After the first sum these are its members, and clients that accept a change of themselves alone; others that join
+    later take part from the next run on, unless the operator allows changing members.
+    """
     if not pledge.sums or changing_members:
         return enrolled
     bearing = {name for one in pledge.sums for name in one.bearing}
@@ -106,7 +115,7 @@ def select_awaited(pledge: Pledge, enrolled: Set[str], *, changing_members: bool
 
 
 def require_permitted_member(pledge: Pledge, message: PublicKeys) -> None:
-    """RoundClosedError for a client whose joining alone would tell its update, and that does not bear that."""
+    """Raises RoundClosedError for a client whose joining would reveal its update against its will."""
     known = not pledge.sums or message.client in pledge.sums[-1].members
     if not (known or _accepts_member_change(message)):
         words = "expected members of the round before, or who bears a change of its membership alone"
@@ -114,7 +123,10 @@ def require_permitted_member(pledge: Pledge, message: PublicKeys) -> None:
 
 
 def find_objection(pledge: Pledge, exchange: SecureRound) -> str | None:
-    """Why the sum of those who are still in the round must not be uncovered; None where it may."""
+    """Returns why the sum of the remaining clients must not be opened.
+
+    None where it may.
+    """
     new = _member_sum(exchange, set(exchange.collected(exchange.phase)) - exchange.expelled)
     if (lists := describe_unlike_lists(exchange.keys[name] for name in new.members)) is not None:
         return lists
@@ -136,7 +148,10 @@ def find_objection(pledge: Pledge, exchange: SecureRound) -> str | None:
 
 
 def record_stamps(pledge: Pledge, exchange: SecureRound) -> Pledge:
-    """The pledge once clients are asked to help with the sum of these survivors: from now on it may be known."""
+    """Returns the pledge after clients were asked to open the sum of these survivors.
+
+    From then on the sum may be known.
+    """
     if pledge.basis is None:
         return pledge
     stamps = stamps_of(exchange.keys, exchange.survivors)
@@ -150,7 +165,7 @@ def record_stamps(pledge: Pledge, exchange: SecureRound) -> Pledge:
 
 
 def record_sum(pledge: Pledge, exchange: SecureRound) -> Pledge:
-    """The pledge once the sum of a round is known."""
+    """Returns the pledge after the sum of a round is known."""
     new = _member_sum(exchange, exchange.survivors)
     summed = SumRecord(members=tuple(sorted(new.members)), bearing=tuple(sorted(new.bearing)))
     sums = pledge.sums if summed in pledge.sums else (*pledge.sums, summed)
@@ -179,7 +194,10 @@ PARTS: Mapping[Phase, float] = {
 
 
 def expected_clients(state: SecureRound, awaited: Collection[str]) -> tuple[str, ...]:
-    """Whom the current phase still waits for, sorted. As many answers as the threshold are enough."""
+    """Returns the clients that the current phase waits for, sorted.
+
+    In phase `answers` as many as the threshold are enough.
+    """
     if state.phase == "answers" and server.count_present(state) >= state.terms.threshold:
         return ()
     if state.phase != "keys":
@@ -189,19 +207,21 @@ def expected_clients(state: SecureRound, awaited: Collection[str]) -> tuple[str,
 
 
 def needed_messages(state: SecureRound, quorum: int) -> int:
-    """Messages without which the current phase cannot close. The quorum is one of updates: what comes after them needs
-    the threshold alone."""
+    """Returns the number of messages that the current phase needs to close.
+
+    The quorum is one of updates: later phases need only the threshold.
+    """
     threshold = state.terms.threshold
     return threshold if state.phase in ("consents", "answers") else max(threshold, quorum)
 
 
 def describe_shortage(state: SecureRound, awaited: Collection[str], quorum: int) -> str:
-    """Why a phase could not close, for the operator."""
+    """Describes for the operator why a phase could not close."""
     missing = ", ".join(expected_clients(state, awaited)) or "nobody"
     counts = f"{server.count_present(state)} of {needed_messages(state, quorum)} clients"
     return f"round {state.terms.round}: {counts} at the deadline of its phase {state.phase}, missing {missing}"
 
 
 def is_active(state: SecureRound, client: str, awaited: Collection[str]) -> bool:
-    """Is this client still part of the round?"""
+    """Tells whether this client is still part of the round."""
     return client in expected_clients(state, awaited) or client in state.collected(state.phase)

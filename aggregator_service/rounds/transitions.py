@@ -1,10 +1,10 @@
-"""Events (a join, an update, time that passes) -> the next state of a run. Pure: no clock, no HTTP, no disk.
+"""State machine of a run: pure functions from an event to the next state.
 
-waiting -> open -> aggregated -> open ... -> finished; each but the last may also end as failed, with a reason.
-From aggregated a round opens again where the disk has lost an update of it.
-An open round of a secure run goes through the phases of `secure_run`: keys -> shares -> checks -> masked ->
-consents -> answers.
-Times are seconds since the epoch, given by the caller.
+    waiting -> open -> aggregated -> open ... -> finished
+
+Each state but the last may also end as failed, with a reason. A round opens again where the disk has damaged an
+update of it. An open round of a secure run goes through the phases of `secure_run`: keys, shares, checks, masked,
+consents, answers. Times are seconds since the epoch, given by the caller.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CAUSE_TEXTS: Mapping[Cause, str] = {
 
 
 def next_name(run: Run | None) -> str:
-    """The name of the run after this one, the newest; ConflictError while it is active."""
+    """Returns the name of the run after this one; raises ConflictError while it is active."""
     if run is not None and run.active:
         raise ConflictError(f"expected no active run, {run.name} is {run.phase}")
     return f"run-{1 + (int(run.name.removeprefix('run-')) if run else 0)}"
@@ -54,14 +54,17 @@ def start_run(
     pledge: Pledge | None = None,
     quarantined: Mapping[str, Cause] | None = None,
 ) -> Run:
-    """A new run with everybody who has joined so far; ProtocolError if it could never reach its quorum."""
+    """Creates a run with all joined clients; raises ProtocolError if it cannot reach its quorum."""
     require_quorum(request)
     first = Run(name, request, now, now + request.deadline_seconds, dict.fromkeys(sorted(clients), 1), pledge=pledge)
     return advance_run(replace(first, quarantined=dict(quarantined or {})), now)
 
 
 def enrol_client(run: Run, client: str, *, now: float) -> Run:
-    """A client that joins takes part from the current round on; once a run has ended nothing changes."""
+    """Enrols a client that joins, from the current round on.
+
+    An ended run stays as it is.
+    """
     if not run.active or client in run.clients:
         return run
     return advance_run(replace(run, enrolled={**run.enrolled, client: max(1, run.round)}), now)
@@ -70,10 +73,10 @@ def enrol_client(run: Run, client: str, *, now: float) -> Run:
 def accept_update(
     run: Run, receipt: Receipt, *, earlier: Receipt | None = None, header: MaskedHeader | None = None
 ) -> Run:
-    """Take an update in. The same one again changes nothing; `earlier`: what is held of a round before the current.
-    `header`: of a masked vector, which is the update of a secure round.
+    """Accepts an update; a repeat changes nothing.
 
-    Raises NotFoundError (not enrolled), QuarantinedError, ConflictError (another digest came before), RoundClosedError.
+    earlier: receipt of an earlier round. header: of a masked vector, which is the update of a secure round. Raises
+    NotFoundError (not enrolled), QuarantinedError, ConflictError (another digest came before), RoundClosedError.
     """
     require_enrolled(run, receipt.client)
     held = run.receipts.get(receipt.client) if receipt.round == run.round else earlier
@@ -88,9 +91,9 @@ def accept_update(
 
 
 def accept_message(run: Run, message: Relayed, *, now: float) -> Run:
-    """Take a verified message of a secure round in. The same one again changes nothing.
+    """Accepts a verified message of a secure round; a repeat changes nothing.
 
-    Raises NotFoundError (not enrolled, or not of the phase before), QuarantinedError, ConflictError (another message
+    Raises NotFoundError (not enrolled, or not in the phase before), QuarantinedError, ConflictError (another message
     came before), RoundClosedError, ProtocolError (it does not fit).
     """
     require_enrolled(run, message.client)
@@ -112,7 +115,7 @@ def _require_same_digest(run: Run, held: Receipt, receipt: Receipt) -> Run:
 
 
 def require_enrolled(run: Run, client: str) -> None:
-    """NotFoundError for a client that is not enrolled, QuarantinedError for one of which nothing is taken."""
+    """Raises NotFoundError for a client that is not enrolled, QuarantinedError for a quarantined one."""
     if client not in run.clients:
         raise NotFoundError(f"client {client!r} is not enrolled in {run.name}")
     if (cause := run.quarantined.get(client)) is not None:
@@ -122,7 +125,7 @@ def require_enrolled(run: Run, client: str) -> None:
 
 
 def require_open(run: Run, number: int, *, now: float) -> None:
-    """RoundClosedError unless round `number` of this run takes updates at this moment."""
+    """Raises RoundClosedError unless round `number` of this run takes updates now."""
     if run.phase != "open" or number != run.round:
         raise RoundClosedError(f"expected round {run.round} ({run.phase}) of {run.name}, got round {number}")
     if now >= run.deadline:
@@ -130,7 +133,7 @@ def require_open(run: Run, number: int, *, now: float) -> None:
 
 
 def advance_run(run: Run, now: float) -> Run:
-    """What follows from who is there and from the time: a round opens, closes, or the run fails. Else the same run."""
+    """Opens or closes a round, or fails the run, where clients and time require it."""
     if run.phase == "waiting":
         return _leave_waiting(run, now)
     if run.phase == "open":
@@ -184,8 +187,10 @@ def _describe_damage(run: Run) -> str:
 
 
 def reopen_damaged_round(run: Run, clients: Collection[str], *, now: float) -> Run:
-    """Updates of a closed round that cannot be read as they came. They are asked for again while the round's time
-    lasts; once it is over the round does without them, or the run fails."""
+    """Removes damaged updates of a closed round, which are requested again while time is left.
+
+    After the deadline the round continues without them, or the run fails.
+    """
     if run.phase != "aggregated":
         raise RoundClosedError(f"expected an aggregated round, got round {run.round} ({run.phase})")
     if run.exchange is not None:  # the sum cannot do without a vector whose masks the others' vectors hold
@@ -197,10 +202,10 @@ def reopen_damaged_round(run: Run, clients: Collection[str], *, now: float) -> R
 
 
 def quarantine_clients(run: Run, causes: Mapping[str, Cause], *, now: float) -> Run:
-    """From now on nobody waits for these clients, and what they sent in a round that is not aggregated is not used.
+    """Removes clients from the run: no round waits for them or uses what they sent.
 
-    So a round may close, or find that it cannot have its quorum any more: then the run fails. A masked vector stays in
-    its secure round, where the others' vectors hold its masks; its client is out of the next round.
+    A round may then close, or fail to reach its quorum: then the run fails. A masked vector stays in its secure
+    round, where the others' vectors hold its masks; its client is out of the next round.
     """
     after = replace(run, quarantined={**run.quarantined, **causes})
     if not run.active:
@@ -214,7 +219,7 @@ def quarantine_clients(run: Run, causes: Mapping[str, Cause], *, now: float) -> 
 
 
 def distance_quarantines(run: Run, beyond: Mapping[str, float], *, now: float) -> list[Quarantine]:
-    """One for each client whose update was so many times further than the median of the run's current round."""
+    """Creates a quarantine for each client whose update was too far from the median."""
     most = f"expected at most {run.request.method.quarantine_factor:g}"
     reasons = {
         client: f"its update was {times:.3g} times as far as the median, {most}" for client, times in beyond.items()
@@ -223,15 +228,18 @@ def distance_quarantines(run: Run, beyond: Mapping[str, float], *, now: float) -
 
 
 def readmit_client(run: Run, client: str, *, now: float) -> Run:
-    """Wait for this client again, from the current round on. What it had sent in it is not used: it may send again."""
+    """Waits for this client again from the current round on.
+
+    It may send its update again.
+    """
     kept = {name: cause for name, cause in run.quarantined.items() if name != client}
     return advance_run(replace(run, quarantined=kept, readmitted=run.readmitted | {client}), now)
 
 
 def finish_round(run: Run, now: float, *, start: str | None = None, earlier: tuple[str, ...] | None = None) -> Run:
-    """Once the state after the current round is durable: the next round opens, or the run is finished.
+    """Opens the next round or finishes the run, after the current state is stored.
 
-    Of a secure run: `start`, the digest of that state; `earlier`, the members of another run's sum that began there.
+    For a secure run, start: the digest of that state; earlier: the members of another run's sum from there.
     """
     if run.phase != "aggregated":
         raise RoundClosedError(f"expected an aggregated round, got round {run.round} ({run.phase})")
@@ -244,7 +252,7 @@ def finish_round(run: Run, now: float, *, start: str | None = None, earlier: tup
 
 
 def fail_run(run: Run, reason: str | None, *, now: float) -> Run:
-    """End a run for a reason that the operator can act on; without one because the operator has cancelled it."""
+    """Ends a run as failed for this reason, or as cancelled without one."""
     phase: Phase = "cancelled" if reason is None else "failed"
     return replace(run, phase=phase, reason=reason or CANCELLED, closed_at=now, exchange=None)
 

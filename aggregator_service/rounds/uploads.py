@@ -1,4 +1,4 @@
-"""A client's body for a round, masked or not -> spooled, held against the declaration, accepted; or refused, gone."""
+"""Uploads of a round: stored, checked against the declaration, then accepted or removed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UpdateHead = tuple[Scalars, MaskedHeader | None]  # an update's scalars, and the
 
 @dataclass(frozen=True)
 class Address:
-    """Whose update of which round."""
+    """Run, round and client of an update."""
 
     run: str
     round: int
@@ -36,7 +36,7 @@ class Address:
 
 
 class Uploads:
-    """Takes updates in for the current run."""
+    """Uploads of the current run."""
 
     def __init__(self, round_loop: RoundLoop, declaration: Declaration, *, clock: Clock) -> None:
         self._round_loop = round_loop
@@ -45,13 +45,13 @@ class Uploads:
         self._clock = clock
 
     async def receive_update(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
-        """The receipt of an update, and whether it is new."""
+        """Stores an update; returns its receipt and whether it is new."""
         run = await self._require_place(address)
         look = partial(read_update, self._declaration.of_part(run.request.part), address)
         return await store_upload(self._archive, body, look, partial(self._take_update, address))
 
     async def _require_place(self, address: Address) -> Run:
-        """The run; before the body is read, refuse what could not be accepted after it."""
+        """Returns the run; refuses an update that cannot be accepted before its body is read."""
         run = await self._round_loop.find_run(address.run)
         transitions.require_enrolled(run, address.client)
         if await self._stored_receipt(run, address) is None:
@@ -85,7 +85,10 @@ class Uploads:
 
 
 def require_masking(run: Run, client: str) -> None:
-    """RoundClosedError unless the round takes masked vectors now, NotFoundError for a client that masks with nobody."""
+    """Raises RoundClosedError unless the round takes masked vectors now.
+
+    Raises NotFoundError for a client that shares no masks.
+    """
     if run.exchange is None or run.exchange.phase != "masked":
         raise RoundClosedError(f"round {run.round}: expected to be in phase masked, it is not")
     if client not in run.exchange.missing:
@@ -93,7 +96,10 @@ def require_masking(run: Run, client: str) -> None:
 
 
 def require_own_message(address: Address, message: FromClient) -> None:
-    """ForbiddenError for a message in somebody else's name, ProtocolError for one of another round than its path's."""
+    """Raises ForbiddenError for a message in another client's name.
+
+    Raises ProtocolError for a message of another round than its path's.
+    """
     if message.client != address.client:
         raise ForbiddenError(f"expected your own name, {address.client!r}, got {message.client!r}")
     if (message.run, message.round) != (address.run, address.round):
@@ -101,7 +107,7 @@ def require_own_message(address: Address, message: FromClient) -> None:
 
 
 def read_update(declaration: Declaration, address: Address, path: str) -> UpdateHead:
-    """What a spooled body says beside its arrays, if it is exactly what this client may send in this round."""
+    """Reads scalars and header of a stored body that is valid in this round."""
     if not declaration.secure:
         return read_scalars(declaration, path), None
     require_head(declaration, path)
@@ -111,7 +117,7 @@ def read_update(declaration: Declaration, address: Address, path: str) -> Update
 
 
 def read_scalars(declaration: Declaration, path: str) -> Scalars:
-    """The scalars of a spooled body that is exactly what was declared; ProtocolError for any other."""
+    """Reads the scalars of a stored body; raises ProtocolError unless it is as declared."""
     require_head(declaration, path)
     try:
         specification, content = open_parameters(path)
@@ -128,9 +134,9 @@ async def store_upload(
     inspect: Callable[[str], UpdateHead],
     take: Callable[[Blob, UpdateHead], Awaitable[tuple[Receipt, bool]]],
 ) -> tuple[Receipt, bool]:
-    """The receipt that `take` gives for what `inspect` has found in the body's file, and whether it is new.
+    """Stores a body; removes it again unless `take` accepts it as new.
 
-    The file stays only where it is.
+    Returns the receipt of `take` for the findings of `inspect`, and whether it is new.
     """
     blob = await archive.blobs.receive(body, limit=archive.longest_update)
     found = await _inspect_and_keep(archive, blob, inspect)
@@ -147,7 +153,7 @@ async def store_upload(
 
 
 async def _inspect_and_keep(archive: Archive, blob: Blob, inspect: Callable[[str], UpdateHead]) -> UpdateHead:
-    """The file of a body that is refused is gone, and that of one which a shutdown cut off here."""
+    """Inspects a stored body; removes it where it is refused or a shutdown interrupts."""
     try:
         with archive.database.disk.translate_errors("the body to be read again"):
             found = await archive.tensors.run_in_worker(inspect, archive.blobs.path(blob.name))
