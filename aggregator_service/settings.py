@@ -240,7 +240,7 @@ class AggregatorSettings(Listening, EnvironmentSettings):
         return any(makes_models(one, self.method) for one in list_sums(self.method).values())
 
     def token(self) -> str:
-        """Operator's token, from its setting or file."""
+        """Returns the operator's token, from its setting or file."""
         return chosen_secret("operator_token", self.operator_token, self.operator_token_file, LEAST_TOKEN) or ""
 
     def database_url(self) -> URL | None:

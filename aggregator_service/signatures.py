@@ -30,7 +30,7 @@ class RegisteredKeys:
         self._held: dict[str, tuple[Version, PublicKey | None]] = {}
 
     def registered_key(self, name: str) -> PublicKey | None:
-        """Returns the client's key; None where there is none, or its file is invalid (logged)."""
+        """Returns the client's key; None without a valid file, which is logged."""
         file = public_file(name, self._folder)
         try:
             status = file.stat()

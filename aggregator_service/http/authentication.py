@@ -81,7 +81,7 @@ def _require_token(request: Request, service: Coordinator, secret: str) -> None:
     vouch(request.scope)
 
 
-class OperatorRoute(DeclaredRoute):
+class TokenRoute(DeclaredRoute):
     """Route for the operator, which reads no body of other callers."""
 
     async def admit(self, request: Request) -> None:

@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 from fastapi.security import APIKeyHeader, HTTPBearer
 
 from aggregator_service.aggregation.bodies import Body
-from aggregator_service.http.authentication import Caller, OperatorRoute, Service, SignedRoute, Signer, require_member
+from aggregator_service.http.authentication import Caller, Service, SignedRoute, Signer, TokenRoute, require_member
 from aggregator_service.rounds.uploads import Address
 from aggregator_service.storage.records import instant
 from shared.errors import ForbiddenError, MediaTypeError, TooLargeError, UnavailableError
@@ -86,14 +86,14 @@ PARAMETERS: Responses = {200: {"content": {MEDIA_TYPE: BINARY}, "description": "
 NOT_YET: Responses = {204: {"description": "the wait is over, the round is not aggregated"}}
 REPEATED: Responses = {201: {"model": ReceiptOut, "description": "accepted; 200: it came before"}}
 UPDATE_BODY = {"requestBody": {"required": True, "content": {MEDIA_TYPE: BINARY}}}
-# The first of each is for /docs alone; who is calling is decided by `Signed` and `OperatorRoute`.
+# The first of each is for /docs alone; who is calling is decided by `Signed` and `TokenRoute`.
 SIGNED = [Depends(APIKeyHeader(name="Signature", auto_error=False))]
 BY_TOKEN = [Depends(HTTPBearer(auto_error=False))]
 client_routes = APIRouter(
     prefix="/v1", tags=["clients"], dependencies=SIGNED, responses=PROBLEMS, route_class=SignedRoute
 )
 operator_routes = APIRouter(
-    prefix="/v1", tags=["operator"], dependencies=BY_TOKEN, responses=PROBLEMS, route_class=OperatorRoute
+    prefix="/v1", tags=["operator"], dependencies=BY_TOKEN, responses=PROBLEMS, route_class=TokenRoute
 )
 service_routes = APIRouter(tags=["service"], route_class=DeclaredRoute, responses=PROBLEMS)
 

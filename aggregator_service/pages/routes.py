@@ -139,7 +139,7 @@ forms = APIRouter(include_in_schema=False, dependencies=[Depends(require_operato
 
 
 def install(app: FastAPI) -> None:
-    """Serves the operator's page at / and its static files, which anybody may load."""
+    """Serves the operator's page at / and its public static files."""
     app.include_router(router)
     app.include_router(forms)
     app.include_router(statics)

@@ -112,7 +112,7 @@ class ArrivalRow:
 
 @dataclass(frozen=True)
 class ArrivalsPage:
-    """One page of the audit log; `older` and `newer` are links, where there is more."""
+    """One page of the audit log, with links to older and newer pages."""
 
     rows: tuple[ArrivalRow, ...]
     total: int

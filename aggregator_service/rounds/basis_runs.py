@@ -124,7 +124,7 @@ def _is_basis_for(method: MethodSettings, summed: MethodSettings) -> bool:
 
 
 def new_basis_pledge(database: Database, request: RunIn) -> BasisPledge | None:
-    """Returns what a run that sums must keep to, given all earlier sums.
+    """Returns the pledge of a run that sums, given all earlier sums.
 
     None for a noised sum. Earlier sums count that clients were asked to help with, even where they failed. Sums of
     all parts count together: an item missing in a sum of three silos, and counted in one of four, belongs to the

@@ -1,10 +1,9 @@
 """State machine of a run: pure functions from an event to the next state.
 
-    waiting -> open -> aggregated -> open ... -> finished
-
-Each state but the last may also end as failed, with a reason. A round opens again where the disk has damaged an
-update of it. An open round of a secure run goes through the phases of `secure_run`: keys, shares, checks, masked,
-consents, answers. Times are seconds since the epoch, given by the caller.
+A run goes from waiting to open to aggregated, open again for each round, and at last finished. Each state but the
+last may also end as failed, with a reason. A round opens again where the disk has damaged an update of it. An open
+round of a secure run goes through the phases of `secure_run`: keys, shares, checks, masked, consents, answers. Times
+are seconds since the epoch, given by the caller.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""State that lasts: rows in SQLite and bodies as files beside it, or rows on PostgreSQL and bodies in a bucket.
+"""Durable state: rows in SQLite or PostgreSQL, bodies in files or a bucket.
 
-Every transition is durable before it is answered.
+Every transition is stored before it is answered.
 """

@@ -1,4 +1,4 @@
-"""Requests with a body, each with its answer -> rows that are only ever added -> pages of them for the operator."""
+"""Audit log of requests with a body and their answers, read by page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_REFUSED = 1000  # rows of one client: who is refused over and over may not 
 
 
 def add_arrival(database: Database, arrival: Arrival, *, now: float) -> bool:
-    """Make it durable. False, and nothing done, for a refusal of a client that has its share of them on record."""
+    """Stores an arrival; False for a refusal beyond the client's limit of stored ones."""
     row = asdict(arrival) | {"time": now}
     values = select(*(literal(value, ARRIVALS.c[name].type) for name, value in row.items()))
     if arrival.status >= LEAST_REFUSED:
@@ -32,7 +32,7 @@ def add_arrival(database: Database, arrival: Arrival, *, now: float) -> bool:
 
 
 def last_nonce(database: Database, client: str) -> str | None:
-    """Of the last update of this client that was accepted."""
+    """Returns the nonce of the client's last accepted update."""
     accepted = (ARRIVALS.c.client == client) & (ARRIVALS.c.call == "update") & (ARRIVALS.c.status < LEAST_REFUSED)
     newest = select(ARRIVALS.c.nonce).where(accepted).order_by(ARRIVALS.c.sequence.desc()).limit(1)
     with database.reading() as connection:
@@ -41,7 +41,7 @@ def last_nonce(database: Database, client: str) -> str | None:
 
 
 def arrivals_after(database: Database, *, after: int, limit: int) -> ArrivalsOut:
-    """At most `limit` rows with a sequence number greater than `after`, oldest first, and how many there are in all."""
+    """Returns at most `limit` rows after a sequence number, oldest first, and the total."""
     page = select(ARRIVALS).where(ARRIVALS.c.sequence > after).order_by(ARRIVALS.c.sequence).limit(limit)
     with database.reading() as connection:
         rows = [row._asdict() for row in connection.execute(page)]
@@ -51,7 +51,10 @@ def arrivals_after(database: Database, *, after: int, limit: int) -> ArrivalsOut
 
 
 class ArrivalRecord:
-    """The durable record of one federation, within bounds: `count_unrecorded` is called for what is beyond them."""
+    """Durable audit log of one federation, within limits.
+
+    `count_unrecorded` is called for each arrival beyond them.
+    """
 
     def __init__(self, database: Database, *, clock: Callable[[], float], count_unrecorded: Callable[[], None]) -> None:
         self._database = database
@@ -60,7 +63,7 @@ class ArrivalRecord:
         self._full: set[str] = set()  # clients of whom no refusal is recorded any more, as the log says already
 
     async def add(self, arrival: Arrival) -> None:
-        """Durable when this returns. UnavailableError when the disk refuses."""
+        """Stores an arrival before it returns; raises UnavailableError when the disk refuses."""
         if await run_in_worker(add_arrival, self._database, arrival, now=self._clock()):
             return
         self._count_unrecorded()
@@ -69,9 +72,9 @@ class ArrivalRecord:
             LOGGER.warning("refusals_no_longer_recorded", client=arrival.client, recorded=MOST_REFUSED)
 
     async def page(self, after: int, limit: int) -> ArrivalsOut:
-        """At most `limit` arrivals after the one with that sequence number, oldest first."""
+        """Returns at most `limit` arrivals after a sequence number, oldest first."""
         return await run_in_worker(arrivals_after, self._database, after=after, limit=limit)
 
     async def last_nonce(self, client: str) -> str | None:
-        """By which this client has signed the last update that was accepted."""
+        """Returns the nonce of the client's last accepted update."""
         return await run_in_worker(last_nonce, self._database, client)

@@ -1,4 +1,4 @@
-"""Who has joined, who is shut out since when and why, and how often a run has refused a client."""
+"""Rows of joined clients, quarantines and counts of refused updates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACTIVE = QUARANTINES.c.lifted_at.is_(None)
 
 
 def add_client(database: Database, client: JoinedClient, *, declaration: Declaration) -> None:
-    """A new client; or new counts of a known one."""
+    """Adds a new client, or updates the counts of a known one."""
     counts = client.counts.model_dump() if client.counts else None
     row = asdict(client) | {"counts": counts, "declaration": declaration.model_dump(mode="json")}
     with database.writing() as connection:
@@ -25,21 +25,21 @@ def add_client(database: Database, client: JoinedClient, *, declaration: Declara
 
 
 def joined_clients(database: Database) -> dict[str, JoinedClient]:
-    """All clients of the federation by name."""
+    """Returns all clients of the federation by name."""
     with database.reading() as connection:
         rows = connection.execute(select(CLIENTS)).all()
     return {row.name: JoinedClient(row.name, row.counts and Counts(**row.counts), row.joined_at) for row in rows}
 
 
 def active_quarantines(database: Database) -> dict[str, Quarantine]:
-    """All that are shut out now, by client."""
+    """Returns the current quarantines by client."""
     with database.reading() as connection:
         rows = connection.execute(select(QUARANTINES).where(ACTIVE)).all()
     return {row.client: Quarantine(row.client, row.cause, row.reason, row.since, row.run, row.round) for row in rows}
 
 
 def quarantine_times(connection: Connection) -> dict[str, list[tuple[float, float | None]]]:
-    """When each client was shut out and let in again, None while it is shut out; the rows of lifted ones stay."""
+    """Returns the begin and end of every quarantine by client; None while it lasts."""
     times: dict[str, list[tuple[float, float | None]]] = {}
     for row in connection.execute(select(QUARANTINES)):
         times.setdefault(row.client, []).append((row.since, row.lifted_at))
@@ -47,19 +47,19 @@ def quarantine_times(connection: Connection) -> dict[str, list[tuple[float, floa
 
 
 def impose_quarantines(connection: Connection, *, entries: Collection[Quarantine]) -> None:
-    """Shut clients out."""
+    """Adds quarantines."""
     for entry in entries:
         connection.execute(insert(QUARANTINES).values(asdict(entry)))
 
 
 def lift_quarantine(connection: Connection, *, client: str, now: float) -> None:
-    """Let a client in again; what was refused of it before is forgotten."""
+    """Ends a client's quarantine and resets its refusal counts."""
     connection.execute(update(QUARANTINES).where(ACTIVE & (QUARANTINES.c.client == client)).values(lifted_at=now))
     connection.execute(delete(REFUSALS).where(REFUSALS.c.client == client))
 
 
 def count_refusal(database: Database, run: str, *, client: str) -> int:
-    """One more update of this client was refused in this run -> how many that makes."""
+    """Counts one more refused update of a client in a run; returns the new count."""
     with database.writing() as connection:
         first = insert_or_update(connection, REFUSALS).values(run=run, client=client, refused=1)
         counted = first.on_conflict_do_update(
@@ -69,7 +69,7 @@ def count_refusal(database: Database, run: str, *, client: str) -> int:
 
 
 def refusal_counts(database: Database, run: str) -> dict[str, int]:
-    """How many updates of each client this run has refused, where it has refused any."""
+    """Returns the number of refused updates in a run by client."""
     with database.reading() as connection:
         rows = connection.execute(select(REFUSALS).where(REFUSALS.c.run == run))
         return {row.client: row.refused for row in rows}

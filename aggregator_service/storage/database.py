@@ -1,6 +1,6 @@
-"""A state directory, or a server -> the database of one federation, of the newest revision.
+"""Database of one federation, upgraded to the newest revision when it is opened.
 
-An older revision becomes the newest in one transaction.
+The upgrade is one transaction.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _ALONE = threading.Lock()  # what a revision works on is one variable of the pro
 
 
 class Database:
-    """The database of one federation: `reading` and `writing` are one transaction each.
+    """Database of one federation, whose `reading` and `writing` are one transaction each.
 
     It lies in the state directory, or on the server that `url` names. Opening it brings its tables to the newest
-    revision. SettingsError where it belongs to another federation, is used by another aggregator, or is of a revision
-    that this code does not know; DamagedError where it is found broken.
+    revision. Raises SettingsError where it belongs to another federation, is used by another aggregator, or has an
+    unknown revision; DamagedError where it is broken.
     """
 
     def __init__(self, directory: Path, declaration: Declaration, url: URL | None = None) -> None:
@@ -64,13 +64,15 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """UnsettledError where the database was lost while it committed."""
+        """Opens a writing transaction; raises UnsettledError where the connection broke during its commit."""
         with self.disk.translate_errors("a database that can be written"), self.engine.writing() as connection:
             yield connection
 
     def probe(self) -> None:
-        """One transaction that writes and changes nothing. UnavailableError while the database refuses. One that was
-        lost is this process's again after it, and holds whatever it held when it was lost."""
+        """Runs a transaction that changes nothing, and takes a lost database again.
+
+        Raises UnavailableError while the database refuses.
+        """
         with self.disk.translate_errors("a database that can be reached"):
             self.engine.resume()
         with self.writing() as connection:
@@ -88,7 +90,7 @@ class Database:
                 _run_revisions(connection, revisions, self.engine)
 
     def _require_same_federation(self, declaration: Declaration) -> None:
-        """A database belongs to one federation for good."""
+        """Raises SettingsError for a database of another federation."""
         with self.writing() as connection:
             held = connection.scalar(select(FEDERATION.c.declaration))
             if held is None:
@@ -100,7 +102,10 @@ class Database:
 
 
 def _describe_added_sums(kept: Declaration, given: Declaration) -> str:
-    """Says by which settings a federation goes on without the sums that it lacks; "" if it differs otherwise too."""
+    """Returns the settings that continue a federation without the sums that it lacks.
+
+    Empty if it differs in other ways too.
+    """
     added = given.sums.keys() - kept.sums.keys()
     others = {part: one for part, one in given.sums.items() if part not in added}
     if not added or given.model_copy(update={"sums": others}) != kept:
@@ -110,7 +115,7 @@ def _describe_added_sums(kept: Declaration, given: Declaration) -> str:
 
 
 def insert_or_update(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
-    """An insert that can say what becomes of a row which is there already: each database has one of its own."""
+    """Returns an insert that can update an existing row, in the database's dialect."""
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
 
@@ -119,9 +124,9 @@ def _known_revisions() -> ScriptDirectory:
 
 
 def _due_revision(connection: Connection, revisions: ScriptDirectory, setting: str) -> str | None:
-    """The revision that this database has to become; None where it is the newest.
+    """Returns the revision to upgrade to; None where the database is the newest.
 
-    SettingsError for one that this code does not know: of a newer service, of one that is too old, or somebody else's.
+    Raises SettingsError for an unknown revision: of a newer service, too old, or of another program.
     """
     newest, *older = [one.revision for one in revisions.walk_revisions()]
     held = MigrationContext.configure(connection).get_current_revision()
@@ -137,7 +142,7 @@ def _due_revision(connection: Connection, revisions: ScriptDirectory, setting: s
 
 
 def _run_revisions(connection: Connection, revisions: ScriptDirectory, engine: TableEngine) -> None:
-    """Make the database the newest revision within the transaction that is open on it."""
+    """Upgrades the database to the newest revision within the open transaction."""
     context = MigrationContext.configure(connection)
     held = context.get_current_revision() or engine.create_tables(connection)
     with _ALONE, Operations.context(context):

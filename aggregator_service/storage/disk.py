@@ -1,11 +1,11 @@
-"""The disk of a state directory: what it refuses, and the files on it that hold bodies.
+"""Disk of a state directory: files that hold bodies, and errors of the disk.
 
-A refusal becomes an error that says what was expected and what came, never a path. It is remembered until the disk
-takes it again. A stream of bytes becomes a durable file: spooled beside its final place while hashed, synced, then
-renamed. What is read again is first held against the digest that it was stored under.
+A refusal becomes an error that says what was expected and what came, never a path. It is kept until the disk accepts
+data again. A stream of bytes becomes a durable file: spooled beside its final place while hashed, synced, then
+renamed. Before a file is read again, its digest is checked.
 
 The paths of blobs are plain strings. pathlib interns every part of a path, and the interpreter's table of interned
-strings keeps the places of those that have gone until it is built anew: it would grow with every upload.
+strings keeps the places of removed ones until it is rebuilt: it would grow with every upload.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ FULL = frozenset({"ENOSPC", "EDQUOT", "EFBIG", "SQLITE_FULL", "DiskFull"})
 
 
 class LostCommitError(ConnectionError):
-    """A server was lost while it was to commit."""
+    """The connection to a server broke while it was to commit."""
 
 
 class Disk:
-    """The disk of one state directory. `refusal`: what it last said no to, None once it has taken that again."""
+    """Disk of one state directory; `refusal`: its last refusal, None once it accepts data again."""
 
     def __init__(self) -> None:
         self.refusal: str | None = None
 
     @contextmanager
     def translate_errors(self, what: str, others: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-        """What is refused inside becomes an UnavailableError: StorageFullError where there is no room, UnsettledError
-        where nobody knows whether it was stored.
+        """Raises UnavailableError for errors of the disk or database inside.
 
-        `what`: what was expected, in words; `others`: errors by which more than a disk or a database refuses.
+        It is StorageFullError without room, UnsettledError where the data may or may not be stored. what: expected
+        data, in words. others: further errors that count as refusals.
         """
         refusals: tuple[type[Exception], ...] = (OSError, SQLAlchemyError, sqlite3.Error, *others)
         try:
@@ -66,7 +66,10 @@ def _kind(error: Exception, name: str) -> type[UnavailableError]:
 
 
 def _name(error: Exception) -> str:
-    """ENOSPC, SQLITE_FULL, DiskFull: the system's own word. Its longer ones may hold a path."""
+    """Returns the system's name of an error, such as ENOSPC or SQLITE_FULL.
+
+    Its longer messages may contain a path.
+    """
     if isinstance(error, OSError):
         return errno.errorcode.get(error.errno or 0, type(error).__name__)
     cause = getattr(error, "orig", None) or error
@@ -80,7 +83,7 @@ PIECE = 1 << 20  # bytes gathered before a worker thread writes them
 
 @dataclass(frozen=True)
 class Blob:
-    """A durable file: its name in the directory, the sha256 of its content, its size in bytes."""
+    """Durable file: its name in the directory, its sha256, its size in bytes."""
 
     name: str
     digest: str
@@ -88,10 +91,10 @@ class Blob:
 
 
 class Spool:
-    """A blob that is being written. Leaving the context before `finish` is through, or by an exception, removes it:
-    whoever waited for it may be cancelled just when a worker thread has finished it.
+    """Blob that is being written, removed unless `finish` completes within the context.
 
-    UnavailableError where the disk refuses.
+    A caller may be cancelled just when a worker thread has finished it. Raises UnavailableError where the disk
+    refuses.
     """
 
     def __init__(self, directory: Path, disk: Disk) -> None:
@@ -133,7 +136,7 @@ class Spool:
 
 
 class Blobs:
-    """The files of one directory. Names are random, so that no two uploads can meet."""
+    """Files of one directory, under random names, so that no two uploads collide."""
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self.directory, self._disk = directory, disk
@@ -143,13 +146,16 @@ class Blobs:
             sync_path(directory.parent)
 
     def path(self, name: str) -> str:
-        """DataError for what is no name of a body: a row that somebody else wrote could lead anywhere."""
+        """Returns the path of a blob; raises DataError for an invalid name.
+
+        A row that another program wrote could otherwise lead anywhere.
+        """
         if not NAME.fullmatch(name):
             raise DataError("expected the name of a stored body, got another: somebody has changed the database")
         return os.path.join(self.directory, name)
 
     def save(self, body: Iterable[bytes]) -> Blob:
-        """Store and keep a body that comes in pieces."""
+        """Stores a body that comes in pieces."""
         with Spool(self.directory, self._disk) as spool:
             for piece in body:
                 spool.write(piece)
@@ -162,8 +168,10 @@ class Blobs:
         return blob
 
     async def receive(self, body: AsyncIterator[bytes], *, limit: int) -> Blob:
-        """Spool a stream in worker threads; TooLargeError as soon as it is over `limit` bytes. Then it is to be kept or
-        discarded."""
+        """Spools a stream in worker threads; the caller then keeps or discards it.
+
+        Raises TooLargeError as soon as it is over `limit` bytes.
+        """
         with Spool(self.directory, self._disk) as spool:
             gathered = bytearray()
             async for piece in body:
@@ -176,17 +184,17 @@ class Blobs:
             return await to_thread.run_sync(_finish_spool, spool, bytes(gathered))
 
     def keep(self, blob: Blob) -> None:
-        """Make a body that was received last. Here it does already."""
+        """Makes a received body durable; here it already is."""
 
     def discard(self, blob: Blob) -> None:
-        """Remove a body that was received and not kept."""
+        """Removes a received body that is not kept."""
         _remove(self.path(blob.name))
 
     def damage(self, name: str, digest: str) -> str | None:
-        """What is wrong with a stored file, in words; None where its content still has this digest.
+        """Describes the damage of a stored file; None where its content still has this digest.
 
-        It is read whole, once: after that a file of the same size and time of change is taken for the same. Reading
-        comes before mapping it into memory, where a fault of the disk would end the process instead of raising.
+        The file is read whole, once: after that, a file of the same size and modification time counts as unchanged.
+        It is read before it is mapped into memory, where a disk error would end the process instead of raising.
         """
         with self._disk.translate_errors("a stored file to be read"):
             try:
@@ -207,7 +215,7 @@ class Blobs:
         return None
 
     def probe(self, size: int) -> None:
-        """Store so many bytes as an upload is stored, and remove them. UnavailableError while the disk refuses."""
+        """Stores and removes this many bytes; raises UnavailableError while the disk refuses."""
         self.remove([self.save([bytes(size)]).name])
 
     def remove(self, names: Collection[str]) -> None:
@@ -217,7 +225,7 @@ class Blobs:
                 self._sound.pop(name, None)
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Remove what no row of the database speaks of: what a crash left between a file and its commit."""
+        """Removes files without a row, which a crash left between a file and its commit."""
         with self._disk.translate_errors("the directory of blobs to be cleared"):
             for file in self.directory.iterdir():
                 if file.suffix in (PART, WHOLE) and file.name not in names:

@@ -1,4 +1,4 @@
-"""Where a federation's rows and files lie, what it exchanges, and the tensors that its runs start with."""
+"""Storage of one federation: its rows and files, and the tensors that runs start with."""
 
 from __future__ import annotations
 
@@ -24,15 +24,21 @@ from shared.strategies.strategy import Strategy
 
 @dataclass(frozen=True)
 class StartFile:
-    """digest: sha256 of the file, which a run carries. arrays: its tensors by name."""
+    """File with the initial tensors of runs.
+
+    digest: sha256 of the file, which a run carries. arrays: its tensors by name.
+    """
 
     digest: str
     arrays: Arrays
 
 
 def read_start(path: Path, declared: Sequence[TensorSpec]) -> StartFile:
-    """SettingsError for a file that cannot be read, or that holds others than declared tensors, another shape or
-    type, or a value that is not finite."""
+    """Reads the file with the initial tensors.
+
+    Raises SettingsError for a file that cannot be read, or that holds undeclared tensors, another shape or type, or a
+    value that is not finite.
+    """
     try:
         content = path.read_bytes()
         _, parameters = decode(content)
@@ -53,8 +59,11 @@ def read_start(path: Path, declared: Sequence[TensorSpec]) -> StartFile:
 
 @dataclass(frozen=True)
 class Archive:
-    """`longest_update`: bytes of an update's body at most; `retention_rounds`: how many rounds stay available;
-    `start`: the tensors that runs begin with, where the operator has given some."""
+    """Database and files of one federation, with its declaration.
+
+    longest_update: largest body of an update in bytes. retention_rounds: number of rounds that stay available. start:
+    tensors that runs begin with, where the operator gave some.
+    """
 
     database: Database
     blobs: Blobs
@@ -65,13 +74,15 @@ class Archive:
     tensors: SerialWorker = field(default_factory=SerialWorker)
 
     def probe(self) -> None:
-        """Give the disk what an update gives it: a file of that size, and a transaction. UnavailableError where it
-        refuses either; else what it refused before is forgotten."""
+        """Stores test data of an update's size; clears the last refusal where that works.
+
+        Raises UnavailableError where the disk or the database refuses.
+        """
         sizes = (sum(math.prod(spec.shape) for spec in part.uploaded) for part in self.declaration.parts)
         self.blobs.probe(4 * max(sizes))
         self.database.probe()
         self.database.disk.refusal = None
 
     def strategy(self, request: RunIn) -> Strategy:
-        """What a run is held with: the federation's strategy with its settings, or the sums of the common basis."""
+        """Returns the strategy of a run, with its settings, or that of its sum."""
         return strategy_of_part(request.part, self.declaration.strategy, request.method)

@@ -1,12 +1,12 @@
-"""The nonces of signed requests -> each of them once, for as long as its signature is young enough to be believed.
+"""Nonces of signed requests, each accepted once while its signature is valid.
 
-They lie in a database of their own beside the aggregator's, so that a restart forgets none. A commit here is with the
-operating system when it returns, and not yet on the disk: every request makes one, a poll too, and waiting for the disk
-would take two hundred times as long. The end of the process, however sudden, loses nothing. A power cut may lose the
-last moments; what came in these could be repeated once the machine is back, if that is within the window.
+They lie in a database of their own, so that a restart loses none. A commit here is with the operating system when it
+returns, and not yet on the disk: every request makes one, a poll too, and waiting for the disk would take two hundred
+times as long. A killed process loses nothing. A power cut may lose the last moments; requests of these could be
+repeated once the machine is back, if that is within the window.
 
-A nonce is forgotten once its request is too old by the clock. Clocks are set back too, and then it would not be: so of
-each client the newest time that was forgotten stays, for good, and nothing signed at it or before is believed again.
+A nonce is deleted once its request is too old by the clock. Clocks are set back too, and then it would be accepted
+again: so the newest deleted time of each client stays for good, and no signature of that time or before is accepted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RAISED = (
 
 
 class Nonces:
-    """What has come, kept for as long as a signature counts: `seconds` after its time."""
+    """Nonces of the last `seconds`, for as long as a signature is valid."""
 
     def __init__(self, directory: Path, disk: Disk, *, seconds: float) -> None:
         self._disk, self._seconds = disk, seconds
@@ -59,10 +59,10 @@ class Nonces:
         self._connection.close()
 
     def add_nonce(self, client: str, nonce: str, *, created: float, now: float) -> bool:
-        """Is this the first time? It is remembered then.
+        """Stores a nonce; False where it was used before.
 
-        ClockError for a time that has been forgotten before; UnavailableError for a client that has sent too many of
-        late, and while the disk refuses.
+        Raises ClockError for a time whose nonces were deleted, UnavailableError for a client with too many recent
+        requests, and while the disk refuses.
         """
         with self._disk.translate_errors(f"a file {NAME} that can be written"), self._connection as transaction:
             transaction.execute("BEGIN IMMEDIATE")
@@ -82,7 +82,7 @@ class Nonces:
                 transaction.execute(TAKEN_OVER[1])
 
     def _forget(self, old: float) -> None:
-        """What was signed before this is too old by the clock, and stays too old whatever becomes of the clock."""
+        """Deletes nonces before a time, which stays too old whatever the clock becomes."""
         values = {"old": old}
         if self._connection.execute("SELECT 1 FROM seen WHERE created < :old LIMIT 1", values).fetchone():
             self._connection.execute(RAISED, values)

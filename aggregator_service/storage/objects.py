@@ -1,11 +1,11 @@
-"""Blobs in a bucket of an S3-compatible store: what is there lasts, and the files of the directory are copies of it.
+"""Blobs in a bucket of an S3-compatible store.
 
-A body is spooled and looked at as a file in any case. It is kept once its object is whole, which the store makes it in
-one step. A copy that is missing or damaged is fetched again when it is asked for, and held against the digest like any
-file: so the directory may be lost with its machine.
+Files in the directory are copies of them. A body is always spooled and checked as a file. It is durable once its
+object is complete, which the store makes it in one step. A missing or damaged copy is fetched again when it is
+needed, and its digest is checked like any file's: so the directory may be lost with its machine.
 
-Who may write into the bucket can take bodies away and put others in their place. These are not used, and one that is
-longer than any body of this federation is not fetched: it would fill the disk.
+A writer of the bucket can remove bodies and put others in their place. These are not used, and one that is longer
+than any body of this federation is not fetched: it would fill the disk.
 
 Everything here waits for a network: it runs in worker threads.
 """
@@ -31,16 +31,17 @@ ATTEMPTS = 2
 
 
 def read_place(given: str) -> str:
-    """Bucket and prefix as a path. ValueError for what is no URL of either."""
+    """Returns bucket and prefix as a path; raises ValueError for an invalid URL."""
     if not PLACE.fullmatch(given):
         raise ValueError("expected a URL such as s3://bucket/prefix, got something else")
     return given.removeprefix("s3://").rstrip("/")
 
 
 class Bucket:
-    """The objects below one prefix. Endpoint, region and keys come from the AWS variables or from the machine's role.
+    """Objects below one prefix.
 
-    Whatever the client of the store raises passes through; FileNotFoundError means that the object alone is missing.
+    Endpoint, region and keys come from the AWS variables or from the machine's role. Errors of the store's client
+    pass through; FileNotFoundError means that only the object is missing.
     """
 
     def __init__(self, place: str) -> None:
@@ -57,7 +58,10 @@ class Bucket:
         self._store.retries = ATTEMPTS
 
     def claim(self, owner: str, *, may_hold: bool) -> None:
-        """Make the place this owner's. SettingsError where it is another's, or holds blobs that it may not hold."""
+        """Claims the prefix for this owner.
+
+        Raises SettingsError where it is another's, or has blobs and may not.
+        """
         with suppress(FileNotFoundError):
             if self._store.cat_file(self._path(OWNER), timeout=OBJECT_SECONDS).decode() != owner:
                 raise SettingsError("blobs: expected a place of this aggregator's own, got one of another signing key")
@@ -69,7 +73,7 @@ class Bucket:
         self._store.put_file(file, self._path(name), timeout=OBJECT_SECONDS)
 
     def fetch(self, name: str, file: str, most: int) -> None:
-        """TooLargeError for an object of more than so many bytes, which is not fetched."""
+        """Copies an object to a file; raises TooLargeError for one above `most` bytes."""
         try:
             self._store.get_file(self._path(name), file, callback=_limit_bytes(most), timeout=OBJECT_SECONDS)
         except FileNotFoundError:
@@ -82,12 +86,15 @@ class Bucket:
                 self._store.rm_file(self._path(name), timeout=OBJECT_SECONDS)
 
     def names(self) -> set[str]:
-        """Of the blobs."""
+        """Returns the names of the blobs."""
         found = self._store.find(self._place, timeout=OBJECT_SECONDS)
         return {path.rpartition("/")[2] for path in found if path.endswith(WHOLE)}
 
     def _require_there(self) -> None:
-        """A store says the same of a missing object and of a missing bucket: all would be taken for lost."""
+        """Raises ConnectionError where the whole prefix is missing.
+
+        A store answers the same for a missing object and for a missing bucket: all would be taken for lost.
+        """
         try:
             self._store.cat_file(self._path(OWNER), timeout=OBJECT_SECONDS)
         except FileNotFoundError:
@@ -98,7 +105,7 @@ class Bucket:
 
 
 def _limit_bytes(most: int) -> Any:
-    """What the store's client tells of a download, which ends it beyond so many bytes."""
+    """Returns a download callback that raises TooLargeError above `most` bytes."""
     from fsspec.callbacks import Callback
 
     class Limit(Callback):  # type: ignore[misc]  # it has no types
@@ -118,8 +125,10 @@ def _limit_bytes(most: int) -> Any:
 
 
 class BucketBlobs(Blobs):
-    """As `Blobs`, kept in a bucket. `owner`: the aggregator's public key; `may_hold`: may blobs be there already?
-    `most`: bytes of a body at most."""
+    """Blobs in a bucket, with copies in a directory.
+
+    owner: public key of the aggregator. may_hold: whether blobs may exist already. most: largest body in bytes.
+    """
 
     def __init__(self, directory: Path, disk: Disk, bucket: Bucket, *, owner: str, may_hold: bool, most: int) -> None:
         super().__init__(directory, disk)
@@ -150,7 +159,10 @@ class BucketBlobs(Blobs):
             self._bucket.remove(self._bucket.names() - set(names))
 
     def _fetch(self, name: str) -> bool:
-        """Copy the object to its file, whole or not at all. False where there is none."""
+        """Copies an object to its file, complete or not at all.
+
+        False where there is none.
+        """
         part = self.path(uuid.uuid4().hex + PART)
         with self._translated("an object to be read"):
             try:

@@ -1,4 +1,4 @@
-"""What the rows of the database hold, as the rest of the service knows it. Times are seconds since the epoch."""
+"""Records of the database's rows; times are seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Call = Literal["join", "update", "keys", "shares", "checks", "consents", "answer
 
 @dataclass(frozen=True)
 class JoinedClient:
-    """A client of the federation. Its public key lies in the folder of registered keys."""
+    """Client of the federation; its public key lies in the folder of registered keys."""
 
     name: str
     counts: Counts | None
@@ -24,7 +24,7 @@ class JoinedClient:
 
 @dataclass(frozen=True)
 class Quarantine:
-    """One client shut out. `run` and `round`: where that came about, if in a run."""
+    """Quarantine of one client; `run` and `round`: where it arose, if in a run."""
 
     client: str
     cause: Cause
@@ -36,7 +36,7 @@ class Quarantine:
 
 @dataclass(frozen=True)
 class Receipt:
-    """One accepted update. `digest`: sha256 of its body in hex; `size`: bytes of its body."""
+    """One accepted update; `digest`: sha256 of its body in hex; `size`: in bytes."""
 
     run: str
     round: int
@@ -48,7 +48,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class StoredUpdate:
-    """An accepted update; `blob`: the file with its body, None once retention has deleted it."""
+    """Accepted update; `blob`: file with its body, None once retention has deleted it."""
 
     receipt: Receipt
     scalars: Scalars
@@ -57,9 +57,9 @@ class StoredUpdate:
 
 @dataclass(frozen=True)
 class StoredState:
-    """The aggregator's memory after a round, and when that round opened and closed.
+    """State of the aggregator after a round, and the times of that round.
 
-    `latest`: the scalars that each client has sent last; `blob`: the file with its arrays, None once deleted.
+    latest: last scalars of each client. blob: file with the arrays, None once deleted.
     """
 
     run: str
@@ -73,7 +73,10 @@ class StoredState:
 
 @dataclass(frozen=True)
 class Anchor:
-    """K^R, where the size of G_R came from, and that size; None where an earlier version has drawn it."""
+    """Anchor kernel K^R, the source of the size of G_R, and that size.
+
+    The size is None where an earlier version has drawn it.
+    """
 
     kernel: tuple[float, ...]
     source: str
@@ -82,7 +85,7 @@ class Anchor:
 
 @dataclass(frozen=True)
 class UncoveredSum:
-    """The members of a secure sum, and the parameters, method and seed that it began with."""
+    """Members of an opened secure sum, with its initial parameters, method and seed."""
 
     start: str
     method: str
@@ -93,9 +96,9 @@ class UncoveredSum:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request with a body, from whom, and what was answered.
+    """Request with a body, its client and its answer.
 
-    run, round: of the path; code: of a refusal; nonce: of the signature; head: the fields of a `HeadOut`.
+    run, round: of the path. code: of a refusal. nonce: of the signature. head: fields of a `HeadOut`.
     """
 
     client: str
@@ -111,5 +114,5 @@ class Arrival:
 
 
 def instant(seconds: float) -> str:
-    """Seconds since the epoch as UTC, ISO 8601."""
+    """Formats seconds since the epoch as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()

@@ -1,7 +1,8 @@
-"""Runs as JSON documents, each commit with all that belongs to it in one transaction; their updates and states.
+"""Rows of runs, updates, states and secure messages.
 
-A document is written and read by `rounds.run`: here it is text under a run's name. Updates and states are rows
-that name their files; retention says which of these may go.
+`rounds.run` writes and reads the JSON document of a run; here it is text under a run's name. Each commit stores it
+with all that belongs to it in one transaction. Updates and states are rows that name their files; retention decides
+which of these may go.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Write = Callable[[Connection], None]
 
 
 def commit_run(database: Database, name: str, document: str, *, sequence: int, writes: Iterable[Write] = ()) -> None:
-    """Store a run as it stands now, together with what has brought it there or follows from it: one transaction."""
+    """Stores a run's document with the writes that belong to it, in one transaction."""
     row = {"number": int(name.removeprefix("run-")), "name": name, "document": document}
     with database.writing() as connection:
         stored = insert_or_update(connection, RUNS).values(row)
@@ -34,31 +35,34 @@ def commit_run(database: Database, name: str, document: str, *, sequence: int, w
 
 
 def commit_writes(database: Database, writes: Iterable[Write]) -> None:
-    """Store what belongs to no run, in one transaction."""
+    """Stores writes that belong to no run, in one transaction."""
     with database.writing() as connection:
         for write in writes:
             write(connection)
 
 
 def stored_sequence(connection: Connection) -> int:
-    """The number of changes that waiting clients had to know."""
+    """Returns the sequence number of visible changes."""
     return int(connection.execute(select(FEDERATION.c.sequence)).scalar_one())
 
 
 def run_document(connection: Connection, name: str | None = None) -> str | None:
-    """The document of the named run, or of the newest one; None where there is no such run."""
+    """Returns the document of the named run, or of the newest.
+
+    None if there is none.
+    """
     newest = select(RUNS.c.document).order_by(RUNS.c.number.desc()).limit(1)
     return connection.scalar(newest if name is None else newest.where(RUNS.c.name == name))
 
 
 def run_documents(database: Database) -> list[str]:
-    """The documents of all runs, oldest first."""
+    """Returns the documents of all runs, oldest first."""
     with database.reading() as connection:
         return list(connection.scalars(select(RUNS.c.document).order_by(RUNS.c.number)))
 
 
 def secure_messages(connection: Connection, run: str, *, number: int) -> Mapping[str, Mapping[str, Any]]:
-    """What the clients have sent in each phase of a secure round: phase -> client -> message."""
+    """Returns the messages of a secure round as phase to client to message."""
     theirs = (SECURE_MESSAGES.c.run == run) & (SECURE_MESSAGES.c.round == number)
     by_phase: dict[str, dict[str, Any]] = {}
     for row in connection.execute(select(SECURE_MESSAGES).where(theirs)):
@@ -67,13 +71,13 @@ def secure_messages(connection: Connection, run: str, *, number: int) -> Mapping
 
 
 def add_message(connection: Connection, *, phase: str, message: FromClient) -> None:
-    """A message of one client in one phase of a secure round."""
+    """Adds a client's message in a phase of a secure round."""
     row = {"run": message.run, "round": message.round, "phase": phase, "client": message.client}
     connection.execute(insert(SECURE_MESSAGES).values(row | {"message": message.model_dump(mode="json")}))
 
 
 def delete_messages(connection: Connection, *, kept_round: tuple[str, int] | None) -> None:
-    """Delete the messages of all rounds but this one: shares in them restore secrets that nobody needs any more."""
+    """Deletes the messages of all rounds but one: their shares restore secrets."""
     statement = delete(SECURE_MESSAGES)
     if kept_round is not None:
         run, number = kept_round
@@ -82,20 +86,23 @@ def delete_messages(connection: Connection, *, kept_round: tuple[str, int] | Non
 
 
 def add_sum(connection: Connection, *, uncovered: UncoveredSum) -> None:
-    """Before any client has agreed to it: what comes of these members may be known from now on."""
+    """Records a sum before any client agrees to it.
+
+    From now on it may be known.
+    """
     row = asdict(uncovered) | {"members": list(uncovered.members)}
     connection.execute(insert_or_update(connection, SUMS).values(row).on_conflict_do_nothing())
 
 
 def earlier_sum_members(database: Database, run: str, *, start: str) -> tuple[str, ...] | None:
-    """The members of the sum that another run than this one has uncovered from these parameters."""
+    """Returns the members of the sum that another run opened from these parameters."""
     with database.reading() as connection:
         members = connection.scalar(select(SUMS.c.members).where((SUMS.c.start == start) & (SUMS.c.run != run)))
     return None if members is None else tuple(members)
 
 
 def stored_anchor(database: Database, run: str, *, number: int) -> Anchor | None:
-    """The anchor that was drawn for a round of this run; None before that."""
+    """Returns the anchor of a round; None before it is drawn."""
     query = select(ANCHORS).where((ANCHORS.c.run == run) & (ANCHORS.c.round == number))
     with database.reading() as connection:
         row = connection.execute(query).first()
@@ -105,7 +112,7 @@ def stored_anchor(database: Database, run: str, *, number: int) -> Anchor | None
 
 
 def add_anchor(database: Database, run: str, *, number: int, anchor: Anchor) -> None:
-    """Store an anchor, unless one was stored before."""
+    """Stores an anchor, unless one is stored already."""
     size = None if anchor.size is None else anchor.size.model_dump()
     row = {"run": run, "round": number, "kernel": list(anchor.kernel), "source": anchor.source, "size": size}
     with database.writing() as connection:
@@ -113,30 +120,33 @@ def add_anchor(database: Database, run: str, *, number: int, anchor: Anchor) -> 
 
 
 def add_update(connection: Connection, *, stored: StoredUpdate) -> None:
-    """An accepted update, or a masked vector."""
+    """Adds an accepted update, or a masked vector."""
     row = asdict(stored.receipt) | {"scalars": dict(stored.scalars), "blob": stored.blob}
     connection.execute(insert(UPDATES).values(row))
 
 
 def delete_updates(connection: Connection, *, run: str, number: int, clients: Collection[str]) -> None:
-    """Take the updates of these clients out of a round. Their files stay until the next start."""
+    """Deletes the updates of some clients in a round.
+
+    Their files stay until the next start.
+    """
     theirs = (UPDATES.c.run == run) & (UPDATES.c.round == number) & UPDATES.c.client.in_(clients)
     connection.execute(delete(UPDATES).where(theirs))
 
 
 def add_state(connection: Connection, *, state: StoredState) -> None:
-    """The state after a round."""
+    """Adds the state after a round."""
     connection.execute(insert(STATES).values(asdict(state)))
 
 
 def stored_update(database: Database, run: str, *, number: int, client: str) -> StoredUpdate | None:
-    """The client's update of exactly this round."""
+    """Returns the client's update of this round."""
     last = last_update(database, run, number=number, client=client)
     return last if last is not None and last.receipt.round == number else None
 
 
 def last_update(database: Database, run: str, *, number: int, client: str) -> StoredUpdate | None:
-    """The client's last accepted update in rounds up to `number`."""
+    """Returns the client's last accepted update in rounds up to `number`."""
     mine = (UPDATES.c.run == run) & (UPDATES.c.client == client) & (UPDATES.c.round <= number)
     with database.reading() as connection:
         row = connection.execute(select(UPDATES).where(mine).order_by(UPDATES.c.round.desc()).limit(1)).first()
@@ -144,13 +154,13 @@ def last_update(database: Database, run: str, *, number: int, client: str) -> St
 
 
 def stored_updates(connection: Connection, run: str, *, number: int | None = None) -> list[StoredUpdate]:
-    """The updates of a round, or of all rounds of a run, in the order of client names."""
+    """Returns the updates of a round or run, in the order of client names."""
     chosen = UPDATES.c.run == run if number is None else (UPDATES.c.run == run) & (UPDATES.c.round == number)
     return [_update(row) for row in connection.execute(select(UPDATES).where(chosen).order_by(UPDATES.c.client))]
 
 
 def stored_state(database: Database, run: str, *, number: int) -> StoredState:
-    """The state after a round; NotFoundError for a round that is not aggregated."""
+    """Returns the state after a round; raises NotFoundError for a round that is not aggregated."""
     query = select(STATES).where((STATES.c.run == run) & (STATES.c.round == number))
     with database.reading() as connection:
         row = connection.execute(query).first()
@@ -160,28 +170,31 @@ def stored_state(database: Database, run: str, *, number: int) -> StoredState:
 
 
 def stored_states(connection: Connection, run: str) -> list[StoredState]:
-    """The states after all aggregated rounds of a run, in their order."""
+    """Returns the states after all aggregated rounds of a run, in order."""
     rows = connection.execute(select(STATES).where(STATES.c.run == run).order_by(STATES.c.round))
     return [StoredState(**row._mapping) for row in rows]
 
 
 def blob_names(database: Database) -> set[str]:
-    """Every file that a row names."""
+    """Returns the names of all files that a row refers to."""
     with database.reading() as connection:
         return {name for table in (UPDATES, STATES) for name in connection.scalars(select(table.c.blob)) if name}
 
 
 def delete_masked(database: Database, run: str, *, last: int) -> list[str]:
-    """Forget the masked vectors of all rounds up to `last`, whose sum is stored; returns the files that may go."""
+    """Deletes masked vectors of rounds up to `last`; returns their files.
+
+    The sums of these rounds are stored.
+    """
     with database.writing() as connection:
         return _delete_blobs(connection, UPDATES, (UPDATES.c.run != run) | (UPDATES.c.round <= last))
 
 
 def delete_old_blobs(database: Database, run: str, *, oldest: int, kept: Collection[str] = ()) -> list[str]:
-    """Forget the blobs that serve no round from `oldest` of `run` on; returns the files that may go.
+    """Deletes blobs that no round from `oldest` of `run` needs; returns their files.
 
-    What stays: each client's last update up to `oldest`, every later one, the states from `oldest` on, and the states
-    of the runs `kept`, whose sums later runs use.
+    Each client's last update up to `oldest` stays, every later one, the states from `oldest` on, and the states of
+    the runs `kept`, whose sums later runs use.
     """
     others = UPDATES.alias()
     served = (others.c.run == run) & (others.c.client == UPDATES.c.client) & (others.c.round <= oldest)

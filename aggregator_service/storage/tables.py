@@ -1,8 +1,8 @@
-"""The database's tables. Times are seconds since the epoch; a blob is a file name, NULL once deleted.
+"""Tables of the database; times are seconds since the epoch.
 
-A change here goes with a new revision in `migrations/`, which makes it in the databases that are there already. Whole
-numbers have 64 bits and texts the order of their bytes in every database, as SQLite has them by itself: updates are
-summed in the order of names.
+A blob is a file name, NULL once deleted. A change here needs a new revision in `migrations/`, which makes it in
+existing databases. Whole numbers have 64 bits and texts sort by their bytes in every database, as SQLite has them by
+itself: updates are summed in the order of names.
 """
 
 from __future__ import annotations

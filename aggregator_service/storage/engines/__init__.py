@@ -1,1 +1,4 @@
-"""Where the tables lie: in a SQLite file by default, or on a PostgreSQL server. Each file is one `TableEngine`."""
+"""Databases for the tables: a SQLite file by default, or a PostgreSQL server.
+
+Each module is one `TableEngine`.
+"""

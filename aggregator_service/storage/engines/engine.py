@@ -1,4 +1,4 @@
-"""What the databases that can hold the tables differ in."""
+"""Interface of the databases that can hold the tables."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from sqlalchemy import Connection
 
 
 class TableEngine(Protocol):
-    """One database, which no other process works on while this is open.
+    """One database, which no other process uses while this is open.
 
-    `reading` sees one moment. Of `writing` there is one at a time; what it has committed survives a power cut. Both
-    wait within bounds, and raise what the driver raises, or an OSError, where the database refuses.
+    `reading` sees one snapshot. Only one `writing` runs at a time, and its commit survives a power cut. Both have
+    timeouts, and raise the driver's errors, or an OSError, where the database refuses.
     """
 
     setting: str
@@ -23,18 +23,18 @@ class TableEngine(Protocol):
     def writing(self) -> AbstractContextManager[Connection]: ...
 
     def resume(self) -> None:
-        """Take it again for this process where it was lost. Until then `writing` is refused."""
+        """Reconnects a lost database for this process; until then `writing` is refused."""
 
     def require_usable(self, connection: Connection) -> None:
-        """DamagedError or SettingsError for a database that is broken, or of a kind that cannot hold the tables."""
+        """Raises DamagedError or SettingsError for a broken or unsuitable database."""
 
     def save_backup(self, connection: Connection, newest: str) -> None:
-        """Keep what it holds before its tables become the revision `newest`, where that can be done from here."""
+        """Saves a copy before the tables are upgraded to revision `newest`, where possible."""
 
     def create_tables(self, connection: Connection) -> str:
-        """Make what a fresh database begins with -> the revision that this is."""
+        """Creates the first tables of a fresh database; returns their revision."""
 
     def stamp_tables(self, connection: Connection) -> None:
-        """Say of a database whose tables are the newest that it has revisions."""
+        """Marks a database with the newest tables as one that has revisions."""
 
     def close(self) -> None: ...

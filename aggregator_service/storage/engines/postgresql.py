@@ -1,11 +1,11 @@
-"""A URL -> the PostgreSQL database that it names, for one aggregator at a time.
+"""PostgreSQL database for one aggregator at a time.
 
-All that is written goes through one connection, which holds an advisory lock for as long as it lives. So whoever writes
-owns the database, and there is one transaction at a time, as in SQLite. When the connection is lost, `writing` is
-refused until `resume` has the lock on a new one: by then the server has settled what the old one was about to commit,
-and nothing of this process can come after what another aggregator has written meanwhile.
+All writes go through one connection, which holds an advisory lock for as long as it lives. So the writer owns the
+database, and there is one transaction at a time, as in SQLite. When the connection is lost, `writing` is refused
+until `resume` has the lock on a new one: by then the server has settled what the old one was about to commit, and
+nothing of this process can follow what another aggregator wrote meanwhile.
 
-The password is in the URL alone. What a driver says of a failed connection is told without it.
+The password is in the URL alone; driver messages about a failed connection are shown without it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ REACHING = {
 
 
 def read_url(given: str) -> URL:
-    """ValueError, which says nothing of what came, for what is no URL of a PostgreSQL database."""
+    """Parses the URL of a PostgreSQL database.
+
+    Raises ValueError, without the given text, for anything else.
+    """
     try:
         url = make_url(given)
     except (SQLAlchemyError, ValueError):
@@ -76,9 +79,10 @@ def read_url(given: str) -> URL:
 
 
 class PostgreSQL:
-    """A database on a server, owned by this process from the start on.
+    """Database on a server, owned by this process from the start.
 
-    SettingsError where the server does not let it in, or another aggregator has it; UnavailableError without an answer.
+    Raises SettingsError where the server refuses the login or another aggregator owns it; UnavailableError without an
+    answer.
     """
 
     setting = "database"
@@ -135,15 +139,15 @@ class PostgreSQL:
             raise SettingsError(f"database: expected one with the encoding UTF8, got {found}")
 
     def save_backup(self, connection: Connection, newest: str) -> None:
-        """Copies of a server's database are its operator's."""
+        """Does nothing: the server's operator makes backups."""
 
     def create_tables(self, connection: Connection) -> str:
-        """All of them at once: the revisions up to 0010 are of SQLite's files alone."""
+        """Creates all tables at once; the revisions up to 0010 are for SQLite files only."""
         METADATA.create_all(connection)
         return "head"
 
     def stamp_tables(self, connection: Connection) -> None:
-        """The revision says it."""
+        """Does nothing: the revision is the mark."""
 
     @contextmanager
     def _hold_write_lock(self) -> Iterator[None]:
@@ -155,7 +159,7 @@ class PostgreSQL:
             self._turn.release()
 
     def _take(self) -> Connection:
-        """A connection that holds the lock, which a process that was just killed may hold for a moment more."""
+        """Returns a connection that holds the lock, also after a process that was just killed."""
         connection = self.pool.connect()
         try:
             with connection.begin():
@@ -167,7 +171,7 @@ class PostgreSQL:
         return connection
 
     def _release_lock(self) -> None:
-        """Of the connection and the lock with it: it goes back to no pool."""
+        """Closes the connection, and releases the lock with it."""
         connection, self._owner = self._owner, None
         if connection is not None:
             with suppress(SQLAlchemyError):
@@ -176,7 +180,7 @@ class PostgreSQL:
 
 
 def _commit(connection: Connection) -> Iterator[Connection]:
-    """One transaction. LostCommitError where the connection was lost while the server committed."""
+    """Opens a transaction; raises LostCommitError where the connection breaks during its commit."""
     with connection.begin() as transaction:
         yield connection
         try:
@@ -188,7 +192,7 @@ def _commit(connection: Connection) -> Iterator[Connection]:
 
 
 def _describe_start(error: DBAPIError, password: Any) -> SettingsError | UnavailableError:
-    """What a first connection has failed of, in the first line of the server's or the driver's words."""
+    """Describes a failed first connection by the first line of its message."""
     if type(error.orig).__name__ == "LockNotAvailable":
         return SettingsError("database: another aggregator is using it")
     words = str(error.orig).partition("\n")[0]

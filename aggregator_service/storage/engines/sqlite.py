@@ -1,6 +1,6 @@
-"""A state directory -> the SQLite database in it, where a commit survives a power cut.
+"""SQLite database in a state directory, where a commit survives a power cut.
 
-The lock of the state directory keeps other processes away; SQLite itself lets one write at a time.
+The lock of the state directory keeps other processes away; SQLite itself allows one write at a time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COPY, PART = ".before-", ".part"
 
 
 class SQLite:
-    """The database in a state directory, which this process has locked."""
+    """Database in a state directory, which this process has locked."""
 
     setting = "state_directory"
 
@@ -53,10 +53,10 @@ class SQLite:
             yield connection
 
     def resume(self) -> None:
-        """A file is not lost for as long as its directory is locked."""
+        """Does nothing: a file is not lost while its directory is locked."""
 
     def require_usable(self, connection: Connection) -> None:
-        """DamagedError where SQLite finds it broken; SettingsError for one that a newer service has written."""
+        """Raises DamagedError for a broken database, SettingsError for one of a newer service."""
         if (found := connection.scalar(text("PRAGMA quick_check(1)"))) != "ok":
             raise DamagedError(f"state_directory: expected a sound database, SQLite found: {found}")
         version = connection.scalar(text("PRAGMA user_version"))
@@ -64,8 +64,11 @@ class SQLite:
             raise SettingsError(f"state_directory: expected a database of version {VERSION} or older, got {version}")
 
     def save_backup(self, connection: Connection, newest: str) -> None:
-        """Keep what a database with tables holds before it becomes `newest`, in one file beside it that is there whole
-        or not at all. Of several copies the last one stays: whoever goes back to the version before puts it back."""
+        """Copies the database to one file beside it before an upgrade.
+
+        The copy is complete or not there. Only the newest copy stays; it is put back to return to the earlier
+        version.
+        """
         file = self._file
         for part in file.parent.glob(f"{file.name}{COPY}*{PART}"):  # of a start that was cut off
             part.unlink()
@@ -80,7 +83,7 @@ class SQLite:
             older.unlink()
 
     def create_tables(self, connection: Connection) -> str:
-        """The revisions make them all."""
+        """Returns the empty revision: the revisions create all tables."""
         del connection
         return "base"
 
@@ -89,7 +92,10 @@ class SQLite:
 
 
 def _prepare_connection(connection: Any, record: object) -> None:
-    """`reading` and `writing` begin transactions themselves: the driver would begin one at the first change only."""
+    """Lets `reading` and `writing` begin transactions themselves.
+
+    The driver would only begin one at the first change.
+    """
     del record
     connection.isolation_level = None
     for pragma in PRAGMAS:

@@ -1,6 +1,6 @@
-"""The tables of revision 0009, made at once: what came before is of no use to any version that is still in use.
+"""Tables of revision 0009, created at once; no version in use knows earlier ones.
 
-SQL and not columns, so that they stay what databases of that revision hold, whatever becomes of `storage/tables.py`.
+They are SQL and not columns, so that they stay as they are whatever becomes of `storage/tables.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A run in one JSON document: what `runs`, `enrolments`, `rounds`, `losses` and `secure_rounds` held of it.
+"""One JSON document per run, instead of rows in five tables.
 
-`states` take over when their rounds opened and closed. SQLite drops neither columns that others refer to nor foreign
-keys, so the tables are made anew.
+It replaces `runs`, `enrolments`, `rounds`, `losses` and `secure_rounds`. `states` get the times when their rounds
+opened and closed. SQLite drops neither columns that others refer to nor foreign keys, so the tables are created anew.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _rows(connection: Connection, query: str, **values: object) -> list[dict[str
 
 
 def _document(connection: Connection, row: dict[str, Any]) -> dict[str, Any]:
-    """The row of `runs` with version 1 of its document."""
+    """Returns the row of `runs` with version 1 of its document."""
     name, number = row["name"], row["round"]
 
     def select(query: str) -> list[dict[str, Any]]:
@@ -79,7 +79,7 @@ def _document(connection: Connection, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _readmitted(connection: Connection, since: float) -> list[str]:
-    """Who was let in again since the current round opened."""
+    """Returns clients whose quarantine was lifted since the current round opened."""
     rows = _rows(connection, "SELECT DISTINCT client FROM quarantines WHERE lifted_at >= :since", since=since)
     return [row["client"] for row in rows]
 
