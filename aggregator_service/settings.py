@@ -349,8 +349,8 @@ class AggregatorSettings(Listening, EnvironmentSettings):
 def _add_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodSettings:
     """Completes the settings with the sums that are shared; alone: nothing is trained.
 
-    A task with a usual sum (`Sum.usual_of`), such as visits and nodes, has that one. For users, the length of the list of
-    items chooses the kind, unless the settings name one; without a list the silos sum the list of their common items
+    A task with a usual sum (`Sum.usual_of`), such as visits and nodes, has that one. For users, the length of the
+    list of items chooses the kind, unless the settings name one; without a list the silos sum the list of their common items
     first, and each kind that this list may choose is declared. Content sums of item features are added unless
     sums.content.kind is off. Raises ValueError for settings that cannot be summed.
     """
