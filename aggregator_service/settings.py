@@ -350,9 +350,9 @@ def _add_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodSe
     """Completes the settings with the sums that are shared; alone: nothing is trained.
 
     A task with a usual sum (`Sum.usual_of`), such as visits and nodes, has that one. For users, the length of the
-    list of items chooses the kind, unless the settings name one; without a list the silos sum the list of their common items
-    first, and each kind that this list may choose is declared. Content sums of item features are added unless
-    sums.content.kind is off. Raises ValueError for settings that cannot be summed.
+    list of items chooses the kind, unless the settings name one; without a list the silos sum the list of their
+    common items first, and each kind that this list may choose is declared. Content sums of item features are added
+    unless sums.content.kind is off. Raises ValueError for settings that cannot be summed.
     """
     task = learnt_task(build_strategy(strategy, method), method)
     usual = next((one for one in SUMS.values() if one.usual_of == task), None)
