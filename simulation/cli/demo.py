@@ -51,8 +51,8 @@ def demo(
 
     It divides the data among silos, starts aggregator and clients as processes, trains without sums and then with
     masked sums of the silos' data, and compares both with what each silo has alone. Sums need three silos or more.
-    They are sums of items' statistics, with --task sessions of transitions, with --task nodes Gram sums; --common-
-    basis off leaves them out.
+    They are sums of items' statistics, with --task sessions of transitions, with --task nodes Gram sums;
+    --common-basis off leaves them out.
     """
     from shared.protocol.secure.messages import FEWEST_CLIENTS
     from simulation.demo import stop_demos

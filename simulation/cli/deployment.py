@@ -109,8 +109,8 @@ def kubernetes(
 ) -> None:
     """Writes the Kubernetes manifests of the demo's silos, or of one silo that has joined.
 
-    The folders of silo-1 are the template of the others; those beyond the number are removed. The overlays demo, no-
-    dns, tls, secure and common-basis then have this number of silos; the last one has the basis of --common-basis.
+    The folders of silo-1 are the template of the others; those beyond the number are removed. The overlays demo,
+    no-dns, tls, secure and common-basis then have this number of silos; the last one has the basis of --common-basis.
     The commands in docs/kubernetes.md name four. With --role silo it writes the manifests of one silo, with its keys,
     for its own cluster.
     """
