@@ -126,22 +126,26 @@ def likely_ports(parts: Iterable[SystemPart]) -> tuple[int, ...]:
     return tuple(range(PORTS["aggregator"], PORTS["aggregator"] + gateways))
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON alone")]
-AggregatorUrl = Annotated[str, typer.Option(help="where the aggregator answers")]
-TokenFile = Annotated[Path | None, typer.Option(help="file with the operator's secret")]
-KeyFile = Annotated[Path | None, typer.Option(help="file with the key of the client's operator")]
-Authority = Annotated[Path | None, typer.Option("--ca", help="PEM; whose certificates are believed, and no others'")]
-Certificate = Annotated[Path | None, typer.Option(help="PEM, shown to a service that asks for one")]
-CertificateKey = Annotated[Path | None, typer.Option(help="PEM, the certificate's")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON")]
+AggregatorUrl = Annotated[str, typer.Option(help="URL of the aggregator")]
+TokenFile = Annotated[Path | None, typer.Option(help="File with the operator's token")]
+KeyFile = Annotated[Path | None, typer.Option(help="File with the client's operator key")]
+Authority = Annotated[Path | None, typer.Option("--ca", help="CA bundle (PEM), replaces the system's")]
+Certificate = Annotated[Path | None, typer.Option(help="Certificate (PEM) for a service that asks for one")]
+CertificateKey = Annotated[Path | None, typer.Option(help="Private key of --certificate (PEM)")]
 Patience = Annotated[
     float,
     typer.Option(
-        metavar="n", envvar="LPSFED_PROBE_MEET_SECONDS", min=0, max=3600, help="longest silence of the others"
+        metavar="n",
+        envvar="LPSFED_PROBE_MEET_SECONDS",
+        min=0,
+        max=3600,
+        help="Longest wait for other parts, in seconds",
     ),
 ]
 Expected = Annotated[
     str,
-    typer.Option(envvar="LPSFED_PROBE_EXPECTED", help="compose or kubernetes, and gpu: what its container may have"),
+    typer.Option(envvar="LPSFED_PROBE_EXPECTED", help="What the container may have: compose or kubernetes, and gpu"),
 ]
 HOME = "http://127.0.0.1:8800"
 
@@ -166,9 +170,9 @@ class ServiceFlags:
     """Where the services answer a probe, and with which keys it asks them."""
 
     aggregator_url: AggregatorUrl = HOME
-    client_url: Annotated[str, typer.Option(help="the client's own API")] = "http://127.0.0.1:8801"
+    client_url: Annotated[str, typer.Option(help="URL of the client")] = "http://127.0.0.1:8801"
     signing_key_file: Annotated[
-        Path | None, typer.Option(help="the client's: undeclared uploads are tried; use --record")
+        Path | None, typer.Option(help="The client's private key: tries undeclared uploads; needs --record")
     ] = None
     operator_token_file: TokenFile = None
     operator_key_file: KeyFile = None
@@ -185,50 +189,58 @@ class ServiceFlags:
 class LocationFlags:
     """Where a part's own files and its process are. expected: nothing where it is not known what it may have."""
 
-    own: Annotated[list[Path] | None, typer.Option(help="folder of the client's own files; repeatable")] = None
-    root: Annotated[Path, typer.Option(help="where others' files are looked for")] = Path("/")
+    own: Annotated[list[Path] | None, typer.Option(help="Folder of the client's own files; repeatable")] = None
+    root: Annotated[Path, typer.Option(help="Folder in which other parts' files are searched")] = Path("/")
     expected: Expected = ""
-    process: Annotated[str, typer.Option(envvar="LPSFED_PROBE_PROCESS", help="of the part, where seen")] = "self"
+    process: Annotated[
+        str, typer.Option(envvar="LPSFED_PROBE_PROCESS", help="Id of the part's process, where visible")
+    ] = "self"
 
 
 @dataclass(frozen=True)
 class MeetingFlags:
     """Where parts meet, and whom a part waits for there."""
 
-    meeting: Annotated[Path | None, typer.Option("--meet", envvar="LPSFED_PROBE_MEET", help="folder of all")] = None
-    expect: Annotated[str, typer.Option(envvar="LPSFED_PROBE_EXPECT", help="names that come there: a,b,c")] = ""
+    meeting: Annotated[
+        Path | None, typer.Option("--meet", envvar="LPSFED_PROBE_MEET", help="Folder in which all parts meet")
+    ] = None
+    expect: Annotated[str, typer.Option(envvar="LPSFED_PROBE_EXPECT", help="Names of the parts that meet: a,b,c")] = ""
     meet_seconds: Patience = 60.0
-    peers: Annotated[list[str] | None, typer.Option("--peer", help="NAME=ROLE@HOST:PORT; repeatable")] = None
+    peers: Annotated[list[str] | None, typer.Option("--peer", help="Other part, NAME=ROLE@HOST:PORT; repeatable")] = (
+        None
+    )
 
 
 @dataclass(frozen=True)
 class OutsideFlags:
     """The host that stands for the internet."""
 
-    outside: Annotated[str, typer.Option(envvar="LPSFED_PROBE_OUTSIDE", help="HOST:PORT of TCP")] = "1.1.1.1:443"
+    outside: Annotated[
+        str, typer.Option(envvar="LPSFED_PROBE_OUTSIDE", help="Host on the internet, HOST:PORT of TCP")
+    ] = "1.1.1.1:443"
     outside_udp: Annotated[
-        int, typer.Option(metavar="n", min=1, max=65535, help="port of the same host that answers DNS")
+        int, typer.Option(metavar="n", min=1, max=65535, help="Port of the same host that answers DNS")
     ] = 53
-    outside_name: Annotated[str, typer.Option(help="a name that only the outside knows")] = "example.com"
+    outside_name: Annotated[str, typer.Option(help="Name that only the internet's DNS knows")] = "example.com"
 
 
 @spread_records
 def probe(
-    role: Annotated[RoleName, typer.Argument(help="the part in whose place this command stands")],
-    name: Annotated[str, typer.Option(help="of that part")],
+    role: Annotated[RoleName, typer.Argument(help="Role of the part in whose place the probe runs")],
+    name: Annotated[str, typer.Option(help="Name of that part")],
     services: ServiceFlags,
     call: CallFlags,
     location: LocationFlags,
     meet: MeetingFlags,
-    behind: Annotated[str | None, typer.Option(help="a gateway's own part; by default by its name")] = None,
-    port: Annotated[int | None, typer.Option(help="of this part's service; by default by its role")] = None,
-    published: Annotated[list[int] | None, typer.Option(help="port on the machine's loopback; repeatable")] = None,
+    behind: Annotated[str | None, typer.Option(help="Part behind a gateway (default: by its name)")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of this part's service (default: by its role)")] = None,
+    published: Annotated[list[int] | None, typer.Option(help="Port on the machine's loopback; repeatable")] = None,
     *,
     internet: OutsideFlags,
-    record: Annotated[Path | None, typer.Option(help="write evidence; the verdict is the report's")] = None,
+    record: Annotated[Path | None, typer.Option(help="File for evidence, of which the report judges")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try what a part of the system must not be able to do, from where that part is."""
+    """Probes the boundary from inside a part: tries actions that must be refused."""
     from audit import cli as flags
     from audit.evidence import evidence
     from audit.probes.inquiry import Inquiry, ignore_announcement, run_inquiry, skip_waiting
@@ -282,37 +294,40 @@ def _print_probes(gathered: PartEvidence, *, as_json: bool) -> None:
 
 @spread_records
 def privacy_report(
-    files: Annotated[list[Path] | None, typer.Argument(help="evidence, or folders of it")] = None,
+    files: Annotated[list[Path] | None, typer.Argument(help="Files of evidence, or folders of them")] = None,
     aggregator_url: AggregatorUrl = HOME,
     operator_token_file: TokenFile = None,
-    clients: Annotated[list[str] | None, typer.Option("--client", help="NAME=URL of a running client")] = None,
+    clients: Annotated[list[str] | None, typer.Option("--client", help="Running client, NAME=URL; repeatable")] = None,
     operator_keys: Annotated[
-        list[str] | None, typer.Option("--operator-key", help="NAME=FILE with the key of that client's operator")
+        list[str] | None, typer.Option("--operator-key", help="Operator key of a client, NAME=FILE; repeatable")
     ] = None,
     signing_keys: Annotated[
         list[str] | None,
-        typer.Option("--signing-key", help="NAME=FILE with a client's private key: its signatures are made again"),
+        typer.Option("--signing-key", help="Private key of a client, NAME=FILE, to verify its signatures; repeatable"),
     ] = None,
     *,
     call: CallFlags,
-    every_field: Annotated[bool, typer.Option("--every-field", help="the fields of every update")] = False,
-    every_probe: Annotated[bool, typer.Option("--every-probe", help="every probe by itself")] = False,
-    brief: Annotated[bool, typer.Option("--brief", help="a screen of it, if it holds")] = False,
+    every_field: Annotated[bool, typer.Option("--every-field", help="Show the fields of every update")] = False,
+    every_probe: Annotated[bool, typer.Option("--every-probe", help="Show every probe")] = False,
+    brief: Annotated[bool, typer.Option("--brief", help="Show a summary, where no fault is found")] = False,
     demonstrate: Annotated[
-        bool, typer.Option("--demonstrate", help="before it the same with one deliberate break, which must be named")
+        bool, typer.Option("--demonstrate", help="First show a report with one deliberate fault, which it must name")
     ] = False,
     expect: Annotated[
-        str, typer.Option(envvar="LPSFED_PROBE_EXPECT", help="further parts that must have given evidence: a,b,c")
+        str, typer.Option(envvar="LPSFED_PROBE_EXPECT", help="Further parts whose evidence is required: a,b,c")
     ] = "",
-    within: Annotated[float, typer.Option(min=1, help="seconds between the oldest and the newest evidence")] = WITHIN,
+    within: Annotated[
+        float, typer.Option(min=1, help="Longest time between oldest and newest evidence, in seconds")
+    ] = WITHIN,
     records_only: Annotated[
-        bool, typer.Option("--records-only", help="hold the records against each other; nobody need have been probed")
+        bool, typer.Option("--records-only", help="Compare the records alone; no probes are required")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Hold all that left the clients against all that arrived: from evidence, or from running services.
+    """Compares what left the clients with what arrived at the aggregator.
 
-    With both, the services tell what crossed, and the evidence what the probes tried and sent.
+    It reads evidence or running services. With both, the services tell what crossed the boundary, and the evidence what
+    the probes tried and sent. Exit code 1 for a fault.
     """
     from audit import cli as flags
     from audit import console
@@ -347,7 +362,9 @@ def privacy_report(
         raise typer.Exit(1)
 
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="What crossed the boundary, and what could.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Audits the boundary: what crossed it, and what could."
+)
 for command in (probe, privacy_report):
     app.command()(command)
 

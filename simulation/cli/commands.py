@@ -147,12 +147,12 @@ COMMANDS: Final[dict[str, CommandEntry]] = {
     "probe": CommandEntry(
         "audit.cli",
         "probe",
-        "Try what a part of the system must not be able to do, from where that part is.",
+        "Probes the boundary from inside a part: tries actions that must be refused.",
     ),
     "privacy-report": CommandEntry(
         "audit.cli",
         "privacy_report",
-        "Hold all that left the clients against all that arrived: from evidence, or from running services.",
+        "Compares what left the clients with what arrived at the aggregator.",
     ),
     "break": CommandEntry(
         "breaks",
