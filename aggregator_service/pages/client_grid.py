@@ -11,19 +11,19 @@ from aggregator_service.storage.records import instant
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut
 from shared.web.pages import Verdict, clock
 
-SLOW = 2.0  # times the slowest update of the rounds before: whoever takes longer is late
-LEAST_SLOW_SECONDS = 10.0  # in rounds of seconds, a pause is no news
-COMPARED_ROUNDS = 10  # rounds whose updates say how long one takes
+SLOW = 2.0  # times the slowest recent update: a client that takes longer is late
+LEAST_SLOW_SECONDS = 10.0  # in rounds of seconds a pause is normal
+COMPARED_ROUNDS = 10  # recent rounds, by whose updates a client is late
 
-NOT_IN_ROUND = Verdict("none", "not in it", "enrolled later")
+NOT_IN_ROUND = Verdict("none", "not enrolled", "enrolled in a later round")
 LEGEND = (
-    Verdict("good", "received", "the update is in"),
-    Verdict("busy", "training", "has called in this round; the update is not in"),
+    Verdict("good", "received", "the update has arrived"),
+    Verdict("busy", "training", "has called in this round; no update yet"),
     Verdict("idle", "waiting", "has not called in this round yet, or waits for others"),
-    Verdict("warn", "late", f"past the deadline, or {SLOW:g} times as slow as the slowest update of the rounds before"),
+    Verdict("warn", "late", f"past the deadline, or {SLOW:g} times as slow as the slowest recent update"),
     Verdict("bad", "missing", "the round ended without its update"),
-    Verdict("shut", "quarantined", "shut out; nobody waits for it"),
-    Verdict("cut", "cut off", "the run was cancelled first"),
+    Verdict("shut", "quarantined", "its updates are refused; no round waits for it"),
+    Verdict("cut", "cancelled", "the run was cancelled first"),
     NOT_IN_ROUND,
 )
 
@@ -55,11 +55,11 @@ class RunSnapshot:
         if part.received:
             return Verdict("good", "received", f"at {clock(part.received_at)}")
         if part.quarantined:
-            return Verdict("shut", "quarantined", "shut out; nobody waited for it")
+            return Verdict("shut", "quarantined", "its updates are refused; the round did not wait for it")
         if one.phase == "open":
             return self._awaited_state(one, part.client)
         if one.phase == "cancelled":
-            return Verdict("cut", "cut off", "the run was cancelled before its update came")
+            return Verdict("cut", "cancelled", "the run was cancelled before its update arrived")
         return Verdict("bad", "missing", f"no update when round {one.number} ended")
 
     def _awaited_state(self, one: RoundOut, client: str) -> Verdict:
@@ -71,9 +71,9 @@ class RunSnapshot:
         if self.at.seen.get(client, 0.0) < opened:
             return Verdict("idle", "waiting", "has not called since the round opened")
         if self.late_seconds is not None and self.at.now - opened > self.late_seconds:
-            return Verdict("warn", "late", "takes much longer than any update of the rounds before")
+            return Verdict("warn", "late", "takes much longer than recent updates")
         step = "" if one.secure is None else f"step {one.secure.step} of a secure round"
-        return Verdict("busy", "training", step or "has called since the round opened; the update is not in")
+        return Verdict("busy", "training", step or "has called since the round opened; no update yet")
 
     @cached_property
     def late_seconds(self) -> float | None:
@@ -95,7 +95,7 @@ def read_instant(written: str) -> float:
 GRID_ROUNDS, GRID_CLIENTS = 10, 100
 JOINED = Verdict("good", "joined", "no run yet")
 IN_WAITING_RUN = Verdict("idle", "waiting", "has joined; the run waits for others")
-NEVER_JOINED = Verdict("none", "never joined", "registered, and has not joined: is its service started?")
+NEVER_JOINED = Verdict("none", "never joined", "registered, not joined: start its service")
 
 Rounds = tuple[tuple[RoundOut, dict[str, ParticipantOut]], ...]
 

@@ -24,8 +24,8 @@ class SpectralFigure:
         return part.rho if self.name == "rho" else part.rhobar
 
 
-RHO = SpectralFigure("rho", "How far each silo’s spectrum is from the anchor’s; 0 would be the same.", None)
-RHOBAR = SpectralFigure("rhobar", "The share of the common mean in what a client gets; the rest is its own.", 1.0)
+RHO = SpectralFigure("rho", "Distance of each silo’s spectrum from the anchor’s; 0 is equal.", None)
+RHOBAR = SpectralFigure("rhobar", "Share of the common mean in a client’s parameters; the rest is its own.", 1.0)
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,14 @@ def _spectral_chart(run: RunHistoryOut, figure: SpectralFigure) -> Chart | None:
 def _arrivals_chart(run: RunHistoryOut) -> Chart:
     closed = [one for one in run.rounds if one.closed_at is not None]
     expected = tuple((one.number, float(len(one.participants))) for one in closed)
-    came = tuple((one.number, float(len(one.participants) - len(one.missing))) for one in closed)
+    received = tuple((one.number, float(len(one.participants) - len(one.missing))) for one in closed)
     return Chart(
-        key="came",
+        key="updates",
         title="Updates by round",
-        description="How many came until the round was closed, beside how many clients were enrolled.",
+        description="Updates received before the round closed, and enrolled clients.",
         x="round",
         y="updates",
-        lines=(Line("came", came), Line("enrolled", expected, dashed=True)),
+        lines=(Line("received", received), Line("enrolled", expected, dashed=True)),
         bounds=(0.0, None),
         digits=0,
     )
@@ -109,10 +109,10 @@ def _duration_chart(run: RunHistoryOut) -> Chart:
     return Chart(
         key="time",
         title="Round time",
-        description="From a round’s opening to its last update or its deadline.",
+        description="Time from a round’s opening to its closing.",
         x="round",
         y="seconds",
-        lines=(Line("Seconds", tuple((one.number, round_seconds(one)) for one in run.rounds)),),
+        lines=(Line("seconds", tuple((one.number, round_seconds(one)) for one in run.rounds)),),
         bounds=(0.0, None),
         digits=2,
     )

@@ -15,6 +15,7 @@ from shared.sums import describe_part
 from shared.web.pages import NOTHING, Fact, Verdict, clock, seconds, size
 from shared.words import count_noun
 
+GAIN = "Each client compares the new model with its own: its page shows what joining brought, which is not sent here."
 NAMED = 6  # names that one sentence holds
 
 
@@ -22,10 +23,12 @@ NAMED = 6  # names that one sentence holds
 class FederationOverview:
     """State of the federation: a verdict, progress, warnings and figures.
 
-    `done` of `rounds` rounds are aggregated. start: command that starts a run, where none is active.
+    advice: what the operator can do now. `done` of `rounds` rounds are aggregated. start: command that starts a run,
+    where none is active.
     """
 
     verdict: Verdict
+    advice: str
     done: int
     rounds: int
     warnings: tuple[str, ...]
@@ -42,11 +45,12 @@ def build_overview(
     """
     if run is None:
         return FederationOverview(
-            _idle_verdict(joined), 0, 0, (), (_members_fact(joined),), _start_command(url, len(joined))
+            _idle_verdict(joined), _advise(run), 0, 0, (), (_members_fact(joined),), _start_command(url, len(joined))
         )
     done = sum(one.phase == "aggregated" for one in run.rounds)
     return FederationOverview(
         verdict=_verdict(run, joined),
+        advice=_advise(run),
         done=done,
         rounds=run.request.rounds,
         warnings=few_clients(len(joined)),
@@ -65,7 +69,7 @@ def build_overview(
 def join_names(names: Sequence[str]) -> str:
     """Joins names into a phrase, with a count of those left out."""
     if not names:
-        return "nobody"
+        return "none"
     more = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -86,7 +90,7 @@ def round_seconds(one: RoundOut) -> float | None:
 
 def _idle_verdict(joined: Sequence[str]) -> Verdict:
     if not joined:
-        return Verdict("idle", "Nobody has joined", "A client joins by itself, once it is started with this address.")
+        return Verdict("idle", "No client has joined", "A client joins by itself when it starts with this address.")
     return Verdict("idle", "No run yet", f"{join_names(joined)} {'has' if len(joined) == 1 else 'have'} joined.")
 
 
@@ -95,37 +99,54 @@ def _verdict(run: RunHistoryOut, joined: Sequence[str]) -> Verdict:
     what = run.run if part == TRAINING else f"{run.run} ({describe_part(part, run.request.method.basis.kind)})"
     if run.phase == "waiting":
         there = f"{len(joined)} of {count_noun(run.request.clients, 'client')} have joined"
-        return Verdict("busy", "Waiting for clients", f"{there}; {what} ends as failed at {clock(run.deadline_at)}.")
+        return Verdict(
+            "busy", "Waiting for clients", f"{there}; {what} fails at {clock(run.deadline_at)} if one is still missing."
+        )
     if run.phase == "finished":
         return Verdict("good", "Finished", f"{what} is over after {count_noun(len(run.rounds), 'round')}.")
     if run.phase == "cancelled":
         done = sum(one.phase == "aggregated" for one in run.rounds)
         after = f"after {done:,} of {count_noun(run.request.rounds, 'round')}"
-        return Verdict("idle", "Cancelled", f"{what}: the operator has cancelled it {after}.")
+        return Verdict("idle", "Cancelled", f"{what}, by the operator, {after}.")
     if run.phase == "failed":
         return Verdict("bad", "Failed", f"{what}: {run.reason}.")
     now = run.rounds[-1]
     where = f"{what}, round {now.number} of {run.request.rounds}"
     if run.phase == "aggregated":
-        return Verdict("busy", "Aggregating", f"{where}: every update that counts is in.")
+        return Verdict("busy", "Aggregating", f"{where}: all updates have arrived.")
     return Verdict("busy", "Round open", f"{where}; {awaited_clients(now)}, until {clock(run.deadline_at)}.")
+
+
+def _advise(run: RunHistoryOut | None) -> str:
+    """Returns the next step of the operator, and where the gain of joining is shown."""
+    if run is None or run.phase == "cancelled":
+        return "Next: start a run as soon as the clients have joined."
+    if run.phase == "waiting":
+        return "Next: start the clients that have not joined, or cancel the run."
+    if run.phase in ("open", "aggregated"):
+        return "Nothing to do: each round closes once its updates have arrived, or at its deadline."
+    if run.phase == "failed":
+        return "Next: remove the cause, then start a new run. Clients keep serving their last model."
+    if run.request.part != TRAINING:
+        return "Each client now uses the sums. Next: start the run that the form below proposes."
+    return f"{GAIN} Next: start another run when the clients have new data."
 
 
 def _round_facts(run: RunHistoryOut) -> tuple[Fact, ...]:
     if not run.rounds:
-        return (Fact("Updates in", NOTHING, "no round has opened"),)
+        return (Fact("Updates", NOTHING, "no round has opened"),)
     now = run.rounds[-1]
     came, expected = len(now.participants) - len(now.missing), len(now.participants)
     least = run.request.quorum or run.request.clients
-    note = f"round {now.number}; it needs {least:,} at its deadline"
-    return Fact("Updates in", f"{came} of {expected}", note), Fact(
-        "Not in yet" if now.phase == "open" else "Missing", f"{len(now.missing)}", join_names(now.missing)
+    note = f"received in round {now.number}; {least:,} needed at its deadline"
+    return Fact("Updates", f"{came} of {expected}", note), Fact(
+        "Not yet received" if now.phase == "open" else "Missing", f"{len(now.missing)}", join_names(now.missing)
     )
 
 
 def _sum_facts(run: RunHistoryOut) -> tuple[Fact, ...]:
     """Describes the sum of a run that makes one, and the reason for it."""
-    return () if run.sum is None else (Fact("Sum", run.sum.kind, run.sum.reason or "of an earlier version"),)
+    return () if run.sum is None else (Fact("Sum", run.sum.kind, run.sum.reason or "made by an earlier version"),)
 
 
 def _earlier_sums(run: RunHistoryOut, runs: Sequence[RunHistoryOut]) -> tuple[Fact, ...]:
@@ -139,7 +160,7 @@ def _describe_sum_run(run: RunHistoryOut) -> Fact:
     title = describe_part(run.request.part, run.request.method.basis.kind)
     return Fact(
         title[0].upper() + title[1:],
-        "opened" if run.phase == "finished" else "not opened",
+        "made" if run.phase == "finished" else "not made",
         run.reason or f"by {run.run}",
     )
 
@@ -151,7 +172,7 @@ def _received_fact(run: RunHistoryOut) -> Fact:
 
 def _pace_fact(run: RunHistoryOut) -> Fact:
     known = [found for one in run.rounds if (found := round_seconds(one)) is not None]
-    return Fact("Round time", seconds(statistics.median(known) if known else None), "median, from opened to closed")
+    return Fact("Round time", seconds(statistics.median(known) if known else None), "median, from opening to closing")
 
 
 def _members_fact(joined: Sequence[str]) -> Fact:

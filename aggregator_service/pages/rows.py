@@ -24,7 +24,7 @@ class RoundRow:
     state: Verdict
     opened_at: str
     time: str
-    came: str
+    received: str
     bytes: int
     participants: tuple[ParticipantRow, ...]
     more: int
@@ -56,14 +56,14 @@ def round_rows(snapshot: RunSnapshot) -> tuple[RoundRow, ...]:
 
 def _round(snapshot: RunSnapshot, one: RoundOut) -> RoundRow:
     run = snapshot.run
-    came, expected = len(one.participants) - len(one.missing), len(one.participants)
+    received, expected = len(one.participants) - len(one.missing), len(one.participants)
     return RoundRow(
         key=f"{run.run}-round-{one.number}",
         number=one.number,
         state=_state(run, one),
         opened_at=one.opened_at,
-        time="not closed" if one.closed_at is None else seconds(round_seconds(one)),
-        came=f"{came} of {count_noun(expected, 'update')}",
+        time="open" if one.closed_at is None else seconds(round_seconds(one)),
+        received=f"{received} of {count_noun(expected, 'update')}",
         bytes=sum(participant.size for participant in one.participants),
         participants=tuple(
             ParticipantRow(part, snapshot.client_state(one, part)) for part in one.participants[:SHOWN_CLIENTS]
@@ -81,7 +81,7 @@ def _state(run: RunHistoryOut, one: RoundOut) -> Verdict:
         return Verdict("bad", "failed", f"without {join_names(one.missing)}")
     if away := [participant.client for participant in one.participants if not participant.received]:
         return Verdict("warn", "aggregated", f"without {join_names(away)}")
-    return Verdict("good", "aggregated", "with everybody")
+    return Verdict("good", "aggregated", "with all clients")
 
 
 def client_rows(run: RunHistoryOut) -> tuple[ClientRow, ...]:
@@ -145,4 +145,4 @@ def arrivals_page(found: ArrivalsOut, chosen: str | None) -> ArrivalsPage:
 def _outcome(one: ArrivalOut) -> Verdict:
     if one.status >= LEAST_REFUSED:
         return Verdict("bad", f"refused: {one.code or one.status}", f"answered with status {one.status}")
-    return Verdict("good", "taken", f"answered with status {one.status}")
+    return Verdict("good", "accepted", f"answered with status {one.status}")

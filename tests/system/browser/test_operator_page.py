@@ -138,7 +138,7 @@ def test_the_grid_shows_every_client_in_the_state_that_it_is_in(browser: Browser
         "south": ["waiting", "missing"],
         "west": ["quarantined", "quarantined"],
         NAMES[-1]: ["received", "received"],
-        "never-came": ["never joined", "not in it"],
+        "never-came": ["never joined", "not enrolled"],
     }
     assert browser.run(GRID) == expected
     browser.until(lambda: " ago" in browser.text(".grid tbody") and " in " in browser.text(".countdown"))
@@ -157,8 +157,8 @@ def test_a_run_is_cancelled_by_its_button_and_the_next_one_started_by_the_form(b
     browser.driver.find_element("css selector", "#cancel button").click()
     browser.until(lambda: browser.driver.current_url.endswith("?run=run-1"))  # the page before may say so as well
     browser.until(lambda: browser.text("#phase").startswith("Cancelled"))
-    assert "the operator has cancelled it" in browser.text("#phase") and stage.phase()[0] == "cancelled"
-    assert browser.run(GRID)["north"] == ["cut off", "received"] and browser.run(GRID)["south"][0] == "cut off"
+    assert "by the operator" in browser.text("#phase") and stage.phase()[0] == "cancelled"
+    assert browser.run(GRID)["north"] == ["cancelled", "received"] and browser.run(GRID)["south"][0] == "cancelled"
     browser.driver.find_element("css selector", "#start summary").click()
     typed = browser.driver.find_element("id", "start-rounds")
     assert typed.get_attribute("value") == "9"

@@ -77,7 +77,7 @@ async def test_a_run_is_cancelled_by_the_form_and_the_next_one_begins_as_the_las
         history = await federation.history()
         assert (history["phase"], history["reason"]) == ("cancelled", "the operator has cancelled it")
         page = await federation.http.get("/", auth=OPERATOR)
-        assert 'name="rounds" type="number" inputmode="decimal" value="9"' in page.text and "cut off" in page.text
+        assert 'name="rounds" type="number" inputmode="decimal" value="9"' in page.text and "cancelled" in page.text
         settings = field_of(page, "settings")
         assert settings == "local_epochs=3"
         answer = await post(federation, "/start", RUN | {"guard": word, "settings": settings})

@@ -112,7 +112,7 @@ def test_in_rounds_of_seconds_a_pause_is_no_news() -> None:
 
 def test_a_run_that_was_cancelled_has_cut_its_clients_off_and_one_that_failed_misses_them() -> None:
     cut = history(one_round(1, absent("north"), phase="cancelled"), phase="cancelled", reason=CANCELLED)
-    assert words(cut, ClientActivity(START))["north"] == ("cut off", "cut off")
+    assert words(cut, ClientActivity(START))["north"] == ("cancelled", "cancelled")
     part = one_round(1, absent("north"), phase="failed")
     assert words(history(part, phase="failed", reason="no quorum"), ClientActivity(START))["north"] == (
         "missing",
@@ -130,12 +130,12 @@ def test_in_a_secure_round_who_has_done_its_step_waits_for_the_others() -> None:
 def test_who_joins_later_is_not_in_the_rounds_before() -> None:
     first = one_round(1, sent("north", START + LENGTH + 5), phase="aggregated")
     run = history(first, one_round(2, absent("north"), absent("south")))
-    assert words(run, ClientActivity(START + 2 * LENGTH))["south"] == ("waiting", "waiting", "not in it")
+    assert words(run, ClientActivity(START + 2 * LENGTH))["south"] == ("waiting", "waiting", "not enrolled")
 
 
 def test_every_mark_is_explained() -> None:
     """The words of the tests above are those of the legend, each with a mark of its own."""
-    said = {"received", "training", "waiting", "late", "missing", "quarantined", "cut off", "not in it"}
+    said = {"received", "training", "waiting", "late", "missing", "quarantined", "cancelled", "not enrolled"}
     assert {one.word for one in LEGEND} == said and len({one.kind for one in LEGEND}) == len(said)
 
 

@@ -59,14 +59,14 @@ async def test_a_browser_is_asked_who_is_there_and_nobody_but_the_operator_sees_
 async def test_before_any_run_the_page_says_who_is_there_and_how_to_start(running: Running) -> None:
     async with running() as federation:
         text = plain(await page(federation))
-        assert "Nobody has joined A client joins by itself" in text and "No run has been started." in text
-        assert "No round has opened." in text and "Nothing has arrived." in text
+        assert "No client has joined A client joins by itself" in text and "No run has been started." in text
+        assert "No round has opened." in text and "No entry yet." in text
         assert 'curl -X POST http://aggregator/v1/runs -H "Authorization: Bearer $(cat operator.token)"' in text
         await federation.joined("east", "north", "south")
         text = plain(await page(federation))
         assert "No run yet east, north, south have joined." in text and '{"clients": 3, "rounds": 10}' in text
         assert "An update may hold 8 tensors of" in text and "pooling.hidden.weight float32 tensor 4 × 8 128" in text
-        assert "3 on record, newest first" in text
+        assert "3 entries, newest first" in text
 
 
 @pytest.mark.anyio
@@ -75,7 +75,7 @@ async def test_while_a_run_waits_the_page_counts_who_has_joined(running: Running
         await federation.joined("north")
         await federation.start_run(rounds=2, clients=3)
         text = plain(await page(federation))
-        assert re.search(r"Waiting for clients 1 of 3 clients have joined; run-1 ends as failed at 2\d{3}-", text)
+        assert re.search(r"Waiting for clients 1 of 3 clients have joined; run-1 fails at 2\d{3}-", text)
         assert "fewer than three clients" in text and "curl" not in text
 
 
@@ -89,12 +89,12 @@ async def test_while_a_round_is_open_the_page_names_who_is_missing_and_until_whe
         shown = await page(federation)
         text = plain(shown)
         assert re.search(r"Round open run-1, round 1 of 3; waiting for east, south, until 2\d{3}-\d\d-\d\d \d\d:", text)
-        assert "Updates in 1 of 3" in text and "Not in yet 2 east, south" in text
+        assert "Updates 1 of 3" in text and "Not yet received 2 east, south" in text
         assert f'title="{receipt["digest"]}">{receipt["digest"][:12]}<' in shown
         assert "east waiting" in text and "north received" in text and "east missing" not in text and "0.1000" in text
         await sends([east, south], 1)
         text = plain(await page(federation))
-        assert "run-1, round 2 of 3; waiting for east, north, south" in text and "with everybody" in text
+        assert "run-1, round 2 of 3; waiting for east, north, south" in text and "with all clients" in text
 
 
 @pytest.mark.anyio
@@ -110,7 +110,7 @@ async def test_after_a_run_its_rounds_are_there_and_an_earlier_run_can_be_chosen
         text = plain(shown)
         assert "Finished run-1 is over after 2 rounds." in text and "6 updates in run-1" in text
         assert shown.count("data-chart=") == 2 and "rhobar by client" not in text and 'id="run-1-round-1"' in shown
-        assert "no line is drawn Client rho rhobar east 0.1000" in text
+        assert "the same in every round Client rho rhobar east 0.1000" in text
         await federation.start_run(rounds=1, clients=3)
         federation.clock.pass_the_deadline()
 
@@ -124,7 +124,7 @@ async def test_after_a_run_its_rounds_are_there_and_an_earlier_run_can_be_chosen
         first = await page(federation, "/?run=run-1&before=4")
         assert "Finished run-1 is over" in plain(first) and 'href="./?run=run-1" aria-current="true"' in first
         assert 'data-address="./?run=run-1&amp;before=4"' in first
-        assert first.count("<code>join</code>") == 3 and "Newer arrivals" in first and "Older arrivals" not in first
+        assert first.count("<code>join</code>") == 3 and "Newer entries" in first and "Older entries" not in first
 
 
 @pytest.mark.anyio
@@ -205,11 +205,11 @@ def drifting(run: RunHistoryOut) -> RunHistoryOut:
 
 def test_what_does_not_change_is_a_row_of_a_table_and_not_a_line() -> None:
     run = history(3)
-    assert [chart.key for chart in run_charts(run)] == ["came", "time"]
+    assert [chart.key for chart in run_charts(run)] == ["updates", "time"]
     assert [(row.client, row.rho, row.rhobar) for row in constant_scalars(run)] == [
         (f"client-{number:04d}", 0.5, 1.0) for number in range(3)
     ]
-    assert [chart.key for chart in run_charts(drifting(run))] == ["rho", "came", "time"]
+    assert [chart.key for chart in run_charts(drifting(run))] == ["rho", "updates", "time"]
     assert {(row.rho, row.rhobar) for row in constant_scalars(drifting(run))} == {(None, 1.0)}
 
 
@@ -232,7 +232,7 @@ def test_who_did_not_send_is_counted_and_a_round_without_them_says_so() -> None:
     part = run.rounds[0].model_copy(update={"participants": (gone, *others), "missing": (gone.client,)})
     run = run.model_copy(update={"rounds": (part,)})
     [shown] = round_rows(RunSnapshot(run, ClientActivity(0.0)))
-    assert (shown.state.kind, shown.state.sentence, shown.came) == ("warn", "without client-0000", "2 of 3 updates")
+    assert (shown.state.kind, shown.state.sentence, shown.received) == ("warn", "without client-0000", "2 of 3 updates")
     assert [(one.updates, one.missed, one.bytes) for one in client_rows(run)] == [(0, 1, 0), (1, 0, 10), (1, 0, 10)]
     assert client_rows(run)[0].last is None
 
@@ -241,7 +241,7 @@ def test_the_head_sums_up_the_run() -> None:
     found = build_overview(history(4), ("a", "b", "c"), url="http://here/")
     facts = {fact.label: fact.value.replace("\N{NO-BREAK SPACE}", " ") for fact in found.facts}
     assert facts == {
-        "Updates in": "3 of 3",
+        "Updates": "3 of 3",
         "Missing": "0",
         "Received": "120 B",
         "Round time": "5.00 s",
@@ -252,7 +252,7 @@ def test_the_head_sums_up_the_run() -> None:
 
 
 def test_a_sentence_holds_only_so_many_names() -> None:
-    assert join_names(()) == "nobody" and join_names(("a", "b")) == "a, b"
+    assert join_names(()) == "none" and join_names(("a", "b")) == "a, b"
     many = [f"c{number}" for number in range(NAMED + 3)]
     assert join_names(many) == ", ".join(many[:NAMED]) + " and 3 more"
 
