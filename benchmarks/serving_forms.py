@@ -125,7 +125,7 @@ def measure_gain(
     """
 
     def rank_exactly(rows: Rows, known: sparse.csr_array, k: int) -> Rows:
-        return served.ranker.top_scored(fold_in(served, baskets[rows]), known.toarray() > 0, k)[0]
+        return served.ranker.top_k_with_scores(fold_in(served, baskets[rows]), known.toarray() > 0, k)[0]
 
     def rank(rows: Rows, known: sparse.csr_array, k: int) -> Rows:
         pairs = ((basket_of(baskets, row), basket_of(known, at)) for at, row in enumerate(rows))

@@ -107,7 +107,7 @@ def measure_silos(task: SiloDraw, *, basis: bool, apart: bool) -> dict[str, PerU
 
         def gains(features: Float32 | None, others: ContentSums | None, common: tuple[Scorer, ...] = ()) -> PerUser:
             made = ClosedFormScorers(shard.train, spectrum, features, others)  # noqa: B023
-            top = fused_top(shard, spectrum, chosen, common, made=made)  # noqa: B023
+            top = fused_top(shard, spectrum, chosen, common, closed_forms=made)  # noqa: B023
             return METRICS[PRIMARY].per_user(*find_hits(top, shard.test, seen))  # noqa: B023
 
         features = task.catalogue.features

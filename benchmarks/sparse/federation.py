@@ -13,7 +13,7 @@ from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import find_hits, rank_by_scores
 from client_service.models.initial_filter import Filter
-from client_service.models.score_fusion import Recipe, fuse, take_codes
+from client_service.models.score_fusion import Recipe, build_fusion, select_codes
 from client_service.sums.basis import CommonBasis, basis_of_pairs, basis_of_rounds
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.statistics import begin_sums, catalogue_matrix, count_pairs, pack_sums
@@ -83,9 +83,9 @@ def list_both(shard: Shard, basis: CommonBasis, spectrum: Spectrum, chosen: Filt
 
 
 def _hits(shard: Shard, spectrum: Spectrum, chosen: Filter, recipe: Recipe, common: Sequence[Any]) -> tuple[Any, Any]:
-    fusion = fuse(recipe, shard.train, spectrum, common)
-    base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encoded(shard.train)
-    top = rank_by_scores(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
+    fusion = build_fusion(recipe, shard.train, spectrum, common)
+    base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encode(shard.train)
+    top = rank_by_scores(lambda rows: fusion.add_to(base(rows), select_codes(codes, rows)))
     return find_hits(top, shard.test, sparse.csr_array(shard.train + shard.valid))
 
 

@@ -23,7 +23,7 @@ from benchmarks.sparse.sums import NAME_HELP, parse_silos, read_thin
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import find_hits, rank_by_scores
-from client_service.models.closed_form.ease import ease_of_pairs
+from client_service.models.closed_form.ease import ease_from_pairs
 from client_service.models.nodes.spectral_bases import UNKNOWN_HOMOPHILY, mixed_bases, propagation_matrix
 from client_service.models.nodes.unifilter import lead_direction
 from shared.method.graph import Float64
@@ -91,7 +91,7 @@ def measure_mixture(shard: Shard, mixed: Float32, own: Float32, owns: Sequence[f
     rows = np.ix_(places, places)
     for share in owns:
         for ridge in RIDGES:
-            weights = ease_of_pairs(mixed[rows] + share * own[rows], ridge)
+            weights = ease_from_pairs(mixed[rows] + share * own[rows], ridge)
             valid = judge_lists(shard, weights, valid=True).mean()
             best = max(best, (float(valid), weights), key=lambda one: one[0])
     return judge_lists(shard, best[1], valid=False)

@@ -109,7 +109,8 @@ def refresh(
 def compare(one: ServedItems, other: ServedItems, rows: Rows) -> tuple[float, float]:
     """The largest difference of two scores as a share of the largest, and the share of equal places in the lists."""
     lists = [
-        served.ranker.top_scored(served.ranker.users[rows], none_of(served, rows), LISTED) for served in (one, other)
+        served.ranker.top_k_with_scores(served.ranker.users[rows], none_of(served, rows), LISTED)
+        for served in (one, other)
     ]
     (first, first_scores), (second, second_scores) = lists
     same = first[:, :, None] == second[:, None, :]

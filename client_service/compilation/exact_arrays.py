@@ -22,7 +22,7 @@ from client_service.models.encoder import Encoder
 from client_service.models.encoders.ngcf import NGCF
 from client_service.models.item_table import Factors, FoldedVectors
 from client_service.models.low_pass import LowPass
-from client_service.models.model import PooledMLPs, PreferringMLPs, array_of
+from client_service.models.model import PooledMLPs, PreferenceMLPs, to_array
 from shared.errors import SettingsError
 from shared.method.parameters import Float32
 
@@ -40,7 +40,7 @@ def exact_arrays(served: ServedItems, sizes: Sequence[Growth]) -> tuple[ExactHea
     embedding = np.ascontiguousarray(ranker.items.embedding)
     if isinstance(model.encoder, Factors):  # of which only users whom no basket stands for may have another form
         with torch.no_grad():
-            embedding = array_of(model.encoder.folded_items())
+            embedding = to_array(model.encoder.folded_items())
     arrays: Arrays = {"item-embedding": embedding}
     if ranker.residual:
         centred = embedding - embedding.mean(axis=0)
@@ -64,18 +64,18 @@ def _fold_arrays(encoder: Encoder, items: Float32) -> tuple[dict[str, Any], Arra
     """Makes the arrays by which an encoder turns a basket into a user."""
     with torch.no_grad():
         if isinstance(encoder, LowPass):
-            found = [array_of(one) for one in encoder.inference_coefficients()]
+            found = [to_array(one) for one in encoder.inference_coefficients()]
             known: dict[str, Any] = {"normalising": encoder.normalising[0], "scale": encoder.exponents[0]}
             arrays: Arrays = {"fold-step": encoder.item_step}
             return {"fold": "low_pass", "convolutions": len(found) - 1, **known}, arrays | _numbered(
                 "fold-coefficients", found
             )
         if isinstance(encoder, NGCF):
-            layers = [array_of(layer[encoder.users :]) for layer in encoder.layers()]
+            layers = [to_array(layer[encoder.users :]) for layer in encoder.layers()]
             arrays = {
-                "fold-power": array_of(encoder.item_power),
-                "fold-sum": array_of(encoder.on_sum),
-                "fold-product": array_of(encoder.on_product),
+                "fold-power": to_array(encoder.item_power),
+                "fold-sum": to_array(encoder.on_sum),
+                "fold-product": to_array(encoder.on_product),
             }
             known = {"fold": "convolutions", "convolutions": len(layers) - 1}
             return known, arrays | _numbered("fold-layer", layers)
@@ -92,22 +92,22 @@ def _mlp_arrays(head: PooledMLPs) -> tuple[dict[str, Any], Arrays]:
     with torch.no_grad():
         on_user, _, on_both = head.predictive.hidden.weight.chunk(3, dim=1)
         arrays: Arrays = {
-            "mlp-in": array_of(head.pooling.hidden.weight),
-            "mlp-in-bias": array_of(head.pooling.hidden.bias),
-            "mlp-out": array_of(head.pooling.output.weight),
-            "mlp-out-bias": array_of(head.pooling.output.bias),
-            "mlp-on-user": array_of(on_user),
-            "mlp-on-both": array_of(on_both),
-            "mlp-output": array_of(head.predictive.output.weight)[0],
-            "mlp-bias": array_of(head.predictive.output.bias)[0],
+            "mlp-in": to_array(head.pooling.hidden.weight),
+            "mlp-in-bias": to_array(head.pooling.hidden.bias),
+            "mlp-out": to_array(head.pooling.output.weight),
+            "mlp-out-bias": to_array(head.pooling.output.bias),
+            "mlp-on-user": to_array(on_user),
+            "mlp-on-both": to_array(on_both),
+            "mlp-output": to_array(head.predictive.output.weight)[0],
+            "mlp-bias": to_array(head.predictive.output.bias)[0],
         }
-        if isinstance(head, PreferringMLPs):
-            arrays["mlp-preference"] = array_of(head.preference)
+        if isinstance(head, PreferenceMLPs):
+            arrays["mlp-preference"] = to_array(head.preference)
         return {
             "mlps": True,
             "width": head.width,
             "alpha": float(head.alpha),
-            "preference": isinstance(head, PreferringMLPs),
+            "preference": isinstance(head, PreferenceMLPs),
         }, arrays
 
 
@@ -127,7 +127,7 @@ def _part_arrays(part: Scorer) -> tuple[dict[str, Any], Arrays]:
     if isinstance(part, LeastSquares):
         numbers = {"absent": part.weighting.absent, "ridge": part.weighting.ridge}
         arrays = {"items": part.items}
-        for place, turned in enumerate(part.turned_ranks):
+        for place, turned in enumerate(part.rank_systems):
             arrays |= {
                 f"turned-{place}": turned.vectors[:-1],
                 f"shared-{place}": turned.shared,

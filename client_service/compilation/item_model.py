@@ -208,7 +208,7 @@ class _Judge:
     def _rank_exactly(self, rows: Rows, seen: sparse.csr_array, k: int) -> Rows:
         self._builder.interrupt.check()
         served = self._builder.served
-        return served.ranker.top_scored(fold_in(served, self._baskets[rows]), seen.toarray() > 0, k)[0]
+        return served.ranker.top_k_with_scores(fold_in(served, self._baskets[rows]), seen.toarray() > 0, k)[0]
 
     def _rank(self, ranker: BasketRanker, rows: Rows, seen: sparse.csr_array, k: int) -> Rows:
         self._builder.interrupt.check()

@@ -279,7 +279,7 @@ def fill_lists(
         best_cold = None
         if cold is not None and len(cold.rows):
             best_cold = rank_cold_items(cold, shard.train[rows], known)
-        return _Filled(block, *ranker.top_scored(ranker.users[rows], known, width), best_cold)
+        return _Filled(block, *ranker.top_k_with_scores(ranker.users[rows], known, width), best_cold)
 
     with ThreadPoolExecutor(threads, "lists", initializer=lower_thread_priority) as pool:
         try:

@@ -28,7 +28,7 @@ from client_service.models.closed_form.part import Code, ItemWeights, Scorer
 from client_service.models.item_table import Factors
 from client_service.models.low_pass import LowPass
 from client_service.models.ranker import Rows, Side, join_sides
-from client_service.models.score_fusion import deviation
+from client_service.models.score_fusion import row_deviations
 from client_service.runtime.interruption import Interrupt
 from shared.cores import in_threads
 from shared.method.parameters import Float32
@@ -113,7 +113,7 @@ class LinearModel:
 def fold_in(served: ServedItems, baskets: sparse.csr_array) -> Side:
     """Encodes users outside the graph by the rows of their items (B, N)."""
     rows = np.split(baskets.indices.astype(np.int64), baskets.indptr[1:-1])
-    codes = served.ranker.fusion.encoded(baskets)
+    codes = served.ranker.fusion.encode(baskets)
     return join_sides([served.model.fold_in(one) for one in rows], codes)
 
 
@@ -225,7 +225,7 @@ def _measure_deviations(count: int, items: int, scores: Callable[[Rows], Float32
     """
     step = max(1, MOST_MADE // items)
     blocks = [np.arange(first, min(first + step, count)) for first in range(0, count, step)]
-    return np.concatenate([deviation(scores(rows))[:, 0] for rows in blocks]).astype(np.float64)
+    return np.concatenate([row_deviations(scores(rows))[:, 0] for rows in blocks]).astype(np.float64)
 
 
 def _common_size(weighed: list[tuple[float, NDArray[np.float64]]]) -> NDArray[np.float64]:

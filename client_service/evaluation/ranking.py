@@ -11,7 +11,7 @@ from scipy import sparse
 from client_service.compiled.top_items import top_columns
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import Counts, Hits, K, Measures, measure_hits
-from client_service.models.ranker import Rows, fill_lists
+from client_service.models.ranker import Rows, pad_lists
 from client_service.runtime.interruption import NEVER, Interrupt
 from shared.cores import in_threads
 from shared.method.parameters import Float32
@@ -121,4 +121,4 @@ def best_unseen(values: Float32, seen: sparse.csr_array, k: int) -> Rows:
     """The k best columns of each row of scores (B, N), which are overwritten, without `seen` (B, N)."""
     values[np.repeat(np.arange(len(values)), np.diff(seen.indptr)), seen.indices] = -np.inf
     chosen, best = top_columns(values, k)
-    return fill_lists(np.where(np.isneginf(best), -1, chosen), k, -1)
+    return pad_lists(np.where(np.isneginf(best), -1, chosen), k, -1)

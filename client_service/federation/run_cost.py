@@ -19,7 +19,7 @@ from client_service.models.closed_form.full_spectrum import DENSE_ITEMS
 from client_service.models.closed_form.part import MOST_PAIRS
 from client_service.sums.registry import SILO_SUMS
 from client_service.training.margins import ALL_SCORED_NUMBERS, BLOCK_PAIRS, SCORED_NUMBERS
-from client_service.training.recipe_judge import MOST_SCORES
+from client_service.training.recipe_evaluator import MOST_SCORES
 from shared.errors import SettingsError
 from shared.method.anchor import declared_size
 from shared.method.declaration import TRAINING, Counts, Declaration, Part

@@ -169,7 +169,7 @@ class TrainingRun:
 
     def _show_spectrum(self, scalar: str | None, update: Parameters) -> None:
         """The kernels that a scalar of the update compares, for the silo; without an anchor the last ones stay."""
-        compared = self._training.compared_kernels()
+        compared = self._training.comparable_kernels()
         if compared is not None:
             anchor, own = (tuple(kernel.tolist()) for kernel in compared)
             number, value = self._training.moment.round, None if scalar is None else update.scalars.get(scalar)

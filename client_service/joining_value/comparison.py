@@ -29,7 +29,7 @@ from client_service.model_store.model_files import ServedItems
 from client_service.models.closed_form.registry import ClosedFormScorers
 from client_service.models.initial_filter import Filter
 from client_service.models.ranker import Rows
-from client_service.models.score_fusion import Recipe, fuse, take_codes
+from client_service.models.score_fusion import Recipe, build_fusion, select_codes
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.training.filter_search import (
     CLOSED_FORMS,
@@ -61,7 +61,7 @@ def choose_local(
     made: scorers of the shard, where its own tables lack the texts.
     """
     start = best_filter(shard, spectrum, interrupt).choice
-    return LocalChoice(start, best_recipe(shard, spectrum, start, interrupt, made=made))
+    return LocalChoice(start, best_recipe(shard, spectrum, start, interrupt, closed_forms=made))
 
 
 def load_local_choice(
@@ -92,10 +92,10 @@ def rank_by_choice(
 
     The lists are of the shard's own users. made: as in `choose_local`.
     """
-    made = made or ClosedFormScorers.of_shard(shard, spectrum)
-    fusion = fuse(chosen.recipe, shard.train, spectrum, made=made)
-    base, codes = filter_scores(chosen.start, spectrum, shard.train), fusion.encoded(shard.train)
-    return rank_by_scores(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
+    made = made or ClosedFormScorers.from_shard(shard, spectrum)
+    fusion = build_fusion(chosen.recipe, shard.train, spectrum, closed_forms=made)
+    base, codes = filter_scores(chosen.start, spectrum, shard.train), fusion.encode(shard.train)
+    return rank_by_scores(lambda rows: fusion.add_to(base(rows), select_codes(codes, rows)))
 
 
 EASE_SIDE = 4_000  # users or items, the fewer of both: 2 s on one core for each of five ridges

@@ -21,7 +21,7 @@ from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.metrics import METRICS, PRIMARY, K
 from client_service.evaluation.ranking import CHUNK, TopItems, list_hits
 from client_service.joining_value.comparison import LocalChoice, choose_local, rank_by_choice
-from client_service.models.closed_form.content import ContentSums, add_constant, known_features, sum_content
+from client_service.models.closed_form.content import ContentSums, add_constant, find_item_features, sum_content
 from client_service.models.closed_form.registry import ClosedFormScorers
 from client_service.models.ranker import Rows
 from shared.method.parameters import Float32
@@ -132,7 +132,7 @@ def _train_level(
         part = _part_shard(shard, rows, choosing)
         spectrum = low_spectrum(part.train, cutoff)
         items = np.flatnonzero(np.bincount(shard.train[rows].indices, minlength=shard.train.shape[1]))
-        told = known_features(shard)
+        told = find_item_features(shard)
         features = None if told is None else told.values[items]
         made = ClosedFormScorers(part.train, spectrum, features)
         chosen = chosen or choose_local(part, spectrum, made=made)

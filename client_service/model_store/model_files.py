@@ -216,5 +216,5 @@ def freeze(version: str, training: ItemTrainer) -> ServedItems:
     constant = {id(buffer): buffer for buffer in model.buffers()}
     frozen = copy.deepcopy(model, memo=constant).requires_grad_(False)
     frozen.encoder.prepare_inference()
-    ranker = frozen.freeze().fused(training.fusion, training.codes)
+    ranker = frozen.freeze().with_fusion(training.fusion, training.codes)
     return ServedItems(version, frozen, ranker=ranker, cold=training.cold)

@@ -158,7 +158,7 @@ def lay_out_network(training: NodeTrainer, calibration: Calibration) -> NodeForm
     model = training.model
     if not isinstance(model, UniFilter):
         return None
-    own = model.arrays_at_rest()
+    own = model.frozen_arrays()
     outwards, biases = own["predictive.weight"], own["predictive.bias"]
     if len(biases) == 1:  # of two classes the first has the score 0
         outwards, biases = np.concatenate([np.zeros_like(outwards), outwards]), np.concatenate([np.zeros(1), biases])

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from client_service.data.interactions import Shard
 from client_service.model_store.model_files import ModelHead, ServedItems, freeze
-from client_service.models.initial_filter import start_at
-from client_service.models.parameter_transfer import MatchedRows, are_alike
+from client_service.models.initial_filter import build_start
+from client_service.models.parameter_transfer import MatchedRows, is_same_model_kind
 from client_service.runtime.logs import LOGGER
 from client_service.sums.content import ContentStatistics
 from client_service.sums.silo_sum import Statistics
@@ -72,18 +72,20 @@ class Refit:
         training, start = self._begin(head)
         model, encoder = training.model, training.model.encoder
         own = dict(model.named_parameters())
-        if not are_alike(model, {}, trained) or any(own[name].shape != value.shape for name, value in trained.items()):
+        if not is_same_model_kind(model, {}, trained) or any(
+            own[name].shape != value.shape for name, value in trained.items()
+        ):
             LOGGER.warning("model_not_refitted", reason="its parameters do not fit the graph of all pairs")
             return None
         with torch.no_grad():
             for name, value in trained.items():
                 own[name].copy_(value)
             encoder.finish_training()
-            if encoder.begins_at_filter:
+            if encoder.starts_at_filter:
                 encoder.embedding.copy_(start)
                 if head.is_trained:
                     before = self._start_before(head, training)
-                    encoder.begin_beside(before, _all_rows(before))
+                    encoder.align_with(before, _all_rows(before))
                     encoder.embedding.add_(trained["embedding"].to(start) - before.to(start))
         return freeze(head.version, training)
 
@@ -119,7 +121,7 @@ class Refit:
         shard, basis = self._shard, load_model_basis(self._folder, head)
         frequencies = common_start(basis, shard, head.method)
         spectrum = frequencies or cached_spectrum(shard, head.method.cutoff, self._folder)
-        start = start_at(head.start, spectrum, shard.train)
+        start = build_start(head.start, spectrum, shard.train)
         rows = np.concatenate([start.users, start.items]) * start.size
         found = torch.zeros_like(training.model.encoder.origin)
         found[:, : rows.shape[1]] = torch.from_numpy(rows).to(found)

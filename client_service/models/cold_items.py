@@ -1,17 +1,17 @@
-"""Scores items that nobody has by their features, with content-EASE and a carried EASE.
+"""Scorer of items without interactions, by their features: content-EASE and a carried EASE.
 
-With X (M, N) the training edges, T (N, d) the items' features and w the warm items, those that somebody has:
+With X (M, N) the training edges, T (N, d) the items' features and w the warm items, those with interactions:
 
-plain          x T T_c^T                             the likeness to each item of the basket, summed
+plain          x T T_c^T                             the similarity to each item of the basket, summed
 content-EASE   x T W T_c^T                          W of own or of all silos' sums, see closed_form/content.py
 carried EASE   x B K_w (K_w^T K_w + r K_a)^-1 K_c^T  B the weights of EASE, own or of the common basis
 
-K holds the likeness of items to anchors, the warm items with most users: 1 + exp(-|t - a|^2 / (2 h)); K_w of the warm
+K holds the similarity of items to anchors, the warm items with most users: 1 + exp(-|t - a|^2 / (2 h)); K_w of the warm
 items, K_c of the cold ones, K_a of the anchors. It is kernel ridge regression from features to EASE's scores.
 
 All are x M phi(t)^T: M (N, p) has a row for each item of a basket, and phi(t) (p,) follows from the text of an item
 alone. So one sum of rows of M ranks every cold item, and an item whose text came a moment ago. Each part is divided by
-the spread of its scores among the users that the silo knows, so that a weight means the same everywhere.
+the spread of its scores among the silo's known users, so that a weight means the same in every silo.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class ColdSetting:
 
 @dataclass(frozen=True)
 class ColdScorer:
-    """Scorer of items that nobody has, x M phi(t)^T.
+    """Scorer of items without interactions: x M phi(t)^T.
 
-    factors: M (N, p). map: phi. Both are float32; `factors` of items that nobody has are 0.
+    factors: M (N, p). map: phi. Both are float32; `factors` of items without interactions are 0.
     """
 
     factors: Float32
@@ -103,7 +103,7 @@ def fit_cold_items(
     weights: of EASE, where those of a common basis take the place of the silo's own. content: W of content-EASE, where
     it is known; else it follows from the silo's own sums, and others', those of the other silos, where there are any.
     """
-    part = _Warm.of(interactions, features, others)
+    part = _WarmItems.from_interactions(interactions, features, others)
     if weights is None and setting.ridge:
         weights = ease(interactions, setting.ridge, by_users=True)
     return part.combine(setting, weights, content)
@@ -158,9 +158,10 @@ def choose_cold_setting(
 
 
 def choose_content_setting(graph: TrainingGraph) -> ContentSetting:
-    """Hides a tenth of the items from everybody, and chooses by how content-EASE ranks them among themselves.
+    """Chooses the content-EASE setting that ranks a hidden tenth of the items best.
 
-    The usual setting stays unless another one is better by ERRORS standard errors over users.
+    The hidden items are ranked among themselves. The usual setting stays unless another one is better by ERRORS
+    standard errors over users.
     """
     settings = cold_settings(graph)
     gains = rank_hidden_items(graph, settings)
@@ -172,14 +173,14 @@ def choose_content_setting(graph: TrainingGraph) -> ContentSetting:
 
 
 def _is_surely_above(differences: Float64) -> bool:
-    """Checks if the mean of paired differences is above ERRORS standard errors: there are many settings."""
+    """Tells whether the mean of paired differences exceeds ERRORS standard errors."""
     if len(differences) < 2:
         return False
     return bool(differences.mean() > ERRORS * differences.std(ddof=1) / np.sqrt(len(differences)))
 
 
 @dataclass(frozen=True)
-class _Warm:
+class _WarmItems:
     """Data of the warm items that all settings use.
 
     rows: the warm items. anchors: rows (m,) of those with most users.
@@ -194,13 +195,15 @@ class _Warm:
     others: ContentSums | None = None
 
     @classmethod
-    def of(cls, interactions: sparse.csr_array, features: Float32, others: ContentSums | None) -> _Warm:
+    def from_interactions(
+        cls, interactions: sparse.csr_array, features: Float32, others: ContentSums | None
+    ) -> _WarmItems:
         counts = degrees(interactions)[1]
         rows = np.flatnonzero(counts > 0)
         anchors = np.sort(rows[np.argsort(-counts[rows], kind="stable")[:ANCHORS]])
         warm = features[rows]
-        spread = float(2.0 * (np.einsum("nd,nd->", warm, warm) / len(rows) - np.square(warm.mean(axis=0)).sum()))
-        table, distance = add_constant(features), max(spread, 1e-6)
+        score_spread = float(2.0 * (np.einsum("nd,nd->", warm, warm) / len(rows) - np.square(warm.mean(axis=0)).sum()))
+        table, distance = add_constant(features), max(score_spread, 1e-6)
         return cls(interactions.astype(np.float32), features, table, rows, anchors, distance, others)
 
     def map(self, reach: float) -> AnchorMap:
@@ -223,7 +226,7 @@ class _Warm:
         return found, wide.T @ wide
 
     def combine(self, setting: ColdSetting, weights: EaseWeights | None, content: Float64 | None) -> ColdScorer:
-        """Adds both parts, each divided by the spread of its scores."""
+        """Adds both parts, each divided by the score_spread of its scores."""
         phi = self.map(setting.reach)
         held = np.zeros((len(self.features), 1), np.float32)
         held[self.rows] = 1.0
@@ -235,12 +238,12 @@ class _Warm:
             likeness, gram = self.likeness(setting.reach)
             carried = carry_weights(weights, likeness)
             right = held * solve_smooth(gram, phi.likeness(phi.anchors), setting.smoothing, carried.T).T
-        sample = self.interactions[sample_users(self.interactions)]  # whose scores of warm items tell the spread
+        sample = self.interactions[sample_users(self.interactions)]  # whose scores of warm items tell the score_spread
         some, width = phi.of(self.features[self.rows]), left.shape[1]
         own = held * np.concatenate([self.features, np.zeros((len(left), 1), np.float32)], axis=1, dtype=np.float32)
-        near = (1.0 - setting.plain) * share * left / spread(sample, left, some[:, :width])
-        near += setting.plain * own / spread(sample, own, some[:, :width])
-        far = (1.0 - setting.plain) * (1.0 - share) * right / spread(sample, right, some[:, width:])
+        near = (1.0 - setting.plain) * share * left / score_spread(sample, left, some[:, :width])
+        near += setting.plain * own / score_spread(sample, own, some[:, :width])
+        far = (1.0 - setting.plain) * (1.0 - share) * right / score_spread(sample, right, some[:, width:])
         return ColdScorer(np.concatenate([near, far], axis=1, dtype=np.float32), phi, setting)
 
 
@@ -275,7 +278,7 @@ def sample_users(interactions: sparse.csr_array) -> Rows:
     return np.unique(np.linspace(0, users - 1, min(users, MOST_USERS)).astype(np.int64))
 
 
-def spread(baskets: sparse.csr_array, factors: Float32, features: Float32) -> float:
+def score_spread(baskets: sparse.csr_array, factors: Float32, features: Float32) -> float:
     """Computes the standard deviation of x M phi^T over baskets and items.
 
     Returns 1 where it is 0.
@@ -309,7 +312,7 @@ class _Fold:
         self.users: Rows = np.flatnonzero(wanted.any(axis=1) & (np.diff(train.indptr) > 0))[:MOST_USERS]
         self._wanted, self._baskets = wanted[self.users], train[self.users].astype(np.float32)
         self._train, self._hidden = train, features[hidden]
-        self._warm = _Warm.of(train, features, others)
+        self._warm = _WarmItems.from_interactions(train, features, others)
         plain = np.asarray(self._baskets @ features) @ self._hidden.T
         self._plain = plain / np.float32(_deviation(plain)) if plain.size else plain
         self._content = cache(self._content_scores)

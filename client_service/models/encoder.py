@@ -1,4 +1,4 @@
-"""What an encoder is: the part of a model that gives each user and each item of a silo's graph its embeddings.
+"""Encoder: part of a model that embeds users and items of a silo's graph.
 
 Shapes: M users, N items, q embedding width, B rows, n negatives.
 """
@@ -31,7 +31,10 @@ class Nodes:
 
 
 class Encoder(nn.Module, ABC):
-    """M users and N items. `embedding` is what it trains first of all, `origin` where that began."""
+    """Encoder of M users and N items.
+
+    `embedding` is the main trained parameter, `origin` its value before training.
+    """
 
     users: int
     items: int
@@ -44,42 +47,58 @@ class Encoder(nn.Module, ABC):
     def batch(
         self, users: Tensor, items: Tensor, negatives: Tensor, *, leave_one_out: bool
     ) -> tuple[Nodes, Nodes, Nodes]:
-        """Users (B,), the item beside each (B,), and negatives (n,), with gradients.
+        """Returns the nodes of a batch, with gradients.
 
-        leave_one_out: the pairs as if their own edges were not in the graph, where the encoder can tell.
+        users: (B,). items: the item of each user, (B,). negatives: (n,). leave_one_out: as if the pairs' own edges were
+        not in the graph, where the encoder can leave them out.
         """
 
     @abstractmethod
     def all_nodes(self) -> tuple[Nodes, Nodes]:
-        """All M users and all N items, as they rank."""
+        """Returns all M users and all N items, as they are ranked."""
 
     @abstractmethod
     def basket(self, items: Tensor) -> Nodes:
-        """One user who is in no graph, by the rows of its items (b,)."""
+        """Returns the node of one user outside the graph.
+
+        items: rows of the user's items, (b,).
+        """
 
     @torch.no_grad()
     def pull_to_start(self, share: float) -> None:
-        """Move the embeddings by this share of the way back to where they began."""
+        """Moves the embeddings by this share of the way back to `origin`."""
         self.embedding.lerp_(self.origin, share)
 
     @property
-    def begins_at_filter(self) -> bool:
-        """Do the embeddings begin where they rank well, or at random?"""
+    def starts_at_filter(self) -> bool:
+        """Whether the embeddings start at a filter, and not at random."""
         return False
 
-    def begin_beside(self, trained: Tensor, rows: MatchedRows) -> None:
-        """Begin with embeddings that go with trained ones (R, q) of some of these rows. Those at random always do."""
+    def align_with(self, trained: Tensor, rows: MatchedRows) -> None:
+        """Aligns the start embeddings with trained ones (R, q) of some of these rows.
+
+        Random start embeddings need no alignment.
+        """
         del trained, rows
 
     @abstractmethod
     def embed_baskets(self, baskets: sparse.csr_array) -> Tensor:
-        """Rows of `embedding`, (B, q), for users with these items (B, N) of whom nothing else is known."""
+        """Returns rows of `embedding` for users known by baskets alone.
+
+        baskets: (B, N); rows: (B, q).
+        """
 
     def prepare_inference(self) -> None:
-        """Called once on a copy that nothing changes any more: what each basket needs can be computed now."""
+        """Computes values that all baskets share.
+
+        Called once on a copy that no longer changes.
+        """
 
     def drop_training_state(self) -> None:
-        """Called once on a copy that is asked for baskets and for nothing else: what these do not need can go."""
+        """Frees memory that baskets do not need.
+
+        Called once on a copy that answers baskets alone.
+        """
 
     def begin_training(self, only: str) -> bool:
         """Prepares a training of the parameters whose name starts with `only`.
@@ -90,4 +109,4 @@ class Encoder(nn.Module, ABC):
         return True
 
     def finish_training(self) -> None:
-        """Called after the first parameters and each training, for one that ranks by other than it exchanges."""
+        """Updates ranking parameters that are not exchanged; called at the start and after each training."""

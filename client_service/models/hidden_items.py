@@ -1,6 +1,6 @@
-"""Hides items from everybody, and measures how a method that knows none of their users ranks them.
+"""Validation for items without interactions, by hiding some items.
 
-This is validation for cold items, which nobody has. Shapes: M users, N items, B rows, C hidden items.
+A method that does not know their users ranks them. Shapes: M users, N items, B rows, C hidden items.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Rows = NDArray[np.int64]
 
 
 def hide_items(interactions: sparse.csr_array, generator: np.random.Generator, share: float = HIDDEN) -> Rows:
-    """Draws a share of the items that somebody has, ascending."""
+    """Draws a share of the items that have interactions, ascending."""
     warm = np.flatnonzero(degrees(interactions)[1] > 0)
     found: Rows = np.sort(generator.permutation(warm)[: max(1, round(share * len(warm)))]).astype(np.int64)
     return found
 
 
 def hide_columns(interactions: sparse.csr_array, items: Rows) -> sparse.csr_array:
-    """The same interactions without these items, which keep their columns."""
+    """Removes the interactions of these items, which keep their columns."""
     kept = np.ones(interactions.shape[1], dtype=bool)
     kept[items] = False
     coo = interactions.tocoo()
@@ -36,7 +36,10 @@ def hide_columns(interactions: sparse.csr_array, items: Rows) -> sparse.csr_arra
 
 
 def mean_gain(scores: Float32, wanted: NDArray[np.bool_]) -> Float64:
-    """NDCG@10 of each row, (B,), where each row has a wanted item; scores (B, C)."""
+    """Computes NDCG@10 of each row of scores.
+
+    scores: (B, C). wanted: at least one item of each row.
+    """
     size = min(TOP, scores.shape[1])
     first = np.argpartition(-scores, size - 1, axis=1)[:, :size]
     order = np.argsort(-np.take_along_axis(scores, first, 1), axis=1, kind="stable")

@@ -1,4 +1,4 @@
-"""User vectors and rows of a shared item table: what all encoders beneath a dot product have.
+"""User vectors and a shared item table: base of encoders with a dot product.
 
 Shapes: M users, N items of the silo, C items of the federation's catalogue, d width, B rows, n negatives.
 """
@@ -14,7 +14,7 @@ from scipy import sparse
 from torch import Tensor, nn
 
 from client_service.models.encoder import Encoder, Nodes
-from client_service.models.model import DotProduct, Ingredients, Model, array_of
+from client_service.models.model import DotProduct, Model, ModelInputs, to_array
 from client_service.models.ranker import Rows
 from shared.errors import SettingsError
 from shared.method.parameters import Float32
@@ -25,10 +25,11 @@ UNSEEN = 0.1  # weight of all items together, as items not taken, against one it
 
 
 class ItemTable(nn.Module):
-    """One row for each item of the catalogue, (C, d); `places` (N,) are the rows of the silo's own items.
+    """Item table with one row for each item of the catalogue, (C, d).
 
-    text (N, d): what is added to the rows of the silo's items. With it the table begins at zero: it holds what training
-    adds to the items' text, so that the text itself never leaves, and an average of tables is one of items' vectors.
+    places (N,): rows of the silo's own items. text (N, d): added to the rows of the silo's items. With it the table
+    begins at zero: it holds what training adds to the items' text, so that the text itself never leaves, and an average
+    of tables is one of items' vectors.
     """
 
     places: Tensor
@@ -41,14 +42,17 @@ class ItemTable(nn.Module):
         self.table = nn.Parameter(torch.zeros(shape))  # a run begins with rows that its seed draws
         self.register_buffer("places", torch.from_numpy(places), persistent=False)
         self.register_buffer("present", torch.zeros(shape[0], 1).index_fill_(0, self.places, 1.0), persistent=False)
-        self.table.register_hook(self.own_rows)  # type: ignore[no-untyped-call]
+        self.table.register_hook(self.zero_absent_rows)  # type: ignore[no-untyped-call]
 
-    def own_rows(self, values: Tensor) -> Tensor:
-        """(C, d) with zeros where the silo has no item: as a hook on gradients it keeps penalties off those rows."""
+    def zero_absent_rows(self, values: Tensor) -> Tensor:
+        """Sets rows (C, d) of items that the silo lacks to zero.
+
+        As a hook on gradients it keeps penalties off those rows.
+        """
         return values * self.present
 
     def forward(self, items: Tensor) -> Tensor:
-        """Rows of the silo's items (B,), (B, d)."""
+        """Returns the rows of items of the silo, (B,) to (B, d)."""
         rows: Tensor = self.table[self.places[items]]
         return rows if self.text is None else rows + self.text[items]
 
@@ -63,7 +67,7 @@ class Factors(Encoder):
     sees_new_edges = False
     origin: Tensor
 
-    def __init__(self, given: Ingredients) -> None:
+    def __init__(self, given: ModelInputs) -> None:
         super().__init__()
         method = given.method
         if given.places is None or method.catalogue == 0:
@@ -71,24 +75,27 @@ class Factors(Encoder):
         self.users, self.items = given.interactions.shape
         self.width = method.width
         self.item = ItemTable(given.places, (method.catalogue, method.width), given.text)
-        self.embedding = nn.Parameter(normal((self.users, self.width), USER_DEVIATION, stream=1))
+        self.embedding = nn.Parameter(draw_normal((self.users, self.width), USER_DEVIATION, stream=1))
         self.register_buffer("origin", self.embedding.detach().clone(), persistent=False)
 
     def user_rows(self, users: Tensor) -> Tensor:
-        """Vectors of these users, (B,) -> (B, d)."""
+        """Returns the vectors of these users, (B,) to (B, d)."""
         return self.embedding[users]
 
     def item_rows(self, items: Tensor) -> Tensor:
-        """Vectors of these items of the silo, (B,) -> (B, d)."""
+        """Returns the vectors of these items of the silo, (B,) to (B, d)."""
         rows: Tensor = self.item(items)
         return rows
 
     def vectors(self) -> tuple[Tensor, Tensor]:
-        """Those of all users (M, d) and of all items (N, d): everything that ranking needs."""
+        """Returns the vectors of all users (M, d) and of all items (N, d)."""
         return self.embedding, self.item_rows(torch.arange(self.items, device=self.embedding.device))
 
     def rows(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors of the users and of the items of a batch, with one look-up a side."""
+        """Returns the vectors of a batch's users and items.
+
+        Each side takes one look-up.
+        """
         return self.user_rows(users), self.item_rows(items)
 
     def batch(
@@ -96,63 +103,69 @@ class Factors(Encoder):
     ) -> tuple[Nodes, Nodes, Nodes]:
         del leave_one_out
         u, v = self.rows(users, torch.cat([items, negatives]))
-        return self.user_nodes(u, users), nodes_of(v[: len(items)]), nodes_of(v[len(items) :])
+        return self.user_nodes(u, users), to_nodes(v[: len(items)]), to_nodes(v[len(items) :])
 
     def user_nodes(self, rows: Tensor, users: Tensor) -> Nodes:
         """Vectors of these users (B, d), with what training adds to their scores."""
         del users
-        return nodes_of(rows)
+        return to_nodes(rows)
 
     def all_nodes(self) -> tuple[Nodes, Nodes]:
         users, items = self.vectors()
-        return nodes_of(users), nodes_of(items)
+        return to_nodes(users), to_nodes(items)
 
     def folded_items(self) -> Tensor:
-        """Computes the vectors of all items (N, d) by which a basket becomes a user's vector."""
+        """Computes the item vectors that turn a basket into a user vector, (N, d)."""
         return self.vectors()[1]
 
     def basket(self, items: Tensor) -> Nodes:
-        vector = FoldedVectors(array_of(self.folded_items())).of(items.cpu().numpy())
+        vector = FoldedVectors(to_array(self.folded_items())).solve(items.cpu().numpy())
         return self.basket_nodes(torch.from_numpy(vector)[None].to(self.embedding))
 
     def basket_nodes(self, vectors: Tensor) -> Nodes:
-        """Users with these vectors (B, d), of whom nothing but a basket is known."""
-        return nodes_of(vectors)
+        """Returns user nodes with these vectors (B, d), which come from baskets alone."""
+        return to_nodes(vectors)
 
     def embed_baskets(self, baskets: sparse.csr_array) -> Tensor:
-        folded = FoldedVectors(array_of(self.folded_items()))
-        rows = [folded.of(items) for items in np.split(baskets.indices.astype(np.int64), baskets.indptr[1:-1])]
+        folded = FoldedVectors(to_array(self.folded_items()))
+        rows = [folded.solve(items) for items in np.split(baskets.indices.astype(np.int64), baskets.indptr[1:-1])]
         return torch.from_numpy(np.stack(rows)).to(self.embedding)
 
 
-def nodes_of(rows: Tensor) -> Nodes:
-    """Users or items with these vectors."""
+def to_nodes(rows: Tensor) -> Nodes:
+    """Wraps vectors of users or items as nodes."""
     return Nodes([rows], rows.new_ones(()))
 
 
 class FoldedVectors:
-    """Vectors of people who have baskets among items (N, d): least squares for 1 on the basket and, with the small
-    weight UNSEEN / N each, 0 on everything, as in implicit-feedback matrix factorisation."""
+    """Fold-in of baskets among items (N, d) by least squares.
+
+    The target is 1 on the basket and, with the small weight UNSEEN / N each, 0 on every item, as in implicit-feedback
+    matrix factorisation.
+    """
 
     def __init__(self, items: Float32) -> None:
         self._values = values = items.astype(np.float64)
         ridge = RIDGE * float((values**2).sum(1).mean()) + np.finfo(np.float64).tiny
         self.unseen = UNSEEN / len(values) * (values.T @ values) + ridge * np.eye(values.shape[1])
 
-    def of(self, basket: Rows) -> Float32:
-        """x (d,) of a basket (b,)."""
+    def solve(self, basket: Rows) -> Float32:
+        """Computes the user vector (d,) of a basket (b,)."""
         own = self._values[basket]
         vector: Float32 = np.linalg.solve(own.T @ own + self.unseen, own.sum(0)).astype(np.float32)
         return vector
 
 
-def by_dot_product(encoder: Factors) -> Model:
-    """f_ui = <u, v_i>, and nothing else in the head."""
+def dot_product_model(encoder: Factors) -> Model:
+    """Builds a model with scores f_ui = <u, v_i>, and no parameter in the head."""
     return Model(encoder, DotProduct())
 
 
-def normal(shape: tuple[int, int], deviation: float, stream: int) -> Tensor:
-    """A seeded normal matrix, the same on every machine and device. No two tables of a model may share a stream, nor
-    have that of the item table, which the run's seed alone draws: their rows would begin as the same numbers."""
+def draw_normal(shape: tuple[int, int], deviation: float, stream: int) -> Tensor:
+    """Draws a seeded normal matrix, the same on every machine and device.
+
+    No two tables of a model may share a stream, nor have that of the item table, which the run's seed alone draws:
+    their rows would begin as the same numbers.
+    """
     noise = np.random.default_rng([stream, shape[1]]).normal(0.0, deviation, shape)
     return torch.tensor(noise, dtype=torch.get_default_dtype())

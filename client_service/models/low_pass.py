@@ -1,4 +1,4 @@
-"""Spectrum -> embeddings by low-pass convolutions: the encoder of LPSFed and of all that vary it.
+"""Encoder of LPSFed and its variants: embeddings by low-pass convolutions on the spectrum.
 
 Low-pass Graph Convolutional Network for Recommendation. Yu, Zhang, Qin. AAAI 2022. Shapes: M users, N items, Phi
 cut-off, q embedding width, L layers, B rows.
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from client_service.models.encoder import Encoder, Nodes
 from client_service.models.initial_filter import Start, edge_weight, node_degrees, normalising_exponents
-from client_service.models.model import Ingredients
+from client_service.models.model import ModelInputs
 from client_service.models.parameter_transfer import MatchedRows
 from shared.method.graph import power
 from shared.method.parameters import Float32
@@ -40,7 +40,10 @@ class FreeKernels(nn.Module):
 
 
 class _RowsAndProjection(torch.autograd.Function):
-    """Z[nodes] and P^T Z together. Z is large: its gradient is written once, dense, and the rows are added to it."""
+    """Autograd function of Z[nodes] and P^T Z together.
+
+    Z is large: its gradient is written once, dense, and the rows are added to it.
+    """
 
     @staticmethod
     def forward(ctx: Any, embedding: Tensor, basis: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,21 +58,22 @@ class _RowsAndProjection(torch.autograd.Function):
 
 
 class LowPass(Encoder):
-    """Z(0..L) by Eq. 1-3 in the graph's lowest frequencies. `response` () -> (L, Phi) gives the kernels.
+    """Low-pass encoder: Z(0..L) by Eq. 1-3 in the graph's lowest frequencies.
 
-    `residual` and `alpha` are for the head: is there a filter at which Z(0) begins, and with which weight.
+    `response` returns the kernels (L, Phi). For the head: `residual`, does Z(0) begin at a filter, and `alpha`, its
+    weight.
     """
 
     row_kinds = MappingProxyType({"embedding": "nodes"})
     basis: Tensor
     edge_step: Tensor
     degree: Tensor
-    elsewhere: Tensor | None
+    foreign: Tensor | None
     user_scale: Tensor
     item_scale: Tensor
     origin: Tensor
 
-    def __init__(self, given: Ingredients, response: nn.Module) -> None:
+    def __init__(self, given: ModelInputs, response: nn.Module) -> None:
         super().__init__()
         start = given.start
         self.users, self.items = given.interactions.shape
@@ -82,7 +86,10 @@ class LowPass(Encoder):
         self._first_item = self.users  # row of edge_step
 
     def _keep_graph(self, spectrum: Spectrum, interactions: sparse.csr_array) -> None:
-        """P; what one edge adds to the row of the node at its other end, before that node's degree; degrees."""
+        """Stores the basis P, the degrees, and the step of each edge.
+
+        A step is the summand of one edge in a node's row. The summand is before division by that node's degree.
+        """
         sides, self.normalising = node_degrees(spectrum, interactions), normalising_exponents(spectrum)
         entry = np.concatenate([power(side, -exponent) for side, exponent in zip(sides, self.normalising, strict=True)])
         basis = spectrum.basis
@@ -92,17 +99,20 @@ class LowPass(Encoder):
         self._keep(edge_step=basis, degree=np.concatenate(sides))
 
     def _keep_start(self, start: Start | None, width: int) -> float:
-        """Z(0) and the degree scales where training begins; the weight alpha_0 of the base path."""
-        self.register_buffer("elsewhere", None, persistent=False)
+        """Stores Z(0) and the degree scales at which training begins.
+
+        Returns the base path's weight alpha_0.
+        """
+        self.register_buffer("foreign", None, persistent=False)
         if start is None:
             noise = np.random.default_rng(0).normal(0.0, RANDOM_DEVIATION, (self.users + self.items, width))
             self._keep(origin=noise, user_scale=np.ones(self.users), item_scale=np.ones(self.items))
             return 1.0
         # Entries of order one: Adam's first steps drown smaller ones.
-        rows = _widened(np.concatenate([start.users, start.items]) * start.size, width)
+        rows = _pad_columns(np.concatenate([start.users, start.items]) * start.size, width)
         self._keep(origin=rows, user_scale=start.user_scale, item_scale=start.item_scale)
-        if start.elsewhere is not None:
-            self._keep(elsewhere=_widened(start.elsewhere * start.size, width))
+        if start.foreign is not None:
+            self._keep(foreign=_pad_columns(start.foreign * start.size, width))
         return _calibrate(rows, start)
 
     def _keep(self, **constants: np.ndarray) -> None:
@@ -110,31 +120,36 @@ class LowPass(Encoder):
             self.register_buffer(name, torch.tensor(values, dtype=torch.get_default_dtype()), persistent=False)
 
     def coefficients(self, first: Tensor | None = None) -> list[Tensor]:
-        """P^T Z(l) for l = 0..L, each (Phi, q); `first` is P^T Z(0) of the own nodes where somebody has it already.
+        """Computes P^T Z(l) for l = 0..L, each (Phi, q).
 
-        Since P^T P = I, Eq. 3 becomes P^T Z(l) = diag(k(l)) P^T Z(l-1): one product with all nodes, not 2 L. In the
-        frequencies of all silos that holds of all their nodes, and the others' stay where they begin.
+        first: P^T Z(0) of the own nodes where it is known already. Since P^T P = I, Eq. 3 becomes P^T Z(l) = diag(k(l))
+        P^T Z(l-1): one product with all nodes, not 2 L. In the frequencies of all silos that holds of all their nodes,
+        and the other silos' stay where they begin.
         """
         own = self.basis.T @ self.embedding if first is None else first
-        projections = [own if self.elsewhere is None else own + self.elsewhere]
+        projections = [own if self.foreign is None else own + self.foreign]
         for kernel in self.response():
             projections.append(kernel[:, None] * projections[-1])
         return projections
 
     def gather(self, nodes: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Rows of Z(0) (B, q) and all coefficients, for training: with one gradient of Z(0), not one for each use."""
+        """Returns rows of Z(0) (B, q) and all coefficients.
+
+        Both uses of Z(0) have one gradient together.
+        """
         rows, first = _RowsAndProjection.apply(self.embedding, self.basis, nodes)  # type: ignore[no-untyped-call]
         return rows, self.coefficients(first)
 
     def layers(self, nodes: Tensor, coefficients: list[Tensor], rows: Tensor | None = None) -> list[Tensor]:
-        """Z(0..L) (Eq. 3) of the given nodes, each (B, q). Items follow users in the numbering.
+        """Computes Z(0..L) (Eq. 3) of the given nodes, each (B, q).
 
-        `rows` are the nodes' own rows of Z(0), where they have been gathered already.
+        Items follow users in the numbering. `rows` are the nodes' own rows of Z(0), where they have been gathered
+        already.
         """
         basis, own = self.basis[nodes], self.embedding[nodes] if rows is None else rows
         return [own, *(basis @ c for c in coefficients[1:])]
 
-    def layers_without(
+    def layers_without_edge(
         self,
         nodes: Tensor,
         others: Tensor,
@@ -142,10 +157,10 @@ class LowPass(Encoder):
         rows: Tensor | None = None,
         exponent: float = 0.5,
     ) -> list[Tensor]:
-        """Z(0..L) of nodes as if the edge to the node beside each were not there, each (B, q).
+        """Computes Z(0..L) of nodes without the edge to the node beside each, each (B, q).
 
-        A row of P is the sum of its edges' steps over the root of the degree, so that taking one edge out is a
-        subtraction. exponent: 1/2 for that root, or what the graph is normalised by in its place.
+        A row of P is the sum of its edges' steps over the root of the degree, so that removing one edge is a
+        subtraction. exponent: 1/2 for that root, or the exponent by which the graph is normalised in its place.
         """
         # Paper: a training pair is scored by the graph that holds it; here: by the graph without it, because such a
         # pair teaches nothing about pairs that the graph does not hold.
@@ -156,40 +171,43 @@ class LowPass(Encoder):
         return [own + (reduced - basis) @ coefficients[0], *(reduced @ c for c in coefficients[1:])]
 
     def inference_coefficients(self) -> list[Tensor]:
-        """The coefficients, computed once where nothing changes them any more."""
+        """Returns the coefficients, computed once for a model that no longer changes."""
         return self.coefficients() if self._settled is None else self._settled
 
     @property
     def item_step(self) -> Float32:
-        """What one of each item adds to a basket's row of P, before its degree, (N, Phi)."""
+        """Returns each item's summand in a basket's row of P, (N, Phi).
+
+        The row is divided by the basket's degree afterwards.
+        """
         return self.edge_step[self._first_item :].cpu().numpy()
 
     def fold_in(self, items: Tensor, coefficients: list[Tensor]) -> list[Tensor]:
-        """Z(0..L), each (1, q), of somebody who is not in the graph and has these items (b,):
-        p = d^-1/2 r D_i^-1/2 V S^-1 / sqrt 2.
+        """Computes Z(0..L), each (1, q), of a user outside the graph with these items (b,).
 
-        1/2 are the exponents of the graph's normalisation, which the frequencies of all silos have otherwise.
+        p = d^-1/2 r D_i^-1/2 V S^-1 / sqrt 2. 1/2 are the exponents of the graph's normalisation, which the frequencies
+        of all silos have otherwise.
         """
         degree = max(1, len(items))
         basis = self.edge_step[items + self._first_item].sum(0, keepdim=True) / degree ** self.normalising[0]
         return [basis @ c for c in coefficients]
 
     def user_nodes(self, users: Tensor, coefficients: list[Tensor], rows: Tensor | None = None) -> Nodes:
-        """These users with their degree scales; `rows` as in `layers`."""
+        """Returns these users with their degree scales; `rows` as in `layers`."""
         return Nodes(self.layers(users, coefficients, rows), self.user_scale[users])
 
     def item_nodes(self, items: Tensor, coefficients: list[Tensor], rows: Tensor | None = None) -> Nodes:
-        """These items, likewise."""
+        """Returns these items with their degree scales; `rows` as in `layers`."""
         return Nodes(self.layers(items + self.users, coefficients, rows), self.item_scale[items])
 
-    def nodes_without(
+    def nodes_without_edge(
         self, users: Tensor, items: Tensor, coefficients: list[Tensor], rows: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Nodes, Nodes]:
-        """Users and items (B,), each without the edge between them, degree scales included."""
+        """Returns users and items (B,), each without the edge between them, degree scales included."""
         nodes, (own_left, own_right) = items + self.users, rows or (None, None)
         of_users, of_items = self.normalising
-        left = self.layers_without(users, nodes, coefficients, own_left, of_users)
-        right = self.layers_without(nodes, users, coefficients, own_right, of_items)
+        left = self.layers_without_edge(users, nodes, coefficients, own_left, of_users)
+        right = self.layers_without_edge(nodes, users, coefficients, own_right, of_items)
         return Nodes(left, self._reduced_scale(users, 0)), Nodes(right, self._reduced_scale(nodes, 1))
 
     def _reduced_scale(self, nodes: Tensor, side: int) -> Tensor:
@@ -203,7 +221,7 @@ class LowPass(Encoder):
         count = len(users)
         left, right, others = rows[:count], rows[count : 2 * count], rows[2 * count :]
         if leave_one_out:
-            u, v = self.nodes_without(users, items, coefficients, (left, right))
+            u, v = self.nodes_without_edge(users, items, coefficients, (left, right))
         else:
             u, v = self.user_nodes(users, coefficients, left), self.item_nodes(items, coefficients, right)
         return u, v, self.item_nodes(negatives, coefficients, others)
@@ -219,23 +237,23 @@ class LowPass(Encoder):
         return Nodes(self.fold_in(items, coefficients), scale)
 
     @property
-    def begins_at_filter(self) -> bool:
+    def starts_at_filter(self) -> bool:
         return self.residual
 
     @torch.no_grad()
-    def begin_beside(self, trained: Tensor, rows: MatchedRows) -> None:
-        """The filter's embeddings, turned so that those of the nodes that were trained lie as near to these as a
-        rotation brings them: which of the spectrum's vectors a column stands for may be another on another shard.
+    def align_with(self, trained: Tensor, rows: MatchedRows) -> None:
+        """Rotates the filter's embeddings towards the trained ones of the same nodes.
 
-        Scores are inner products, which no rotation changes. The frequencies of all silos are the same everywhere.
+        On another shard a column may stand for another vector of the spectrum. Scores are inner products, which no
+        rotation changes. The frequencies of all silos are the same everywhere.
         """
-        if self.residual and self.elsewhere is None:
+        if self.residual and self.foreign is None:
             own, other = (part.double().cpu().numpy() for part in (self.origin, trained))
             left, _, right = np.linalg.svd(own[rows.new].T @ other[rows.old], full_matrices=False)
             self.embedding.copy_(torch.from_numpy(own @ (left @ right)))
 
     def embed_baskets(self, baskets: sparse.csr_array) -> Tensor:
-        """Z(0) of the low-pass part of what `fold_in` gives."""
+        """Computes Z(0) of baskets (B, N): the low-pass part of `fold_in`."""
         degree = np.maximum(np.diff(baskets.indptr), 1)[:, None] ** self.normalising[0]
         return torch.from_numpy((baskets @ self.item_step) / degree).to(self.embedding) @ self.coefficients()[0]
 
@@ -253,13 +271,16 @@ class LowPass(Encoder):
         self.basis, self.origin, self.embedding = nothing, nothing, nn.Parameter(nothing, requires_grad=False)
 
 
-def _widened(rows: np.ndarray, width: int) -> np.ndarray:
-    """With columns of zeros up to the MLPs' width."""
+def _pad_columns(rows: np.ndarray, width: int) -> np.ndarray:
+    """Pads rows with zero columns up to the MLPs' width."""
     return np.pad(rows, ((0, 0), (0, max(0, width - rows.shape[1]))))
 
 
 def _calibrate(rows: np.ndarray, start: Start) -> float:
-    """alpha_0: the 99th percentile of the start's |f| over random pairs becomes SATURATION."""
+    """Computes alpha_0, so that the start's scores do not saturate tanh.
+
+    The 99th percentile of |f| over random pairs becomes SATURATION.
+    """
     generator = np.random.default_rng(0)
     users = generator.integers(0, len(start.users), CALIBRATION_PAIRS)
     items = generator.integers(0, len(start.items), CALIBRATION_PAIRS)

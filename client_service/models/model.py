@@ -1,4 +1,4 @@
-"""A model: an encoder and a head, which scores users and items by what the encoder makes of them."""
+"""Model: an encoder that embeds users and items, and a head that scores them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shared.method.spectrum import Spectrum
 
 @dataclass(frozen=True)
 class Pooled:
-    """One embedding for each user or item (R, q), with what its scores need besides: see Nodes."""
+    """One embedding for each user or item (R, q), with scale and bias: see Nodes."""
 
     embedding: Tensor
     scale: Tensor
@@ -31,41 +31,53 @@ class Pooled:
 
 
 class Head(nn.Module, ABC):
-    """The part of a model that makes scores. residual: is there a base path beside the MLPs, or nothing but one?"""
+    """Part of a model that computes scores from pooled embeddings.
+
+    residual: is there a base path beside the MLPs, or no MLP at all?
+    """
 
     residual: bool
 
     @abstractmethod
     def pool_users(self, users: Nodes) -> Pooled:
-        """One embedding for each user."""
+        """Pools the layers of each user to one embedding."""
 
     @abstractmethod
     def pool_items(self, items: Nodes) -> Pooled:
-        """One embedding for each item."""
+        """Pools the layers of each item to one embedding."""
 
     @abstractmethod
     def score(self, users: Pooled, items: Pooled) -> Tensor:
-        """f of each user row with the item row beside it: (B, q), (B, q) -> (B,)."""
+        """Computes f of each user row with the item row beside it.
+
+        (B, q) and (B, q) to (B,).
+        """
 
     @abstractmethod
     def score_all(self, users: Pooled, items: Pooled) -> Tensor:
-        """f of every user row with every item row: (B, q), (n, q) -> (B, n)."""
+        """Computes f of every user row with every item row.
+
+        (B, q) and (n, q) to (B, n).
+        """
 
     @abstractmethod
     def user_side(self, users: Pooled) -> Side:
-        """Users at rest, as a Ranker needs them."""
+        """Returns frozen users, as a Ranker needs them."""
 
     @abstractmethod
     def item_side(self, items: Pooled) -> Side:
-        """Items at rest."""
+        """Returns frozen items, as a Ranker needs them."""
 
     @abstractmethod
     def predictor(self) -> Predictor:
-        """The predictive MLP at rest."""
+        """Returns the frozen predictive MLP."""
 
 
 class TwoLayers(nn.Module):
-    """output(tanh(hidden(x))), (B, in) -> (B, out): the form of both MLPs."""
+    """MLP with one hidden layer, the form of both MLPs.
+
+    output(tanh(hidden(x))), (B, in) to (B, out).
+    """
 
     def __init__(self, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
@@ -78,7 +90,10 @@ class TwoLayers(nn.Module):
 
 
 class PooledMLPs(Head):
-    """Both MLPs. With `alpha`, alpha_0, there is a trained weight of a base path, which counts where `residual`."""
+    """Head of pooling MLP, predictive MLP and, where `residual`, a base path.
+
+    alpha: alpha_0, the start of that weight.
+    """
 
     alpha_start: Tensor
     log_alpha: nn.Parameter | None
@@ -98,7 +113,10 @@ class PooledMLPs(Head):
         return self.alpha_start if self.log_alpha is None else self.alpha_start * torch.exp(self.log_alpha)
 
     def pool(self, layers: list[Tensor]) -> Tensor:
-        """Pooled embedding (Eq. 4), (B, q): the layers' mean plus the MLP of their d lowest frequencies."""
+        """Computes the pooled embedding (Eq. 4), (B, q).
+
+        It is the layers' mean plus the MLP of their d lowest frequencies.
+        """
         # Paper: the MLP alone; here: a residual path beside it, because only so can training start at the filter.
         pooled: Tensor = self.pooling(torch.cat([layer[:, : self.width] for layer in layers], dim=1))
         if not self.residual:
@@ -112,17 +130,20 @@ class PooledMLPs(Head):
         return Pooled(self.pool(items.layers), items.scale)
 
     def score(self, users: Pooled, items: Pooled) -> Tensor:
-        """f (Eq. 5, before tanh) of each user row with the item row beside it."""
+        """Computes f (Eq. 5) of each user row with the item row beside it.
+
+        It is the value before tanh.
+        """
         u, v = users.embedding[:, : self.width], items.embedding[:, : self.width]
         predicted: Tensor = self.predictive(torch.cat([u, v, u * v], dim=1))[:, 0]
         return predicted + self.base(users, items) if self.residual else predicted
 
     def base(self, users: Pooled, items: Pooled) -> Tensor:
-        """The base path's part of f of each user row with the item row beside it, (B,)."""
+        """Computes the base path's part of f for pairs of rows, (B,)."""
         return self.alpha * (users.embedding * items.embedding).sum(1) * users.scale * items.scale
 
     def score_all(self, users: Pooled, items: Pooled) -> Tensor:
-        """f of every user row with every item row.
+        """Computes f of every user row with every item row.
 
         The first layer is split into its u, v and u * v parts. W_u u + W (u * v) is written (W_u + W diag v) u: one
         GEMM with the user rows, whose bias is the v part, instead of a (B, n, 3 d) input.
@@ -136,11 +157,17 @@ class PooledMLPs(Head):
         return predicted + self.base_all(users, items) if self.residual else predicted
 
     def base_all(self, users: Pooled, items: Pooled) -> Tensor:
-        """The base path's part of f of every user row with every item row, (B, n): one GEMM."""
+        """Computes the base path's part of f for all pairs, (B, n).
+
+        It is one GEMM.
+        """
         return self.alpha * (users.embedding @ items.embedding.T) * users.scale[:, None] * items.scale
 
-    def least_mlp(self) -> Tensor:
-        """What the predictive MLP adds to f at the least: |tanh| <= 1 bounds it by its output weights."""
+    def mlp_lower_bound(self) -> Tensor:
+        """Computes a lower bound of the predictive MLP's part of f.
+
+        |tanh| <= 1 bounds it by its output weights.
+        """
         return self.predictive.output.bias[0] - self.predictive.output.weight.abs().sum()
 
     def user_side(self, users: Pooled) -> Side:
@@ -153,15 +180,15 @@ class PooledMLPs(Head):
         narrow = items.embedding[:, : self.width]
         return _side(
             items.embedding * items.scale[:, None], narrow, narrow @ on_v.T + self.predictive.hidden.bias
-        ).by_columns()
+        ).column_major()
 
     def predictor(self) -> Predictor:
         _, _, on_both = self.predictive.hidden.weight.chunk(3, dim=1)
         output = self.predictive.output
-        return Predictor(array_of(on_both), array_of(output.weight)[0], array_of(output.bias)[0])
+        return Predictor(to_array(on_both), to_array(output.weight)[0], to_array(output.bias)[0])
 
 
-class PreferringMLPs(PooledMLPs):
+class PreferenceMLPs(PooledMLPs):
     """Both MLPs, and a private preference (q,) that is added to each pooled user (FedSSP)."""
 
     def __init__(self, method: MethodSettings, *, alpha: float, residual: bool, embedding_width: int) -> None:
@@ -174,7 +201,10 @@ class PreferringMLPs(PooledMLPs):
 
 
 class DotProduct(Head):
-    """<u, v>, and in training a user's bias, which moves all of its items alike. Nothing in it is trained."""
+    """Head without trained parameters: <u, v>.
+
+    In training a user's bias is added, which moves all of its items alike.
+    """
 
     residual = True
 
@@ -193,41 +223,47 @@ class DotProduct(Head):
         return products if users.bias is None else products + users.bias[:, None]
 
     def user_side(self, users: Pooled) -> Side:
-        return bare_side(users.embedding)
+        return embedding_side(users.embedding)
 
     def item_side(self, items: Pooled) -> Side:
-        return bare_side(items.embedding).by_columns()
+        return embedding_side(items.embedding).column_major()
 
     def predictor(self) -> Predictor:
-        """An MLP that adds nothing."""
+        """Returns an MLP that adds nothing."""
         nothing = np.zeros(0, dtype=np.float32)
         return Predictor(np.zeros((0, 0), dtype=np.float32), nothing, np.float32(0.0))
 
 
-def array_of(tensor: Tensor) -> Float32:
-    """A copy: a parameter's own memory would go on changing under a model at rest."""
+def to_array(tensor: Tensor) -> Float32:
+    """Copies a tensor into an array.
+
+    A parameter's own memory would go on changing under a frozen model.
+    """
     values: Float32 = np.array(tensor.detach().cpu().numpy(), order="C")
     return values
 
 
 def _side(embedding: Tensor, narrow: Tensor, hidden: Tensor) -> Side:
-    return Side(array_of(embedding), array_of(narrow), array_of(hidden))
+    return Side(to_array(embedding), to_array(narrow), to_array(hidden))
 
 
-def bare_side(embedding: Tensor) -> Side:
+def embedding_side(embedding: Tensor) -> Side:
     """Makes a side of a score that is a dot product."""
     nothing = np.zeros((len(embedding), 0), dtype=np.float32)
-    return Side(array_of(embedding), nothing, nothing)
+    return Side(to_array(embedding), nothing, nothing)
 
 
 PARTS = {"encoder", "head", "response"}  # no part of a parameter's name, by which checkpoints and messages know it
 
 
 @dataclass(frozen=True)
-class Ingredients:
-    """What a model is built from. interactions (M, N): the training graph; places (N,): each item's row in the
-    federation's catalogue, None where there is none; start: the filter at which an encoder with one begins; text
-    (N, d): what the items' texts give their vectors, None where they begin at random."""
+class ModelInputs:
+    """Inputs from which an encoder file builds a model.
+
+    interactions (M, N): the training graph; places (N,): each item's row in the federation's catalogue, None where
+    there is none; start: the filter at which an encoder with one begins; text (N, d): start of the item vectors from
+    their texts, None where they begin at random.
+    """
 
     spectrum: Spectrum
     interactions: sparse.csr_array
@@ -253,42 +289,46 @@ class Model(nn.Module):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Every parameter, by its name within the encoder or the head."""
+        """Yields every parameter with its name within the encoder or the head."""
         for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
             yield ".".join(word for word in name.split(".") if word not in PARTS), parameter
 
     def scores(self, users: Tensor, items: Tensor, negatives: Tensor, *, leave_one_out: bool) -> tuple[Tensor, Tensor]:
-        """f of each user with the item beside it, (B,), (B,) -> (B,), and with every negative, (n,) -> (B, n).
+        """Computes f of each user with its item and with every negative.
 
-        leave_one_out: score the positives as if their own edges were not in the graph, where the encoder can tell.
+        Returns (B,) and (B, n). users, items: (B,). negatives: (n,). leave_one_out: score the positives as if their own
+        edges were not in the graph, where the encoder can leave them out.
         """
         left, right, others = self.encoder.batch(users, items, negatives, leave_one_out=leave_one_out)
         u, v = self.head.pool_users(left), self.head.pool_items(right)
         return self.head.score(u, v), self.head.score_all(u, self.head.pool_items(others))
 
     def pooled(self) -> tuple[Pooled, Pooled]:
-        """All users and all items."""
+        """Returns the pooled embeddings of all users and all items."""
         users, items = self.encoder.all_nodes()
         return self.head.pool_users(users), self.head.pool_items(items)
 
     @torch.no_grad()
     def freeze(self) -> Ranker:
-        """The model as it is now, in arrays that nothing changes."""
+        """Copies the model as it is now into arrays that no longer change."""
         users, items = self.pooled()
         head = self.head
         return Ranker(head.user_side(users), head.item_side(items), head.predictor(), head.residual)
 
     @torch.no_grad()
     def fold_in(self, basket: Rows) -> Side:
-        """The user side, one row, of somebody who is in no graph, by the rows of its items (b,)."""
+        """Computes the user side of one user outside the graph.
+
+        basket: rows of the user's items, (b,).
+        """
         nodes = self.encoder.basket(torch.from_numpy(basket).to(self.device))
         return self.head.user_side(self.head.pool_users(nodes))
 
 
-Builder = Callable[[Ingredients], Model]
+Builder = Callable[[ModelInputs], Model]
 
 
-def build_model(name: str, given: Ingredients) -> Model:
-    """The model that encoders/<name>.py builds; `name` is one of EXCHANGES, as settings and strategies have it."""
+def build_model(name: str, given: ModelInputs) -> Model:
+    """Builds the model of encoders/<name>.py; `name` is one of EXCHANGES, as in settings and strategies."""
     build: Builder = import_module(f"client_service.models.encoders.{name}").build
     return build(given)

@@ -1,7 +1,7 @@
-"""A trained model's parameters -> a model of the same kind on another shard: by the ids of users and items.
+"""Transfer of a trained model's parameters to another shard, by user and item ids.
 
-A parameter either has a row for each user, item or node, or means the same on every shard.
-Shapes: M users, N items; R rows of the new model, q width.
+A parameter either has a row for each user, item or node, or means the same on every shard. Shapes: M users, N items; R
+rows of the new model, q width.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ NOTHING = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class ShardRows:
-    """The ids of a shard's rows, in their order. catalogue: the digest of the list of items that all clients share, ""
-    without one. prints (M,): a number for each user that follows from which items he has."""
+    """Ids of a shard's rows, in their order.
+
+    catalogue: the digest of the list of items that all clients share, "" without one. prints (M,): a fingerprint of
+    each user's items.
+    """
 
     users: Sequence[str]
     items: Sequence[str]
@@ -39,7 +42,10 @@ class ShardRows:
 
 @dataclass(frozen=True)
 class MatchedRows:
-    """Rows of the new shard that the one before had too, (r,), and which ones these were there, (r,)."""
+    """Rows that two shards have in common: in the new one and in the old.
+
+    Both (r,), in the same order.
+    """
 
     new: Int64
     old: Int64
@@ -48,8 +54,11 @@ class MatchedRows:
 Matched = Mapping[RowKind, MatchedRows]
 
 
-def print_users(interactions: sparse.csr_array, places: Int64) -> Int64:
-    """(M,), of interactions (M, N) with items that have these places in a list, (N,): the same for the same items."""
+def fingerprint_users(interactions: sparse.csr_array, places: Int64) -> Int64:
+    """Computes a fingerprint of each user's set of items, (M,).
+
+    interactions: (M, N). places (N,): place of each item in a list.
+    """
     numbers = (places + 1).astype(np.uint64) * np.uint64(MIXER)
     mixed = (numbers ^ (numbers >> np.uint64(29))) * np.uint64(MIXER)
     found: Int64 = interactions.astype(np.int64) @ (mixed >> np.uint64(1)).astype(np.int64)
@@ -57,7 +66,7 @@ def print_users(interactions: sparse.csr_array, places: Int64) -> Int64:
 
 
 def match_rows(old: ShardRows, new: ShardRows) -> Matched:
-    """The users, items and nodes that both shards have."""
+    """Finds the users, items and nodes that both shards have."""
     users, items = _match(old.users, new.users), _match(old.items, new.items)
     nodes = MatchedRows(
         np.concatenate([users.new, items.new + len(new.users)]), np.concatenate([users.old, items.old + len(old.users)])
@@ -66,12 +75,12 @@ def match_rows(old: ShardRows, new: ShardRows) -> Matched:
 
 
 def changed_users(old: ShardRows, new: ShardRows, matched: Matched, interactions: sparse.csr_array) -> Int64:
-    """Rows of the new shard's users who have other items than before, or were not there."""
+    """Finds users of the new shard who are new or have other items."""
     items, users = matched["items"], matched["users"]
     places = np.arange(len(new.items)) + len(old.items)  # a new item has none of the old places
     places[items.new] = items.old
     changed = np.ones(len(new.users), dtype=bool)
-    changed[users.new] = print_users(interactions, places)[users.new] != old.prints[users.old]
+    changed[users.new] = fingerprint_users(interactions, places)[users.new] != old.prints[users.old]
     return np.flatnonzero(changed)
 
 
@@ -81,8 +90,8 @@ def _match(old: Sequence[str], new: Sequence[str]) -> MatchedRows:
     return MatchedRows(known, places[known])
 
 
-def are_alike(model: nn.Module, kinds: Mapping[str, RowKind], trained: Mapping[str, Tensor]) -> bool:
-    """Are these the parameters of such a model, on whichever shard?"""
+def is_same_model_kind(model: nn.Module, kinds: Mapping[str, RowKind], trained: Mapping[str, Tensor]) -> bool:
+    """Tells whether parameters are those of such a model, on any shard."""
     own = dict(model.named_parameters())
     if own.keys() != trained.keys():
         return False
@@ -94,15 +103,21 @@ def are_alike(model: nn.Module, kinds: Mapping[str, RowKind], trained: Mapping[s
 def match_model(
     model: nn.Module, kinds: Mapping[str, RowKind], trained: Mapping[str, Tensor], old: ShardRows, new: ShardRows
 ) -> Matched | None:
-    """The rows that both shards have; None where `trained` is of another kind of model, or of another catalogue."""
-    if old.catalogue != new.catalogue or not are_alike(model, kinds, trained):
+    """Finds the rows that both shards have.
+
+    None for another kind of model or another catalogue.
+    """
+    if old.catalogue != new.catalogue or not is_same_model_kind(model, kinds, trained):
         return None
     return match_rows(old, new)
 
 
 @torch.no_grad()
-def carry_plain(model: nn.Module, kinds: Mapping[str, RowKind], trained: Mapping[str, Tensor]) -> None:
-    """Take over what means the same on every shard; of what is longer on one of both, what both have."""
+def copy_shared(model: nn.Module, kinds: Mapping[str, RowKind], trained: Mapping[str, Tensor]) -> None:
+    """Copies the parameters that mean the same on every shard.
+
+    Of those that are longer on one shard, the common entries are copied.
+    """
     for name, parameter in model.named_parameters():
         if name not in kinds:
             both = tuple(slice(min(sizes)) for sizes in zip(parameter.shape, trained[name].shape, strict=True))
@@ -110,8 +125,13 @@ def carry_plain(model: nn.Module, kinds: Mapping[str, RowKind], trained: Mapping
 
 
 @torch.no_grad()
-def carry_rows(model: nn.Module, kinds: Mapping[str, RowKind], trained: Mapping[str, Tensor], matched: Matched) -> None:
-    """Take over the rows of users and items that both shards have. The others stay as they are."""
+def copy_matched_rows(
+    model: nn.Module, kinds: Mapping[str, RowKind], trained: Mapping[str, Tensor], matched: Matched
+) -> None:
+    """Copies the rows of users and items that both shards have.
+
+    The others stay as they are.
+    """
     for name, parameter in model.named_parameters():
         if name in kinds:
             rows = matched[kinds[name]]

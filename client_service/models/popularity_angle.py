@@ -1,4 +1,4 @@
-"""Degrees -> log2 buckets -> embeddings -> the popularity angle xi between a user and an item."""
+"""Popularity angle xi between a user and an item, from embeddings of log2 degree buckets."""
 
 from __future__ import annotations
 
@@ -34,16 +34,19 @@ class PopularityTables(nn.Module):
         self.item_table = nn.Parameter(torch.randn(int(by_item.max()) + 1, width, generator=generator))
 
     def cosines(self) -> Tensor:
-        """cos xi of every pair of buckets."""
+        """Computes cos xi of every pair of buckets."""
         users, items = nn.functional.normalize(self.user_table), nn.functional.normalize(self.item_table)
         return users @ items.T
 
     def angles(self) -> Tensor:
-        """xi of every pair of buckets, in [0, pi], without gradient."""
+        """Computes xi of every pair of buckets, in [0, pi], without gradient."""
         return torch.arccos(self.cosines().detach().clamp(-COSINE_LIMIT, COSINE_LIMIT))
 
     def products(self) -> Tensor:
-        """u . v of every pair of buckets, without gradient, as of vectors that began at Xavier's normals."""
+        """Computes u . v of every pair of buckets, without gradient.
+
+        It is scaled as if the vectors had begun at Xavier's normals.
+        """
         # Release: tables that begin at Xavier's normals; here: their deviation is put on the products, because the
         # tables begin at unit normals, whose products of `width` terms leave a sigmoid no middle.
         sizes = (self.user_table.shape, self.item_table.shape)
@@ -51,10 +54,13 @@ class PopularityTables(nn.Module):
         return scale * (self.user_table @ self.item_table.T).detach()
 
     def at(self, table: Tensor, users: Tensor, items: Tensor) -> Tensor:
-        """Entries of a bucket table for index tensors of users and items, broadcast against each other."""
+        """Looks up a bucket table for users and items, which are broadcast."""
         return table[self.user_bucket[users], self.item_bucket[items]]
 
 
 def log2_buckets(degree: Float64) -> Tensor:
-    """0 for no edge, 1 for one, 2 for two or three, 3 for four to seven, ..."""
+    """Computes the log2 bucket of each degree.
+
+    0 for no edge, 1 for one, 2 for two or three, 3 for four to seven, and so on.
+    """
     return torch.from_numpy(np.frexp(degree)[1].astype(np.int64))

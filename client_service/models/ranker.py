@@ -1,6 +1,7 @@
-"""A model at rest, in numpy arrays, ranks items: by the cheap base score first, by the full score where it counts.
+"""Ranker: a frozen model in numpy arrays that ranks items.
 
-AnswerService from arrays that nothing changes is what lets recommendations go on while the model trains.
+It ranks by base score first, then by full score. The full score is computed only for items that can reach the list.
+Arrays that no longer change answer recommendations while the model trains.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.compiled.top_items import inner_products, top_columns
-from client_service.models.score_fusion import Codes, Fusion, deviation, take_codes
+from client_service.models.score_fusion import Codes, Fusion, row_deviations, select_codes
 from shared.method.parameters import Float32
 
 Rows = NDArray[np.int64]
@@ -41,9 +42,10 @@ class Predictor:
 
 @dataclass(frozen=True)
 class Side:
-    """Rows of users or of items: embedding (R, q) with degree scale and alpha in it, narrow (R, d), hidden (R, d).
+    """Frozen rows of users or of items.
 
-    Users come with what a fusion's parts know of their baskets.
+    embedding (R, q) with degree scale and alpha in it, narrow (R, d), hidden (R, d). Users also have the codes of their
+    baskets for each part of a fusion.
     """
 
     embedding: Float32
@@ -52,15 +54,18 @@ class Side:
     codes: Codes = ()
 
     def __getitem__(self, rows: Rows) -> Side:
-        return Side(self.embedding[rows], self.narrow[rows], self.hidden[rows], take_codes(self.codes, rows))
+        return Side(self.embedding[rows], self.narrow[rows], self.hidden[rows], select_codes(self.codes, rows))
 
-    def by_columns(self) -> Side:
-        """The same, its embedding laid out so that one row times all of these reads memory three times as fast."""
+    def column_major(self) -> Side:
+        """Returns the side with its embedding laid out by columns.
+
+        One row times all of these then reads memory three times as fast.
+        """
         return replace(self, embedding=np.asfortranarray(self.embedding))
 
 
 def join_sides(sides: Sequence[Side], codes: Codes) -> Side:
-    """The rows of several sides under each other; codes: of all of them."""
+    """Stacks the rows of several sides; codes: of all of them."""
     embedding, narrow, hidden = zip(*((one.embedding, one.narrow, one.hidden) for one in sides), strict=True)
     return Side(np.concatenate(embedding), np.concatenate(narrow), np.concatenate(hidden), codes)
 
@@ -75,41 +80,50 @@ class Ranker:
     residual: bool
     fusion: Fusion = field(default_factory=Fusion)
 
-    def fused(self, fusion: Fusion, codes: Codes) -> Ranker:
-        """The same, ranking with these closed-form scores beside its own; codes: of the users' training items."""
+    def with_fusion(self, fusion: Fusion, codes: Codes) -> Ranker:
+        """Returns the ranker with closed-form scores beside its own; codes: of the users' training items."""
         return replace(self, users=replace(self.users, codes=codes), fusion=fusion)
 
     def top(self, rows: Rows, seen: sparse.csr_array, k: int) -> Rows:
-        """The k best items of the users in `rows`, (B, k), without `seen` (B, N); -1 where there are no more."""
-        return self.top_scored(self.users[rows], _dense(seen), k)[0]
+        """Returns the k best unseen items of the users in `rows`, (B, k).
 
-    def top_scored(self, users: Side, excluded: NDArray[np.bool_], k: int) -> tuple[Rows, Float32]:
-        """Item rows and scores f, both (B, k), best first, of equal scores the first row; -1 and -inf where there are
-        no more."""
+        seen: (B, N). -1 where there are no more.
+        """
+        return self.top_k_with_scores(self.users[rows], _dense(seen), k)[0]
+
+    def top_k_with_scores(self, users: Side, excluded: NDArray[np.bool_], k: int) -> tuple[Rows, Float32]:
+        """Returns item rows and scores f of the k best, both (B, k), best first.
+
+        Of equal scores the first row comes first; -1 and -inf where there are no more.
+        """
         base = self._base(users)
         base[excluded] = -np.inf
         chosen = self._candidates(base, k)
         scores = np.take_along_axis(base, chosen, 1) + self._correction(users, chosen)
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         ranked, scores = np.take_along_axis(chosen, order, 1), np.take_along_axis(scores, order, 1)
-        return fill_lists(np.where(np.isneginf(scores), -1, ranked), k, -1), fill_lists(scores, k, -np.inf)
+        return pad_lists(np.where(np.isneginf(scores), -1, ranked), k, -1), pad_lists(scores, k, -np.inf)
 
     def scores(self, rows: Rows, columns: Rows) -> Float32:
-        """f of some items (B, n) for each of the users in `rows` (B,)."""
+        """Computes f of some items (B, n) for each of the users in `rows` (B,)."""
         users = self.users[rows]
         return np.take_along_axis(self._base(users), columns, 1) + self._correction(users, columns)
 
     def _base(self, users: Side) -> Float32:
-        """alpha d_u^a d_i^b <u, v>, (B, N): one GEMM; and what a fusion adds to it."""
+        """Computes the base scores with the fusion's part, (B, N): one GEMM.
+
+        alpha d_u^a d_i^b <u, v>, and the fusion's scores.
+        """
         if not self.residual:
             return np.zeros((len(users.embedding), len(self.items.embedding)), dtype=np.float32)
-        return self.fusion.added(inner_products(users.embedding, self.items.embedding), users.codes)
+        return self.fusion.add_to(inner_products(users.embedding, self.items.embedding), users.codes)
 
     def _candidates(self, base: Float32, k: int) -> Rows:
-        """Columns whose full score can reach the top k, (B, n), at most CANDIDATES of them, ascending.
+        """Returns columns whose full score can reach the top k, (B, n).
 
-        An item further than twice the MLP's reach below the k-th best base score cannot catch up, so that nothing is
-        lost unless the limit cuts. Without a base path every item is one.
+        They are ascending, and at most CANDIDATES. An item further than twice the MLP's reach below the k-th best base
+        score cannot catch up, so that nothing is lost unless the limit cuts. Without a base path every item is a
+        candidate.
         """
         count = base.shape[1]
         if not self.residual or count <= k:
@@ -121,7 +135,7 @@ class Ranker:
         return np.sort(best if size == k else top_columns(base, size)[0], axis=1)
 
     def _correction(self, users: Side, chosen: Rows) -> Float32:
-        """The predictive MLP's part of f at the chosen columns, (B, n)."""
+        """Computes the predictive MLP's part of f at the chosen columns, (B, n)."""
         if self.predictor.reach == 0.0:
             return np.full(chosen.shape, self.predictor.bias, dtype=np.float32)
         step = max(1, BLOCK // (chosen.shape[1] * self.items.narrow.shape[1]))
@@ -129,10 +143,13 @@ class Ranker:
         return np.concatenate(parts)
 
     def _mlp(self, users: Side, chosen: Rows) -> Float32:
-        """w tanh(W (u * v) + hidden_u + hidden_v) + b, with W (u * v) as v (W diag u)^T: (B, n)."""
+        """Computes the predictive MLP at the chosen columns of a block of users, (B, n).
+
+        w tanh(W (u * v) + hidden_u + hidden_v) + b, with W (u * v) as v (W diag u)^T.
+        """
         count = chosen.shape[1]
         filled = -(-count // CHUNK) * CHUNK
-        chosen = fill_lists(chosen, filled, 0).reshape(len(chosen), -1, CHUNK)
+        chosen = pad_lists(chosen, filled, 0).reshape(len(chosen), -1, CHUNK)
         turned = users.narrow[:, :, None] * self.predictor.on_both.T  # (B, d, d)
         hidden = self.items.narrow[chosen] @ turned[:, None] + self.items.hidden[chosen]
         hidden += users.hidden[:, None, None, :]
@@ -140,8 +157,8 @@ class Ranker:
         return part.reshape(len(chosen), -1)[:, :count]
 
 
-def fill_lists(lists: NDArray[Number], k: int, value: float) -> NDArray[Number]:
-    """Lists (B, n) made k wide with `value`, where there are fewer than k items."""
+def pad_lists(lists: NDArray[Number], k: int, value: float) -> NDArray[Number]:
+    """Pads lists (B, n) with `value` to a width of k."""
     # np.pad does the same and takes fifteen times as long on a list or two: this is done for every request.
     wide = np.full((len(lists), max(k, lists.shape[1])), value, dtype=lists.dtype)
     wide[:, : lists.shape[1]] = lists
@@ -163,14 +180,18 @@ class BasketSum(Protocol):
     """A scorer whose scores of a basket are sums over its items."""
 
     def contributions(self, basket: Rows, columns: Rows) -> Float32:
-        """What each item of a basket (b,) adds to the scores of the items `columns` (n,), (b, n)."""
+        """Computes each basket item's summand in the scores of some items, (b, n).
+
+        basket: (b,). columns: (n,).
+        """
         ...
 
 
 def contributions(ranker: Ranker, user: Side, basket: Rows, columns: Rows) -> Float32 | None:
-    """The same of all such parts as loud as they are in the score of this user (one row), (b, n).
+    """Computes each basket item's summand in the fused scores of one user, (b, n).
 
-    basket: the items of which `user` has its codes. None where the score has no such part, or the basket no item.
+    basket: the items from which `user` (one row) has its codes. Each part counts with its weight in the score. None
+    where the score has no part that is such a sum, or the basket no item.
     """
     parts = [
         (loudness, part, code)
@@ -179,10 +200,12 @@ def contributions(ranker: Ranker, user: Side, basket: Rows, columns: Rows) -> Fl
     ]
     if not ranker.residual or not parts or len(basket) == 0:
         return None
-    spread = float(deviation(user.embedding @ ranker.items.embedding.T)[0, 0]) or 1.0  # as the fusion itself has it
+    spread = (
+        float(row_deviations(user.embedding @ ranker.items.embedding.T)[0, 0]) or 1.0
+    )  # as the fusion itself has it
     total = np.zeros((len(basket), len(columns)), dtype=np.float32)
     for loudness, part, code in parts:
-        size = float(deviation(part.decode(code))[0, 0])
+        size = float(row_deviations(part.decode(code))[0, 0])
         if size > 0:
             total += np.float32(loudness * spread / size) * part.contributions(basket, columns)
     return total

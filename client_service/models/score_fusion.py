@@ -1,4 +1,4 @@
-"""The trained score and closed-form ones -> one score to rank by: their weighted sum."""
+"""Fusion of the trained score and closed-form scores: their weighted sum."""
 
 # Paper: ranking by the trained score alone; here: by a weighted sum, because the trained score sees Phi frequencies of
 # the graph, and a sparse graph's items differ above them.
@@ -40,9 +40,10 @@ class ChosenPart:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What validation chose: parts of the silo's own graph, and the loudness of each scorer of a common basis.
+    """Fusion that validation chose: closed-form parts and their loudness.
 
-    cold: of content-EASE for items that nobody has; None where nothing is known of the items.
+    Loudness: weight of a part over that of the trained score. `common_loudness` is that of each scorer of a common
+    basis. cold: setting of content-EASE for items without interactions; None without item metadata.
     """
 
     parts: tuple[ChosenPart, ...] = ()
@@ -52,7 +53,10 @@ class Recipe:
     @model_validator(mode="before")
     @classmethod
     def read_earlier(cls, given: Any) -> Any:
-        """A recipe that an earlier version wrote had a field for each setting and each loudness."""
+        """Reads a recipe of an earlier version.
+
+        It had a field for each setting and each loudness.
+        """
         if not isinstance(given, dict) or "filter_loudness" not in given:
             return given
         names = ("filter", "squares", "ease", "frequency")
@@ -67,11 +71,11 @@ class Recipe:
         return {"parts": parts, "common_loudness": given.get("common_loudness", 0.0)}
 
     def loudness(self, name: str) -> float:
-        """Of a part; 0 of one that it does not have."""
+        """Returns the loudness of a part; 0 without it."""
         return next((part.loudness for part in self.parts if part.name == name), 0.0)
 
     def setting(self, name: str) -> float | Weighting | ContentSetting | None:
-        """Of a part; None of one that it does not have."""
+        """Returns the setting of a part; None without it."""
         return next((part.setting for part in self.parts if part.name == name), None)
 
 
@@ -81,19 +85,19 @@ class Fusion:
 
     parts: tuple[tuple[float, Scorer], ...] = ()
 
-    def encoded(self, baskets: sparse.csr_array) -> Codes:
-        """What the parts know of 0/1 baskets (B, N)."""
+    def encode(self, baskets: sparse.csr_array) -> Codes:
+        """Encodes 0/1 baskets (B, N) by each part."""
         known = baskets.astype(np.float32)
         return tuple(part.encode(known) for _, part in self.parts)
 
-    def added(self, base: Float32, codes: Codes) -> Float32:
-        """base (B, N) + loudness x spread of base x the part's standardised scores; shifts of a row change no rank.
+    def add_to(self, base: Float32, codes: Codes) -> Float32:
+        """Adds the parts' standardised scores to base scores (B, N), in place.
 
-        The sum takes the place of `base`.
+        base + loudness x spread of base x the part's standardised scores; shifts of a row change no rank.
         """
         if not self.parts:
             return base
-        spread = deviation(base)
+        spread = row_deviations(base)
         spread[spread == 0] = 1.0  # who the base path knows nothing of has the others' word
         for (loudness, part), code in zip(self.parts, codes, strict=True):
             base += standardise(part.decode(code), loudness * spread)
@@ -105,21 +109,24 @@ def standard_scores(part: Scorer, baskets: sparse.csr_array) -> Float32:
     return part.decode(part.encode(baskets))
 
 
-def take_codes(codes: Codes, rows: NDArray[np.int64]) -> Codes:
-    """The codes of these rows alone."""
+def select_codes(codes: Codes, rows: NDArray[np.int64]) -> Codes:
+    """Returns the codes of these rows alone."""
     return tuple(code[rows] for code in codes)
 
 
 def standardise(scores: Float32, spread: Float32 | float = 1.0) -> Float32:
-    """Each row with mean 0 and standard deviation `spread`, (B, 1), over the items; a constant row becomes 0."""
+    """Scales each row to mean 0 and standard deviation `spread`, (B, 1), over the items.
+
+    A constant row becomes 0.
+    """
     centred: Float32 = scores - scores.mean(axis=1, keepdims=True)
     size = _root_mean_square(centred)
     centred *= spread / np.where(size > 0, size, np.float32(1.0))
     return centred
 
 
-def deviation(scores: Float32) -> Float32:
-    """Standard deviation of each row over the items, (B, 1)."""
+def row_deviations(scores: Float32) -> Float32:
+    """Computes the standard deviation of each row over the items, (B, 1)."""
     return _root_mean_square(scores - scores.mean(axis=1, keepdims=True))
 
 
@@ -130,20 +137,22 @@ def _root_mean_square(rows: Float32) -> Float32:
     return found
 
 
-def fuse(
+def build_fusion(
     recipe: Recipe | None,
     interactions: sparse.csr_array,
     spectrum: Spectrum,
     common: Sequence[Scorer] = (),
-    made: ClosedFormScorers | None = None,
+    closed_forms: ClosedFormScorers | None = None,
 ) -> Fusion:
-    """The scorers of a training graph that the recipe asks for, and those of a common basis. made: the graph's scorers,
-    as far as they are made already."""
+    """Builds the fusion that a recipe asks for, with the scorers of a common basis.
+
+    closed_forms: the scorers of the graph that are made already; None: they are made here.
+    """
     if recipe is None:
         return Fusion()
-    made = made or ClosedFormScorers(interactions, spectrum)
+    closed_forms = closed_forms or ClosedFormScorers(interactions, spectrum)
     loud = (part for part in recipe.parts if part.loudness > 0)
-    parts = [(part.loudness, made.make(part.name, part.setting)) for part in loud]
+    parts = [(part.loudness, closed_forms.make(part.name, part.setting)) for part in loud]
     if recipe.common_loudness > 0:
         parts.extend((recipe.common_loudness, scorer) for scorer in common)
     return Fusion(tuple(parts))

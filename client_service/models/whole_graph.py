@@ -1,4 +1,4 @@
-"""Convolutions on the whole user-item graph: the sparse product, and encoders built on it (NGCF and its kin)."""
+"""Convolutions on the whole user-item graph, the base of encoders such as NGCF."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from client_service.models.encoder import Encoder, Nodes
-from client_service.models.model import Ingredients, Model, PooledMLPs
+from client_service.models.model import Model, ModelInputs, PooledMLPs
 from shared.errors import SettingsError
 from shared.method.graph import degrees, normalise, power
 
 
 class _Product(torch.autograd.Function):
-    """A x, whose gradient is A g: A is symmetric and constant, so that it is never transposed."""
+    """Autograd function of A x; its gradient is A g.
+
+    A is symmetric and constant, so that it is never transposed.
+    """
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, rows: Tensor) -> Tensor:
@@ -33,7 +36,10 @@ class _Product(torch.autograd.Function):
 
 
 class Propagation(nn.Module):
-    """x (M + N, d) -> A x, where A holds `weights` (M, N) above the diagonal and transposed below it."""
+    """Product with the symmetric matrix A of a user-item graph.
+
+    x (M + N, d) to A x; A has `weights` (M, N) above its diagonal and transposed below.
+    """
 
     matrix: Tensor
 
@@ -47,7 +53,10 @@ class Propagation(nn.Module):
 
 
 def _multiply(matrix: Tensor, rows: Tensor) -> Tensor:
-    """A x, by which each row of A is a bag of weighted rows of x: on a CPU nearly three times as fast as A @ x."""
+    """Computes A x by bags of weighted rows.
+
+    On a CPU that is nearly three times as fast as A @ x.
+    """
     if rows.is_cuda:
         return matrix @ rows
     starts, columns, weights = matrix.crow_indices(), matrix.col_indices(), matrix.values()
@@ -55,7 +64,7 @@ def _multiply(matrix: Tensor, rows: Tensor) -> Tensor:
 
 
 def symmetric(weights: sparse.csr_array) -> sparse.csr_array:
-    """[[0, W], [W^T, 0]], (M + N, M + N)."""
+    """Builds the symmetric matrix [[0, W], [W^T, 0]], (M + N, M + N)."""
     half = sparse.coo_array(weights)
     users, items = half.row, half.col + weights.shape[0]
     rows, columns = np.concatenate([users, items]), np.concatenate([items, users])
@@ -70,28 +79,34 @@ def _compress(matrix: sparse.csr_array) -> Tensor:
     return torch.sparse_csr_tensor(rows, columns, values, size=matrix.shape)
 
 
-def _hear_the_warning() -> None:
-    """Torch says once a process that compressed rows are a beta: here, not in the middle of somebody's training."""
+def _silence_beta_warning() -> None:
+    """Triggers torch's warning on compressed rows once, silently, before any training.
+
+    Torch warns once a process that they are a beta.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         torch.sparse_csr_tensor(torch.tensor([0, 0]), torch.tensor([], dtype=torch.int64), torch.tensor([]), (1, 1))
 
 
-_hear_the_warning()
+_silence_beta_warning()
 
 
 DEVIATION = 0.1  # of Z(0), which starts at random, whatever `start` says
 
 
 class WholeGraph(Encoder):
-    """Z(0) of all nodes is trained, Z(l) follows from Z(l-1) and A_hat Z(l-1). A training pair's own edge stays in the
-    graph: leave_one_out changes nothing."""
+    """Encoder whose layers follow from convolutions on the whole graph.
+
+    Z(0) of all nodes is trained, Z(l) follows from Z(l-1) and A_hat Z(l-1). A training pair's own edge stays in the
+    graph: leave_one_out changes nothing.
+    """
 
     row_kinds = MappingProxyType({"embedding": "nodes"})
     origin: Tensor
     item_power: Tensor
 
-    def __init__(self, given: Ingredients) -> None:
+    def __init__(self, given: ModelInputs) -> None:
         super().__init__()
         method = given.method
         if method.signal == "trained":
@@ -109,10 +124,10 @@ class WholeGraph(Encoder):
 
     @abstractmethod
     def convolve(self, number: int, rows: Tensor, neighbours: Tensor) -> Tensor:
-        """Z(number + 1) of R nodes from Z(number) and A_hat Z(number) of them: (R, d), (R, d) -> (R, d)."""
+        """Computes the next layer of R nodes from Z(number) and A_hat Z(number), each (R, d)."""
 
     def layers(self) -> list[Tensor]:
-        """Z(0..L) of all nodes, each (M + N, d)."""
+        """Computes Z(0..L) of all nodes, each (M + N, d)."""
         layers: list[Tensor] = [self.embedding]
         for number in range(self.convolutions):
             layers.append(self.convolve(number, layers[-1], self.propagation(layers[-1])))
@@ -135,8 +150,10 @@ class WholeGraph(Encoder):
         return torch.from_numpy(rows / np.maximum(np.diff(baskets.indptr), 1)[:, None]).to(self.embedding)
 
     def basket(self, items: Tensor) -> Nodes:
-        """Z(0) is the mean of the items' rows, and on it come the layers as they would be, had the items' own rows not
-        been changed by it."""
+        """Computes the node of a basket; its Z(0) is the mean of the items' rows.
+
+        The further layers are those that it would have, had the items' own rows not been changed by it.
+        """
         baskets = torch.zeros(1, self.items, device=items.device)
         baskets[0, items] = 1.0
         degree = baskets.sum(1, keepdim=True).clamp(min=1)
@@ -152,6 +169,6 @@ def _rows(layers: list[Tensor], nodes: Tensor) -> Nodes:
     return Nodes([layer[nodes] for layer in layers], torch.ones(len(nodes), device=nodes.device))
 
 
-def on_mlps(encoder: WholeGraph, given: Ingredients) -> Model:
-    """The encoder beneath both MLPs, without a base path."""
+def model_with_mlps(encoder: WholeGraph, given: ModelInputs) -> Model:
+    """Builds the model of an encoder beneath both MLPs, without a base path."""
     return Model(encoder, PooledMLPs(given.method))

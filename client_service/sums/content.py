@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from client_service.data.interactions import Shard
-from client_service.models.closed_form.content import ContentSums, add_constant, known_features, sum_content
+from client_service.models.closed_form.content import ContentSums, add_constant, find_item_features, sum_content
 from client_service.sums.silo_sum import FIXED_BYTES, Arrays, SiloSum, Statistics, SummedDigests, SumRound, Sums
 from client_service.sums.statistics import training_digest
 from client_service.text.item_features import ItemFeatures
@@ -83,7 +83,7 @@ def find_agreed_features(shard: Shard, method: MethodSettings) -> ItemFeatures |
 
     None where items have no text or attribute, or features of another encoder: sums of two encoders are meaningless.
     """
-    features = known_features(shard)
+    features = find_item_features(shard)
     return None if features is None or features.encoder != method.basis.encoder else features
 
 

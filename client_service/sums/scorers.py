@@ -13,7 +13,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse.linalg import eigsh
 
 from client_service.models.closed_form.full_spectrum import COMPONENTS, DENSE_ITEMS, MOST_OWN, FullSpectrum
-from client_service.models.closed_form.least_squares import squares_of
+from client_service.models.closed_form.least_squares import squares_from_spectrum
 from client_service.models.closed_form.part import ItemScorer, Scorer
 from client_service.models.closed_form.registry import score_sums
 from client_service.models.initial_filter import CommonSpectrum
@@ -37,7 +37,7 @@ def common_scorers(basis: CommonBasis, places: Places, interactions: sparse.csr_
     if basis.pairs is None:
         return _of_vectors(basis, places)
     if (places >= 0).all():
-        return tuple(one.of_items(places) for one in _of_catalogue(basis).scorers)
+        return tuple(one.select_items(places) for one in _of_catalogue(basis).scorers)
     return _make_scorers(shared_pairs(fill_hidden(basis.pairs), places, interactions)).scorers
 
 
@@ -174,7 +174,7 @@ def _of_vectors(basis: CommonBasis, places: Places) -> tuple[Scorer, ...]:
     values, vectors = basis.values, basis.vectors.astype(np.float64)
     listed = (places >= 0)[:, None]
     own, degrees = np.where(listed, vectors[places], 0.0), np.where(places >= 0, basis.degrees[places], 0)
-    squares = squares_of(values, vectors)
+    squares = squares_from_spectrum(values, vectors)
     known = replace(squares, items=np.where(listed, squares.items[places], np.float32(0.0)))
     return _narrow_filter(values, own, degrees.astype(np.float64), basis.exponent), known
 

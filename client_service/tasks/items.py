@@ -174,9 +174,9 @@ def filter_spectrum(method: MethodSettings, kind: str, recipe: Recipe | None) ->
 
     None where no filter is fused with the model. recipe: None where validation has not chosen yet.
     """
-    begins_at_filter = EXCHANGES[kind or method.model].starts_at_filter and method.start != "random"
+    starts_at_filter = EXCHANGES[kind or method.model].starts_at_filter and method.start != "random"
     heard = recipe is None or recipe.loudness(FILTER.name) > 0.0
-    return (COMPONENTS, EXPONENT) if method.fusion and begins_at_filter and heard else None
+    return (COMPONENTS, EXPONENT) if method.fusion and starts_at_filter and heard else None
 
 
 def relate_scores(shard: Shard, served: ServedItems, interrupt: Interrupt) -> Relevance:

@@ -50,7 +50,7 @@ def measure_divergence(trained: TrainedClient) -> tuple[float, ...]:
     return () if rho is None else (round_divergence(rho),)
 
 
-def compared_kernels(trained: TrainedClient) -> tuple[Float64, Float64] | None:
+def comparable_kernels(trained: TrainedClient) -> tuple[Float64, Float64] | None:
     """The anchor's kernel and the own one as the divergence compares them; None without an anchor."""
     return None if trained.anchor is None else comparable(trained.anchor, own_kernel(trained))
 
@@ -76,7 +76,7 @@ def measure_mean_margin(trained: TrainedClient) -> tuple[float, ...]:
     return (mean_margin(trained.model, trained.tables, method, generator, trained.interrupt),)
 
 
-def more_active(interactions: sparse.csr_array) -> Tensor:
+def split_by_activity(interactions: sparse.csr_array) -> Tensor:
     """1 for the half of the users with the most training items, else 0, (M,). Of an odd number it has one more."""
     order = np.argsort(np.diff(interactions.indptr), kind="stable")
     group = np.zeros(len(order), dtype=np.int64)

@@ -21,7 +21,7 @@ from client_service.evaluation.ranking import (
 )
 from client_service.models.closed_form.ease import RIDGES as EASE_RIDGES
 from client_service.models.closed_form.ease import ease_scores
-from client_service.models.initial_filter import Filter, node_degrees, start_at
+from client_service.models.initial_filter import Filter, build_start, node_degrees
 from client_service.models.ranker import Rows
 from client_service.runtime.interruption import NEVER, Interrupt
 from shared.method.graph import degrees, power
@@ -49,7 +49,7 @@ class BestChoice(Generic[Choice]):
 
 def filter_scores(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array) -> Callable[[Rows], Float32]:
     """Scores of the filter alone, user rows (B,) -> (B, N): one GEMM a block of users."""
-    start = start_at(chosen, spectrum, train)
+    start = build_start(chosen, spectrum, train)
     users = (start.users * start.user_scale[:, None]).astype(np.float32)
     items = (start.items * start.item_scale[:, None]).T.astype(np.float32)
     return lambda rows: users[rows] @ items

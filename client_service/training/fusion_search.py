@@ -17,10 +17,24 @@ from client_service.models.closed_form.part import LOUDNESSES, Scorer, ScorerPar
 from client_service.models.closed_form.registry import PARTS, ClosedFormScorers
 from client_service.models.initial_filter import Filter
 from client_service.models.ranker import Rows
-from client_service.models.score_fusion import ChosenPart, Recipe, fuse, standard_scores, standardise, take_codes
+from client_service.models.score_fusion import (
+    ChosenPart,
+    Recipe,
+    build_fusion,
+    select_codes,
+    standard_scores,
+    standardise,
+)
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.training.filter_search import filter_scores
-from client_service.training.recipe_judge import ERRORS, Blends, Judge, Score, UncertainRankError, take_rows
+from client_service.training.recipe_evaluator import (
+    ERRORS,
+    Blends,
+    RecipeEvaluator,
+    Score,
+    UncertainRankError,
+    take_rows,
+)
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
 
@@ -35,7 +49,7 @@ USUAL_SHARE, SHARE_USERS = 0.15, 50  # where there are no validation users; how 
 EXPECTED_GAIN, GAIN_USERS = 0.3, 20
 LEAST_COMMON = 0.05  # weight of the common parts, below which they would blur the silo's own and add nothing
 USERS_A_DIRECTION = 8  # of a silo, whose own parts know as much as one direction of all silos' sums
-LEAST_HEARD = 0.02  # weight of a part that the search does not begin with, below which it is left out
+LEAST_WEIGHT = 0.02  # weight of a part that the search does not begin with, below which it is left out
 LEAST_BASE = 0.02  # weight of the base score: it is what the others are measured by
 SURE_USERS = 200  # validation users from which on no single part may rank better by one standard error than the sum
 SOME_USERS, MORE_ERRORS = 30, 2.0  # and by so many where there are fewer of them, but so many users
@@ -68,32 +82,35 @@ def best_recipe(
     chosen: Filter,
     interrupt: Interrupt = NEVER,
     common: Sequence[Scorer] = (),
-    began: Spectrum | None = None,
+    start_spectrum: Spectrum | None = None,
     directions: int | None = None,
     covered_share: float = 1.0,
-    made: ClosedFormScorers | None = None,
+    closed_forms: ClosedFormScorers | None = None,
 ) -> Recipe:
-    """Validation chooses settings, then own weights, then the share of the common parts.
+    """Chooses by validation the settings of all scorers, their weights, and the share of the common ones.
 
-    began: the frequencies of all silos, where the model begins in them; the base score is a common part then.
-    directions: of the common basis, None for all. covered_share: see `usual_share`. made: the graph's scorers, of which
-    those chosen are kept for `fuse`.
+    start_spectrum: the frequencies of all silos, where the model begins in them; the base score is a common part then.
+    directions: of the common basis, None for all. covered_share: see `default_share`. closed_forms: the scorers of the
+    graph; those chosen are kept in it for `build_fusion`.
     """
-    judge, made = Judge(shard, interrupt), made or ClosedFormScorers.of_shard(shard, spectrum)
-    scores_of = filter_scores(chosen, began or spectrum, shard.train)
-    if not common and began is None and judge.count and _can_keep_best(shard):
+    evaluator, closed_forms = (
+        RecipeEvaluator(shard, interrupt),
+        closed_forms or ClosedFormScorers.from_shard(shard, spectrum),
+    )
+    scores_of = filter_scores(chosen, start_spectrum or spectrum, shard.train)
+    if not common and start_spectrum is None and evaluator.count and _can_keep_best(shard):
         try:
-            narrow, parts = _best_of_own_parts(judge, shard, made, scores_of)
-            return _as_recipe(parts, _choose_weights(narrow, parts, made.graph), 1.0, 0, base_is_common=False)
+            narrow, parts = _best_of_own_parts(evaluator, shard, closed_forms, scores_of)
+            return _make_recipe(parts, _choose_weights(narrow, parts, closed_forms.graph), 1.0, 0, base_is_common=False)
         except UncertainRankError:  # rare: very many items have nearly the same score
             pass
-    base = standardise(scores_of(judge.users))
-    parts = _own_parts(judge, made, None if began else base)
-    weights = _choose_weights(judge, parts, made.graph)
-    theirs = [*(judge.scored(one) for one in common), *([base] if began else [])]
-    prior = usual_share(shard.train.shape[0], directions, covered_share)
-    share = _own_share(judge, parts.sum(weights), theirs, prior, covered_share**2) if theirs else 1.0
-    return _as_recipe(parts, weights, share, len(theirs), base_is_common=began is not None)
+    base = standardise(scores_of(evaluator.users))
+    parts = _own_parts(evaluator, closed_forms, None if start_spectrum else base)
+    weights = _choose_weights(evaluator, parts, closed_forms.graph)
+    theirs = [*(evaluator.score_part(one) for one in common), *([base] if start_spectrum else [])]
+    prior = default_share(shard.train.shape[0], directions, covered_share)
+    share = _own_share(evaluator, parts.sum(weights), theirs, prior, covered_share**2) if theirs else 1.0
+    return _make_recipe(parts, weights, share, len(theirs), base_is_common=start_spectrum is not None)
 
 
 def fused_top(
@@ -103,30 +120,36 @@ def fused_top(
     common: Sequence[Scorer] = (),
     directions: int | None = None,
     covered_share: float = 1.0,
-    made: ClosedFormScorers | None = None,
+    closed_forms: ClosedFormScorers | None = None,
 ) -> TopItems:
     """Lists of the filter and what the best recipe fuses with it: what is served before any training.
 
-    made: the graph's scorers; None: those of the shard alone.
+    closed_forms: the graph's scorers; None: those of the shard alone.
     """
-    made = made or ClosedFormScorers.of_shard(shard, spectrum)
+    closed_forms = closed_forms or ClosedFormScorers.from_shard(shard, spectrum)
     recipe = best_recipe(
-        shard, spectrum, chosen, common=common, directions=directions, covered_share=covered_share, made=made
+        shard,
+        spectrum,
+        chosen,
+        common=common,
+        directions=directions,
+        covered_share=covered_share,
+        closed_forms=closed_forms,
     )
-    fusion = fuse(recipe, shard.train, spectrum, common, made)
-    base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encoded(shard.train)
-    return rank_by_scores(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
+    fusion = build_fusion(recipe, shard.train, spectrum, common, closed_forms)
+    base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encode(shard.train)
+    return rank_by_scores(lambda rows: fusion.add_to(base(rows), select_codes(codes, rows)))
 
 
-def _choose_weights(judge: Judge, parts: OwnParts, graph: TrainingGraph) -> Weights:
+def _choose_weights(evaluator: RecipeEvaluator, parts: OwnParts, graph: TrainingGraph) -> Weights:
     """Chooses the weights of the silo's own parts by validation.
 
     With few validation users they are drawn towards the usual weights.
     """
     known = {name: PARTS[name].usual_weight(graph, setting) for name, setting in parts.settings.items()}
     usual = _normalise({name: known.get(name, BASE_WEIGHT) for name in parts.scores})
-    weights = _mix(_best_weights(judge, parts, usual), usual, judge.count / (judge.count + PRIOR_USERS))
-    return _no_worse_than_one(judge, parts, _drop_quiet(weights))
+    weights = _mix(_best_weights(evaluator, parts, usual), usual, evaluator.count / (evaluator.count + PRIOR_USERS))
+    return _prefer_single_part(evaluator, parts, _drop_light_parts(weights))
 
 
 def _can_keep_best(shard: Shard) -> bool:
@@ -138,14 +161,15 @@ def _can_keep_best(shard: Shard) -> bool:
 
 
 def _best_of_own_parts(
-    judge: Judge, shard: Shard, made: ClosedFormScorers, base: Callable[[Rows], Float32]
-) -> tuple[Judge, OwnParts]:
+    evaluator: RecipeEvaluator, shard: Shard, closed_forms: ClosedFormScorers, base: Callable[[Rows], Float32]
+) -> tuple[RecipeEvaluator, OwnParts]:
     """Makes the own parts with scores of the kept items alone.
 
-    As `_own_parts` otherwise; only items that may be among the first are kept. Returned too: the judge that ranks them.
+    Otherwise like `_own_parts`: only items that may be among the first are kept. Returns the evaluator that ranks them
+    too.
     """
-    tried = {name: options for name, part in PARTS.items() if (options := part.settings(made.graph))}
-    scorers = {name: made.make_each(name, settings) for name, settings in tried.items()}
+    tried = {name: options for name, part in PARTS.items() if (options := part.settings(closed_forms.graph))}
+    scorers = {name: closed_forms.make_each(name, settings) for name, settings in tried.items()}
 
     def scores(users: Rows) -> Iterator[Float32]:
         yield base(users)
@@ -154,17 +178,17 @@ def _best_of_own_parts(
             together = PARTS[name].score_each
             yield from (standard_scores(one, baskets) for one in some) if together is None else together(some, baskets)
 
-    narrow, (first, *further) = judge.keep_best(scores, 1 + sum(map(len, tried.values())))
+    narrow, (first, *further) = evaluator.keep_best(scores, 1 + sum(map(len, tried.values())))
     found, settings = {BASE: first}, {}
     remaining = iter(further)
     for name, some in tried.items():
         each = {setting: next(remaining) for setting in some}
         usual, *rest = _usual_first(PARTS[name], some)
-        settings[name] = narrow.preferred(
+        settings[name] = narrow.choose_surely(
             (usual, take_rows(each[usual])), ((one, take_rows(each[one])) for one in rest), PARTS[name].errors
         )
         found[name] = each[settings[name]]
-        made.keep(name, settings[name], scorers[name][some.index(settings[name])])
+        closed_forms.keep(name, settings[name], scorers[name][some.index(settings[name])])
     return narrow, OwnParts(settings, found)
 
 
@@ -173,66 +197,66 @@ def _usual_first(part: ScorerPart, settings: Sequence[Any]) -> tuple[Any, ...]:
     return usual, *(one for one in settings if one != usual)
 
 
-def _own_parts(judge: Judge, made: ClosedFormScorers, base: Float32 | None) -> OwnParts:
+def _own_parts(evaluator: RecipeEvaluator, closed_forms: ClosedFormScorers, base: Float32 | None) -> OwnParts:
     """Every part that fits is scored with each of its settings, and keeps one. base: its scores, where it is the silo's
     own."""
     scores, settings = ({} if base is None else {BASE: base}), {}
     for name, part in PARTS.items():
-        if tried := part.settings(made.graph):
-            chosen, scores[name] = _preferred(judge, made, part, tried)
+        if tried := part.settings(closed_forms.graph):
+            chosen, scores[name] = _choose_setting(evaluator, closed_forms, part, tried)
             settings[name] = chosen.setting
-            made.keep(name, *chosen)
+            closed_forms.keep(name, *chosen)
     return OwnParts(settings, scores)
 
 
-class _MadePart(NamedTuple):
+class _ScoredSetting(NamedTuple):
     """A setting, and the scorer that it gives."""
 
     setting: Any
     scorer: Scorer
 
 
-def _preferred(
-    judge: Judge, made: ClosedFormScorers, part: ScorerPart, settings: Sequence[Any]
-) -> tuple[_MadePart, Float32]:
+def _choose_setting(
+    evaluator: RecipeEvaluator, closed_forms: ClosedFormScorers, part: ScorerPart, settings: Sequence[Any]
+) -> tuple[_ScoredSetting, Float32]:
     """The setting of a part, the scorer that it gives, and its scores."""
     usual, *others = _usual_first(part, settings)
-    each = _scored_together(judge, made, part, settings) if part.score_each else {}
+    each = _score_settings(evaluator, closed_forms, part, settings) if part.score_each else {}
 
-    def scored(setting: Any) -> tuple[_MadePart, Float32]:
+    def scored(setting: Any) -> tuple[_ScoredSetting, Float32]:
         if setting in each:
             return each[setting]
-        scorer = made.make(part.name, setting)
-        return _MadePart(setting, scorer), judge.scored(scorer)
+        scorer = closed_forms.make(part.name, setting)
+        return _ScoredSetting(setting, scorer), evaluator.score_part(scorer)
 
-    def judged(setting: Any) -> tuple[tuple[_MadePart, Float32], Score]:
+    def judged(setting: Any) -> tuple[tuple[_ScoredSetting, Float32], Score]:
         found = scored(setting)
         return found, take_rows(found[1])
 
-    return judge.preferred(judged(usual), map(judged, others), part.errors) if others else scored(usual)
+    return evaluator.choose_surely(judged(usual), map(judged, others), part.errors) if others else scored(usual)
 
 
-def _scored_together(
-    judge: Judge, made: ClosedFormScorers, part: ScorerPart, settings: Sequence[Any]
-) -> dict[Any, tuple[_MadePart, Float32]]:
+def _score_settings(
+    evaluator: RecipeEvaluator, closed_forms: ClosedFormScorers, part: ScorerPart, settings: Sequence[Any]
+) -> dict[Any, tuple[_ScoredSetting, Float32]]:
     """All settings in one pass, by setting."""
-    score_each, scorers = part.score_each, made.make_each(part.name, settings)
+    score_each, scorers = part.score_each, closed_forms.make_each(part.name, settings)
     assert score_each is not None
-    found = judge.scored_together(lambda baskets: score_each(scorers, baskets), len(scorers))
+    found = evaluator.score_parts(lambda baskets: score_each(scorers, baskets), len(scorers))
     pairs = zip(settings, scorers, found, strict=True)
-    return {setting: (_MadePart(setting, scorer), scores) for setting, scorer, scores in pairs}
+    return {setting: (_ScoredSetting(setting, scorer), scores) for setting, scorer, scores in pairs}
 
 
-def _best_weights(judge: Judge, parts: OwnParts, usual: Weights) -> Weights:
+def _best_weights(evaluator: RecipeEvaluator, parts: OwnParts, usual: Weights) -> Weights:
     """What validation prefers, of one search from the first part, the base score, and one from the usual weights."""
     first, *others = parts.scores
-    from_first = _search(judge, parts, {first: 1.0}, [name for name in others if PARTS[name].from_base])
-    from_usual = _search(judge, parts, usual, [*others, first])
+    from_first = _search(evaluator, parts, {first: 1.0}, [name for name in others if PARTS[name].from_base])
+    from_usual = _search(evaluator, parts, usual, [*others, first])
     both = (from_first, from_usual)
-    return judge.best_of(both, lambda places: (parts.sum(weights, places) for weights in both))
+    return evaluator.choose_best(both, lambda places: (parts.sum(weights, places) for weights in both))
 
 
-def _search(judge: Judge, parts: OwnParts, weights: Weights, names: Sequence[str]) -> Weights:
+def _search(evaluator: RecipeEvaluator, parts: OwnParts, weights: Weights, names: Sequence[str]) -> Weights:
     """The search takes part by part, at the loudness that validation prefers.
 
     That is beside the sum of the others. names: of the parts, in their order.
@@ -242,12 +266,14 @@ def _search(judge: Judge, parts: OwnParts, weights: Weights, names: Sequence[str
         if not others:
             continue
         options = PARTS[name].loudnesses if name in PARTS else LOUDNESSES
-        loudness = judge.best_of(options, partial(_louder, parts, others, name, options))
+        loudness = evaluator.choose_best(options, partial(_blend_part, parts, others, name, options))
         weights = _normalise({**others, name: loudness})
     return weights
 
 
-def _louder(parts: OwnParts, others: Weights, name: str, options: Sequence[float], places: slice) -> Iterator[Float32]:
+def _blend_part(
+    parts: OwnParts, others: Weights, name: str, options: Sequence[float], places: slice
+) -> Iterator[Float32]:
     """The sum of the others and one part beside it, at each loudness in turn."""
     total, part = parts.sum(others, places), parts.scores[name][places]
     return _each_blend(total, part, [(1.0, value) for value in options])
@@ -274,27 +300,27 @@ def _mix(first: Weights, second: Weights, share: float) -> Weights:
     return {name: share * first.get(name, 0.0) + (1.0 - share) * second.get(name, 0.0) for name in names}
 
 
-def _drop_quiet(weights: Weights) -> Weights:
+def _drop_light_parts(weights: Weights) -> Weights:
     """Without the parts that need not be there and would hardly be heard: they cost time in each answer."""
     heard = {
         name: weight
         for name, weight in weights.items()
-        if weight >= LEAST_HEARD or name not in PARTS or PARTS[name].from_base
+        if weight >= LEAST_WEIGHT or name not in PARTS or PARTS[name].from_base
     }
     return weights if len(heard) == len(weights) else _normalise(heard)
 
 
-def _no_worse_than_one(judge: Judge, parts: OwnParts, weights: Weights) -> Weights:
+def _prefer_single_part(evaluator: RecipeEvaluator, parts: OwnParts, weights: Weights) -> Weights:
     """A part by itself, where the sum ranks worse for sure: the fewer users, the more it takes to say so."""
-    if judge.count < SOME_USERS:
+    if evaluator.count < SOME_USERS:
         return weights
     alone = (({name: 1.0}, take_rows(scores)) for name, scores in parts.scores.items())
-    errors = ERRORS if judge.count >= SURE_USERS else MORE_ERRORS
+    errors = ERRORS if evaluator.count >= SURE_USERS else MORE_ERRORS
     together: tuple[Weights, Score] = weights, partial(parts.sum, weights)
-    return judge.preferred(together, alone, errors)
+    return evaluator.choose_surely(together, alone, errors)
 
 
-def usual_share(users: int, directions: int | None = None, covered_share: float = 1.0) -> float:
+def default_share(users: int, directions: int | None = None, covered_share: float = 1.0) -> float:
     """Without validation users the own parts have this weight beside the common ones.
 
     It grows with the users for each of the `directions` that the sums know, few where there is noise.
@@ -305,7 +331,9 @@ def usual_share(users: int, directions: int | None = None, covered_share: float 
     return max(USUAL_SHARE, narrow) * covered_share**2 + (1.0 - covered_share**2)
 
 
-def _own_share(judge: Judge, own: Float32, common: Sequence[Float32], usual: float, trust: float) -> float:
+def _own_share(
+    evaluator: RecipeEvaluator, own: Float32, common: Sequence[Float32], usual: float, trust: float
+) -> float:
     """Validation and the usual share choose how much the silo's own parts weigh.
 
     That is beside the mean of the common ones; 1 where hardly anything would be common, or the silo is expected to be
@@ -318,13 +346,13 @@ def _own_share(judge: Judge, own: Float32, common: Sequence[Float32], usual: flo
     def blends(shares: Sequence[float]) -> Blends:
         return lambda places: _each_blend(ours[places], theirs[places], [(share, 1 - share) for share in shares])
 
-    preferred, count = judge.best_of(OWN_SHARES, blends(OWN_SHARES)), judge.count * trust
+    preferred, count = evaluator.choose_best(OWN_SHARES, blends(OWN_SHARES)), evaluator.count * trust
     share = (count * preferred + SHARE_USERS * usual) / (count + SHARE_USERS)
     if share > 1.0 - LEAST_COMMON:
         return 1.0
-    if not judge.count:
+    if not evaluator.count:
         return share
-    together, alone = judge.by_user_of_each(blends((share, 1.0)))
+    together, alone = evaluator.measure_each(blends((share, 1.0)))
     return share if _expects_gain(together, alone, trust) else 1.0
 
 
@@ -337,7 +365,7 @@ def _expects_gain(together: PerUser, alone: PerUser, trust: float) -> bool:
     return float((together - alone).sum()) + usually >= 0.0
 
 
-def _as_recipe(parts: OwnParts, weights: Weights, share: float, common: int, *, base_is_common: bool) -> Recipe:
+def _make_recipe(parts: OwnParts, weights: Weights, share: float, common: int, *, base_is_common: bool) -> Recipe:
     """Loudnesses: each weight over that of the base score, which has that of a common part where it is one."""
     if base_is_common:
         share = min(share, 1.0 - LEAST_BASE)

@@ -19,11 +19,11 @@ from client_service.models.model import Model
 from client_service.models.parameter_transfer import (
     RowKind,
     ShardRows,
-    carry_plain,
-    carry_rows,
     changed_users,
+    copy_matched_rows,
+    copy_shared,
+    fingerprint_users,
     match_model,
-    print_users,
 )
 from client_service.models.popularity_angle import PopularityTables
 from client_service.models.ranker import Rows
@@ -31,11 +31,11 @@ from client_service.models.score_fusion import Recipe
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.sums.content import ContentStatistics
 from client_service.sums.silo_sum import Statistics
-from client_service.training.client_measures import MEASURES, compared_kernels, more_active
+from client_service.training.client_measures import MEASURES, comparable_kernels, split_by_activity
 from client_service.training.losses import bce, bpr, contrastive
-from client_service.training.margins import Margins, fit_tables, is_level
+from client_service.training.margins import Margins, fit_tables, is_saturated
 from client_service.training.sampling import Batch, PairSampler
-from client_service.training.start_choice import Choice, begin_model
+from client_service.training.start_choice import Choice, build_start_model
 from client_service.training.trainer import Figures, Trainer
 from client_service.training.training_state import StepValues
 from shared.errors import SettingsError
@@ -74,7 +74,7 @@ def pair_loss(
         by_row = None if weights is None else weights[batch.users]
         return chosen(positive, negatives, batch.excluded, by_row), torch.zeros(())
     bare = torch.tanh(positive)
-    widened, level = (bare, is_level(bare)) if margins is None else margins.widened(positive, batch)
+    widened, level = (bare, is_saturated(bare)) if margins is None else margins.widen(positive, batch)
     value = contrastive(widened, torch.tanh(negatives), batch.excluded, method.temperature)
     return value, level.float().mean().detach()
 
@@ -128,7 +128,9 @@ class ItemTrainer(Trainer):
         shard, method = self.shard, self.method
         others = None if self._content is None else self._content.sums
         self.content = "" if self._content is None else self._content.digest
-        begun = begin_model(shard, self.spectrum, method, self.kind, self._given, self.interrupt, self._basis, others)
+        begun = build_start_model(
+            shard, self.spectrum, method, self.kind, self._given, self.interrupt, self._basis, others
+        )
         self.basis = self._basis.digest if self._basis is not None else ""
         self.start, self.recipe, self.fusion, self.codes = begun.start, begun.recipe, begun.fusion, begun.codes
         self.cold = begun.cold
@@ -146,10 +148,10 @@ class ItemTrainer(Trainer):
     @cached_property
     def activity(self) -> Tensor:
         """1 for each user of the more active half, else 0, (M,)."""
-        return more_active(self.shard.train).to(self.device)
+        return split_by_activity(self.shard.train).to(self.device)
 
     @cached_property
-    def untaken(self) -> Tensor:
+    def unseen_items(self) -> Tensor:
         """Marks the items that no user has in training, (N,)."""
         return torch.from_numpy(np.asarray(self.shard.train.sum(0) == 0)).to(self.device)
 
@@ -193,9 +195,9 @@ class ItemTrainer(Trainer):
         """The numbers of a measure, by its name in MEASURES."""
         return MEASURES[name](self)
 
-    def compared_kernels(self) -> tuple[Float64, Float64] | None:
+    def comparable_kernels(self) -> tuple[Float64, Float64] | None:
         """The anchor's kernel and the own one as the divergence compares them; None without an anchor."""
-        return compared_kernels(self)
+        return comparable_kernels(self)
 
     def torch_generator(self, purpose: str) -> torch.Generator:
         """One stream a run, client, round and purpose: a round that is run again draws the same."""
@@ -212,15 +214,15 @@ class ItemTrainer(Trainer):
         matched = match_model(model, kinds, trained, old, new)
         if matched is None:
             return False
-        carry_plain(model, kinds, trained)
+        copy_shared(model, kinds, trained)
         encoder.finish_training()
-        encoder.begin_beside(trained["embedding"], matched["nodes"])
-        carry_rows(model, kinds, trained, matched)
-        if not encoder.begins_at_filter:
+        encoder.align_with(trained["embedding"], matched["nodes"])
+        copy_matched_rows(model, kinds, trained, matched)
+        if not encoder.starts_at_filter:
             strangers = changed_users(old, new, matched, self.shard.train)
             if encoder.sees_new_edges:
                 strangers = np.setdiff1d(strangers, matched["users"].new)
-            _begin_as_baskets(encoder, self.shard.train, strangers)
+            _start_from_baskets(encoder, self.shard.train, strangers)
         return True
 
     def _terms(self, objective: Objective, *, warming: bool) -> ObjectiveTerms:
@@ -238,7 +240,7 @@ class ItemTrainer(Trainer):
 
         def loss_of(batch: Batch) -> Tensor:
             if objective.taken_negatives:
-                batch = replace(batch, excluded=batch.excluded | self.untaken[batch.negatives])
+                batch = replace(batch, excluded=batch.excluded | self.unseen_items[batch.negatives])
             loss, share = pair_loss(self.model, batch, self.method, terms.margins, objective.loss, terms.weights)
             saturated.add(share)
             return loss
@@ -275,12 +277,12 @@ def shrink(model: Model, shrinkage: Shrinkage, rate: float) -> None:
 
 def list_item_rows(shard: Shard) -> ShardRows:
     """The rows of a shard's users and items."""
-    prints = print_users(shard.train, np.arange(len(shard.item_ids)))
+    prints = fingerprint_users(shard.train, np.arange(len(shard.item_ids)))
     return ShardRows(shard.user_ids, shard.item_ids, shard.catalogue, prints)
 
 
 @torch.no_grad()
-def _begin_as_baskets(encoder: Encoder, interactions: sparse.csr_array, users: Rows) -> None:
+def _start_from_baskets(encoder: Encoder, interactions: sparse.csr_array, users: Rows) -> None:
     if not len(users):
         return
     encoder.embedding[torch.from_numpy(users)] = encoder.embed_baskets(sparse.csr_array(interactions[users]))

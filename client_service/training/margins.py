@@ -20,11 +20,15 @@ from shared.method.settings import MarginReading, MethodSettings
 
 
 @dataclass(frozen=True)
-class Reading:
-    """widening: what gamma multiplies, of every pair of buckets. off_the_cosine: cos R - M in place of cos(R + M)?"""
+class MarginForm:
+    """One form of the margin, a choice of `margin_reading`.
+
+    widening: the factor of gamma, for every pair of buckets. subtract_from_cosine: is the margin taken off the cosine,
+    cos R - M, and not added to the angle, cos(R + M)?
+    """
 
     widening: Callable[[PopularityTables], Tensor]
-    off_the_cosine: bool = False
+    subtract_from_cosine: bool = False
 
 
 def scaled_angles(tables: PopularityTables) -> Tensor:
@@ -40,11 +44,11 @@ def dissimilarities(tables: PopularityTables) -> Tensor:
     return 1.0 - tables.products().sigmoid()
 
 
-READINGS: dict[MarginReading, Reading] = {
-    "literal": Reading(PopularityTables.angles),
-    "scaled": Reading(scaled_angles),
-    "sigmoid": Reading(dissimilarities),
-    "additive": Reading(PopularityTables.angles, off_the_cosine=True),
+MARGIN_FORMS: dict[MarginReading, MarginForm] = {
+    "literal": MarginForm(PopularityTables.angles),
+    "scaled": MarginForm(scaled_angles),
+    "sigmoid": MarginForm(dissimilarities),
+    "additive": MarginForm(PopularityTables.angles, subtract_from_cosine=True),
 }
 
 
@@ -61,24 +65,24 @@ class Margins:
     strength: float
     refinement: float
     updated: float | None
-    reading: MarginReading = "literal"
+    form: MarginReading = "literal"
 
-    def of(self, score: Tensor, batch: Batch) -> Tensor:
+    def compute(self, score: Tensor, batch: Batch) -> Tensor:
         """The refined margin (Eq. 15) of a batch's positives, (B,)."""
-        xi = self.tables.at(READINGS[self.reading].widening(self.tables), batch.users, batch.items)
+        xi = self.tables.at(MARGIN_FORMS[self.form].widening(self.tables), batch.users, batch.items)
         return refined_margin(self.updated, margin(xi, score, self.strength), score, self.refinement)
 
-    def widened(self, score: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def widen(self, score: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """The logits of a batch's positives with their margins (Eq. 9, before tau), (B,), and which of them are level:
         their angle is at pi, and they teach nothing."""
-        shift = self.of(score, batch)
-        if READINGS[self.reading].off_the_cosine:
-            return lowered_cosine(score, shift), is_level(torch.tanh(score))
+        shift = self.compute(score, batch)
+        if MARGIN_FORMS[self.form].subtract_from_cosine:
+            return lowered_cosine(score, shift), is_saturated(torch.tanh(score))
         widened = shifted_cosine(score, shift)
-        return widened, is_level(widened)
+        return widened, is_saturated(widened)
 
 
-def is_level(cosine: Tensor) -> Tensor:
+def is_saturated(cosine: Tensor) -> Tensor:
     """Where an angle is at pi, to within what a float32 can tell."""
     return cosine <= -1.0 + 1e-6
 
@@ -147,7 +151,7 @@ def mean_margin(
         return 0.0
     users, items = model.pooled()
     pairs = model.users * model.items
-    shifts = method.margin_strength * READINGS[method.margin_reading].widening(tables)
+    shifts = method.margin_strength * MARGIN_FORMS[method.margin_reading].widening(tables)
     if pairs <= EXACT_PAIRS:
         return _exact_total(head, (users, items), tables, shifts, interrupt) / pairs
     drawn = torch.randint(pairs, (SAMPLED_PAIRS,), generator=generator).to(model.device)
@@ -199,7 +203,7 @@ def _may_be_limited(head: PooledMLPs, base: Tensor | None, shift: Tensor) -> Ten
     """Where pi - R may be the lesser of the two: in cosines, where tanh f < -cos(gamma xi) is possible."""
     if base is None:
         return torch.ones_like(shift, dtype=torch.bool)
-    return torch.tanh(base + head.least_mlp()) < -torch.cos(shift)
+    return torch.tanh(base + head.mlp_lower_bound()) < -torch.cos(shift)
 
 
 def _rows(side: Pooled, rows: Tensor) -> Pooled:

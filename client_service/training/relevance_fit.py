@@ -60,7 +60,7 @@ def _score_block(shard: Shard, ranker: PairScorer, users: Rows, interrupt: Inter
     drawn = np.random.default_rng(int(users[0])).integers(0, count, (len(users), DRAWN))
     fresh = ~np.take_along_axis(met, drawn, axis=1)
     share = (~met).sum(axis=1) / np.maximum(fresh.sum(axis=1), 1)
-    held, inside = _side_by_side(valid)
+    held, inside = _pad_rows(valid)
     scores = ranker.scores(users, np.concatenate([held, drawn], axis=1)).astype(np.float64)
     marks = np.concatenate([np.ones(held.shape), np.zeros(drawn.shape)], axis=1)
     weights = np.concatenate([np.ones(held.shape), np.broadcast_to(share[:, None], drawn.shape)], axis=1)
@@ -68,7 +68,7 @@ def _score_block(shard: Shard, ranker: PairScorer, users: Rows, interrupt: Inter
     return scores[counted], marks[counted], weights[counted]
 
 
-def _side_by_side(rows: sparse.csr_array) -> tuple[Rows, NDArray[np.bool_]]:
+def _pad_rows(rows: sparse.csr_array) -> tuple[Rows, NDArray[np.bool_]]:
     """The columns of each row's entries (B, n), 0 where a row has fewer than another; and where it has not."""
     lengths = np.diff(rows.indptr)
     inside = np.arange(lengths.max()) < lengths[:, None]

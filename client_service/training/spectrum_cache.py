@@ -23,7 +23,7 @@ RANKED = "ranking"  # in the names of files whose spectrum is only exact enough 
 
 
 @dataclass(frozen=True)
-class KeptSpectrum(Spectrum):
+class CachedSpectrum(Spectrum):
     """A spectrum kept at `path`, with further spectra of the same graph beside it."""
 
     path: Path
@@ -60,7 +60,7 @@ def cached_spectrum(
     if beside is not None:
         jobs.append(partial(_ranking_spectrum, shard.train, folder, digest, *beside))
     found = in_threads(lambda job: job(), jobs)[0]
-    return KeptSpectrum(found.singular, found.users, found.items, path)
+    return CachedSpectrum(found.singular, found.users, found.items, path)
 
 
 def _ranking_spectrum(

@@ -12,12 +12,12 @@ import numpy as np
 from pydantic import ValidationError
 
 from client_service.data.interactions import Shard
-from client_service.models.closed_form.content import ColdItemScorer, ContentSums, known_features
+from client_service.models.closed_form.content import ColdItemScorer, ContentSums, find_item_features
 from client_service.models.closed_form.part import Scorer
 from client_service.models.closed_form.registry import ClosedFormScorers
-from client_service.models.initial_filter import CommonSpectrum, Filter, start_at
-from client_service.models.model import Ingredients, Model, build_model
-from client_service.models.score_fusion import Codes, Fusion, Recipe, fuse
+from client_service.models.initial_filter import CommonSpectrum, Filter, build_start
+from client_service.models.model import Model, ModelInputs, build_model
+from client_service.models.score_fusion import Codes, Fusion, Recipe, build_fusion
 from client_service.runtime.interruption import Interrupt
 from client_service.runtime.memory import return_free_memory
 from client_service.sums.registry import SILO_SUMS
@@ -62,7 +62,7 @@ class TrainingStart:
     cold: ColdItemScorer | None = None
 
 
-def begin_model(
+def build_start_model(
     shard: Shard,
     spectrum: Spectrum,
     method: MethodSettings,
@@ -74,30 +74,32 @@ def begin_model(
 ) -> TrainingStart:
     """The named model. Only one that begins at a filter (`start` = exact or common) is fused with closed-form scores,
     and with those of a common basis where there is one. others: the content sums of the other silos."""
-    start = recipe = began = None
-    made = ClosedFormScorers.of_shard(shard, spectrum, others)
+    start = recipe = start_spectrum = None
+    closed_forms = ClosedFormScorers.from_shard(shard, spectrum, others)
     common: tuple[Scorer, ...] = ()
     if method.start != "random" and EXCHANGES[name].starts_at_filter:
-        began = common_start(basis, shard, method)
-        start = chosen.start or (best_filter(shard, spectrum, interrupt).choice if began is None else COMMON_START)
+        start_spectrum = common_start(basis, shard, method)
+        start = chosen.start or (
+            best_filter(shard, spectrum, interrupt).choice if start_spectrum is None else COMMON_START
+        )
     if start is not None and method.fusion:
         common = () if basis is None else SILO_SUMS[basis.kind].scorers(basis, shard)
         directions = None if basis is None else basis.directions
         covered_share = 1.0 if basis is None or chosen.recipe else SILO_SUMS[basis.kind].covered_share(basis, shard)
         recipe = chosen.recipe or best_recipe(
-            shard, spectrum, start, interrupt, common, began, directions, covered_share, made
+            shard, spectrum, start, interrupt, common, start_spectrum, directions, covered_share, closed_forms
         )
-    cold = made.choose_cold() if recipe is None or recipe.cold is None else recipe.cold
+    cold = closed_forms.choose_cold_setting() if recipe is None or recipe.cold is None else recipe.cold
     if recipe is not None:
         recipe = replace(recipe, cold=cold)
     if recipe is not None and chosen.recipe is None and shard.train.shape[1] >= KEPT_ITEMS:
         return_free_memory()  # of the choice, before the model is built: some 200 MB
-    frequencies = began or spectrum
-    origin = None if start is None else start_at(start, frequencies, shard.train)
+    frequencies = start_spectrum or spectrum
+    origin = None if start is None else build_start(start, frequencies, shard.train)
     text = text_rows(shard, method, name)
-    model = build_model(name, Ingredients(frequencies, shard.train, origin, shard.places, method, text))
-    fusion = fuse(recipe, shard.train, spectrum, common, made)
-    return TrainingStart(model, start, recipe, fusion, fusion.encoded(shard.train), made.make_cold(cold))
+    model = build_model(name, ModelInputs(frequencies, shard.train, origin, shard.places, method, text))
+    fusion = build_fusion(recipe, shard.train, spectrum, common, closed_forms)
+    return TrainingStart(model, start, recipe, fusion, fusion.encode(shard.train), closed_forms.make_cold_scorer(cold))
 
 
 def text_rows(shard: Shard, method: MethodSettings, name: str) -> Float32 | None:
@@ -164,6 +166,6 @@ def save_choice(shard: Shard, cutoff: int, folder: Path, choice: Choice, basis: 
 
 def _path(shard: Shard, cutoff: int, folder: Path, basis: str) -> Path:
     end = f"-{basis}" if basis else ""
-    features = known_features(shard)  # no part of the digest
+    features = find_item_features(shard)  # no part of the digest
     end += f"-text-{features.digest[:16]}" if features is not None else ""
     return folder / f"choice-{shard.digest[:16]}-{cutoff}{end}.json"

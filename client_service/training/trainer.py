@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from client_service.models.initial_filter import Filter
-from client_service.models.parameter_transfer import RowKind, ShardRows, carry_plain, carry_rows, match_model
+from client_service.models.parameter_transfer import RowKind, ShardRows, copy_matched_rows, copy_shared, match_model
 from client_service.models.score_fusion import Recipe
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.training.optimisers import make_optimiser
@@ -31,7 +31,7 @@ from client_service.training.training_state import (
     restore_optimiser,
     seed_draws,
     seed_noise,
-    tensors_of,
+    to_tensors,
 )
 from shared.errors import SettingsError
 from shared.method.graph import Float64
@@ -200,7 +200,7 @@ class Trainer(ABC):
         self._fitted = state.fitted
         self._optimisers = {
             only: restore_optimiser(self.build_optimiser(only), self.model, memory)
-            for only, memory in state.memories().items()
+            for only, memory in state.optimiser_states().items()
         }
 
     def carry(self, trained: Mapping[str, Tensor], old: ShardRows) -> bool:
@@ -210,8 +210,8 @@ class Trainer(ABC):
         matched = match_model(self.model, kinds, trained, old, self.rows)
         if matched is None:
             return False
-        carry_plain(self.model, kinds, trained)
-        carry_rows(self.model, kinds, trained, matched)
+        copy_shared(self.model, kinds, trained)
+        copy_matched_rows(self.model, kinds, trained, matched)
         return True
 
     def measure(self, name: str) -> tuple[float, ...]:
@@ -220,7 +220,7 @@ class Trainer(ABC):
             f"strategy: expected one that needs no measure, as task {self.task!r} has none, got {name!r}"
         )
 
-    def compared_kernels(self) -> tuple[Float64, Float64] | None:
+    def comparable_kernels(self) -> tuple[Float64, Float64] | None:
         """The anchor's kernel and the own one as the divergence compares them; None without an anchor."""
         return None
 
@@ -270,7 +270,7 @@ class Trainer(ABC):
 
     def _penalise(self, penalty: Penalty) -> Tensor:
         if self._received_tensors is None:  # once a round, not once a batch
-            self._received_tensors = tensors_of(self._held, self.device)
+            self._received_tensors = to_tensors(self._held, self.device)
         value: Tensor = penalty(dict(self.model.named_parameters()), self._received_tensors)
         return value
 

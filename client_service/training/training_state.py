@@ -70,7 +70,7 @@ def copy_named(model: nn.Module, names: Iterable[str]) -> dict[str, Float32]:
     return {name: own[name].detach().cpu().numpy().copy() for name in names}
 
 
-def tensors_of(received: Parameters, device: torch.device) -> dict[str, Tensor]:
+def to_tensors(received: Parameters, device: torch.device) -> dict[str, Tensor]:
     """What was received, as a penalty reads it."""
     return {name: torch.from_numpy(np.array(value)).to(device) for name, value in received.arrays.items()}
 
@@ -130,7 +130,7 @@ class TrainingState:
         kept |= {MEMORY + name: value for name, value in tensors.memory.items()}
         return replace(self, arrays={**self.arrays, **kept})
 
-    def memories(self) -> dict[str, dict[str, Float32]]:
+    def optimiser_states(self) -> dict[str, dict[str, Float32]]:
         """Steps and moments of each optimiser as "<parameter>/<what>", by what it trains."""
         found: defaultdict[str, dict[str, Float32]] = defaultdict(dict)
         for key, value in self.part(OPTIMISER).items():
@@ -154,7 +154,7 @@ def capture(
 def fits(state: TrainingState, model: nn.Module, tables: nn.Module) -> bool:
     """Is it a state of this model and these tables, to the name and the shape?"""
     shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
-    remembered = [(only, key.rpartition("/")[0]) for only, memory in state.memories().items() for key in memory]
+    remembered = [(only, key.rpartition("/")[0]) for only, memory in state.optimiser_states().items() for key in memory]
     return (
         _shapes(state.part(MODEL)) == shapes
         and _shapes(state.part(TABLES)) == {name: tuple(value.shape) for name, value in tables.named_parameters()}
@@ -176,7 +176,7 @@ def restore_optimiser(optimiser: Optimizer, model: nn.Module, memory: Arrays) ->
     held: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
     for key, value in memory.items():
         name, _, what = key.rpartition("/")
-        held[places[id(own[name])]][what] = _laid_out(value, own[name])
+        held[places[id(own[name])]][what] = _match_layout(value, own[name])
     optimiser.load_state_dict({"state": dict(held), "param_groups": optimiser.state_dict()["param_groups"]})
     return optimiser
 
@@ -190,7 +190,7 @@ def _memory(optimiser: Optimizer, model: nn.Module) -> dict[str, Float32]:
     }
 
 
-def _laid_out(value: Float32, parameter: Tensor) -> Tensor:
+def _match_layout(value: Float32, parameter: Tensor) -> Tensor:
     """A moment in its parameter's own memory order, as the optimiser would have made it; a step as it is."""
     tensor = torch.tensor(value)
     return torch.empty_like(parameter).copy_(tensor) if tensor.shape == parameter.shape else tensor

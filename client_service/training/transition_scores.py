@@ -84,7 +84,7 @@ class TransitionScores:
             further = sparse.csr_array(found @ self.walk)
             owners = np.repeat(np.arange(len(examples)), np.diff(further.indptr))
             # Two steps lead back to the visit's own items, whose weight is `repeats`.
-            further.data[_occur(visits, owners, further.indices)] = 0.0
+            further.data[_contains(visits, owners, further.indices)] = 0.0
             found = _shares(sparse.csr_array(found + np.float32(self.second) * further))
         found = sparse.csr_array(found + np.float32(self.repeats) * visits)
         found.sum_duplicates()
@@ -140,7 +140,7 @@ def score_visits(shard: SessionShard, known: Transitions | None, interrupt: Inte
 
     examples = spread_examples(shard.valid, COMPARED_BY)
     values = _compare(examples, len(shard.item_ids), mixed, interrupt)
-    return VisitScores(own, summed, SUM_SHARES[_choose_steadily(values)])
+    return VisitScores(own, summed, SUM_SHARES[_choose_significant(values)])
 
 
 def score_by_transitions(
@@ -157,7 +157,7 @@ def score_by_transitions(
     examples = spread_examples(shard.valid, CHOSEN_BY)
 
     def choose(tried: Sequence[TransitionScores]) -> TransitionScores:
-        return tried[_choose_steadily(np.stack([_gains(one.rank(examples)) for one in interrupt.each(tried)]))]
+        return tried[_choose_significant(np.stack([_gains(one.rank(examples)) for one in interrupt.each(tried)]))]
 
     near = [_find_neighbours(pairs, backward) for pairs in counted for backward in BACKWARD]
     # Two steps are looked at last: they take most of the time.
@@ -169,14 +169,14 @@ def score_by_transitions(
 
 def _find_neighbours(pairs: sparse.csr_array, backward: float) -> sparse.csr_array:
     """What goes with each item, row by row."""
-    return sparse.csr_array(_damped(pairs) + backward * _damped(sparse.csr_array(pairs.T)))
+    return sparse.csr_array(_damp(pairs) + backward * _damp(sparse.csr_array(pairs.T)))
 
 
-def _damped(pairs: sparse.csr_array) -> sparse.csr_array:
+def _damp(pairs: sparse.csr_array) -> sparse.csr_array:
     return scale_rows(pairs, np.maximum(_row_sums(pairs), 1.0) ** -DAMPING)
 
 
-def _occur(matrix: sparse.csr_array, rows: Int64, columns: np.ndarray) -> np.ndarray:
+def _contains(matrix: sparse.csr_array, rows: Int64, columns: np.ndarray) -> np.ndarray:
     """Which of these entries the matrix has."""
     width = matrix.shape[1]
     owners = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
@@ -206,7 +206,7 @@ def network_share(
         return (share * trained + (1.0 - share) * counted for share in NETWORK_SHARES)
 
     values = _compare(examples, len(shard.item_ids), mixed, interrupt)
-    best = NETWORK_SHARES[_choose_steadily(values, NETWORK_GAIN)]
+    best = NETWORK_SHARES[_choose_significant(values, NETWORK_GAIN)]
     if best == 0.0:
         return 0.0
     return (best * len(examples) + USUAL_SHARE * USUAL_BY) / (len(examples) + USUAL_BY)
@@ -243,7 +243,7 @@ def _gains(ranks: Int64) -> np.ndarray:
     return np.where((ranks > 0) & (ranks <= DEPTH), 1.0 / np.log2(1.0 + np.maximum(ranks, 1)), 0.0)
 
 
-def _choose_steadily(values: np.ndarray, least_gain: float = LEAST_GAIN) -> int:
+def _choose_significant(values: np.ndarray, least_gain: float = LEAST_GAIN) -> int:
     """The best way, or the first, the usual one, where no other is better by more than chance."""
     if not values.size:
         return 0

@@ -25,14 +25,14 @@ from client_service.evaluation.ranking import TopItems, find_hits, rank_by_score
 from client_service.models.closed_form.content import (
     ContentSums,
     add_constant,
-    known_features,
+    find_item_features,
     sum_content,
 )
 from client_service.models.closed_form.registry import ClosedFormScorers
 from client_service.models.cold_items import choose_cold_setting, fit_cold_items
 from client_service.models.hidden_items import mean_gain
-from client_service.models.initial_filter import Filter, start_at
-from client_service.models.score_fusion import fuse, take_codes
+from client_service.models.initial_filter import Filter, build_start
+from client_service.models.score_fusion import build_fusion, select_codes
 from client_service.sums.content import ContentStatistics
 from client_service.sums.storage import load_basis, load_basis_head
 from client_service.training.filter_search import best_filter
@@ -57,7 +57,7 @@ def measure_small_shop(experiment: Experiment) -> tuple[str, dict[str, Any]]:
     """
     shards = {path: load_shard(path) for path in experiment.shards}
     small = min(shards, key=lambda path: len(shards[path].user_ids))
-    shard, found = shards[small], known_features(shards[small])
+    shard, found = shards[small], find_item_features(shards[small])
     if found is None:
         raise DataError(
             f"{small.name}: expected items with titles or attributes, got none: this scenario compares text"
@@ -68,7 +68,7 @@ def measure_small_shop(experiment: Experiment) -> tuple[str, dict[str, Any]]:
     spectrum = cached_spectrum(shard, experiment.method.cutoff, None)
     together = ClosedFormScorers(shard.train, spectrum, features, others)
     warm = _measure_warm(shard, together, visits)
-    share = 0.0 if (setting := together.choose_cold()) is None else setting.others
+    share = 0.0 if (setting := together.choose_cold_setting()) is None else setting.others
     cold = _measure_cold(shard, features, others.scale(share) if share else None, visits, experiment.seed)
     judged = {"judged": {WARM: len(warm["today"]), COLD: len(cold["plain_text"])}}
     figures: dict[str, Any] = {"small": True, "shop_users": len(shard.user_ids), **judged}
@@ -109,7 +109,7 @@ def _pooled_sums(others: list[Shard]) -> ContentSums:
     """Computes the content sums of the other shops from their shards."""
     total: ContentSums | None = None
     for shard in others:
-        features = known_features(shard)
+        features = find_item_features(shard)
         if features is None:
             raise DataError(f"{shard.name}: expected items with titles or attributes, got none")
         own = sum_content(shard.train, add_constant(features.values))
@@ -136,9 +136,9 @@ def _measure_warm(shard: Shard, together: ClosedFormScorers, visits: _Visits) ->
     base = _score_visits(chosen, spectrum, shard.train, visits.train)
 
     def lists(made: ClosedFormScorers) -> TopItems:
-        fusion = fuse(best_recipe(shard, spectrum, chosen, made=made), shard.train, spectrum, (), made)
-        codes = fusion.encoded(visits.train)
-        return rank_by_scores(lambda rows: fusion.added(base[rows], take_codes(codes, rows)))
+        fusion = build_fusion(best_recipe(shard, spectrum, chosen, closed_forms=made), shard.train, spectrum, (), made)
+        codes = fusion.encode(visits.train)
+        return rank_by_scores(lambda rows: fusion.add_to(base[rows], select_codes(codes, rows)))
 
     return {name: ndcg(*find_hits(lists(made), visits.test, seen)) for name, made in ways.items()}
 
@@ -148,7 +148,7 @@ def _score_visits(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array, b
 
     A basket's row of U is x D^-1/2 V / s.
     """
-    kept, start = spectrum.cut(chosen.cutoff), start_at(chosen, spectrum, train)
+    kept, start = spectrum.cut(chosen.cutoff), build_start(chosen, spectrum, train)
     amplitude = np.sqrt(kept.singular * chosen.response(kept.singular))
     entered = baskets * power(degrees(train)[1], -0.5)[None, :]
     users = np.asarray(sparse.csr_array(entered) @ kept.items) / kept.singular * amplitude

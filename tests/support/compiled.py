@@ -43,5 +43,5 @@ def list_known_users(served: ServedItems, shard: Shard, length: int) -> MappedLi
     """The exact lists of all known users."""
     rows = np.arange(len(shard.user_ids))
     known = shard.known_pairs.toarray() > 0
-    items, scores = served.ranker.top_scored(served.ranker.users[rows], known, length)
+    items, scores = served.ranker.top_k_with_scores(served.ranker.users[rows], known, length)
     return MappedLists(items.astype(np.int32), scores, np.array([len(rows)], dtype=np.int64))

@@ -1,9 +1,8 @@
-"""Content-EASE scores items by item features: a closed form whose statistics have no item ids in them.
+"""Content-EASE: a closed form that scores items by their features, from sums without item ids.
 
-With T (N, d) the items' features and a constant column, and P = X T the sums of users' features,
-A = P^T P, D = A - T^T diag(n) T, S = T^T T, W = (A + a tr(A) / d I)^-1 D (S + I)^-1, a basket x is scored x T W T^T.
-A and D are (d, d), and sums over users, and S is one over items: those of several silos are added, also where the silos
-share no item.
+With T (N, d) the items' features and a constant column, and P = X T the sums of users' features, A = P^T P, D = A - T^T
+diag(n) T, S = T^T T, W = (A + a tr(A) / d I)^-1 D (S + I)^-1, a basket x is scored x T W T^T. A and D are (d, d), and
+sums over users, and S is one over items: those of several silos are added, also where the silos share no item.
 """
 
 from __future__ import annotations
@@ -76,11 +75,11 @@ class ContentSetting:
 
 @dataclass(frozen=True)
 class ColdItemScorer:
-    """Scores of items that nobody has, by what is known of them.
+    """Scores of items without interactions, by their features.
 
-    features: T (N, d) of the silo's items, the last column of ones. left: what each of them adds to the code of a
-    basket that has it, (N, d). weights: W (d, d); T W of an item that came later is what it adds. A score is the
-    product of a basket's code and T of the item. summed: True if the sums of other silos are in W.
+    features: T (N, d) of the silo's items, the last column of ones. left: summand of each item in the code of a basket
+    that has it, (N, d). weights: W (d, d); T W of an item that is added later is its summand. A score is the product of
+    a basket's code and T of the item. summed: True if the sums of other silos are in W.
     """
 
     features: Float32
@@ -126,7 +125,7 @@ class ContentWeights:
         found: Float32 = self.left[basket] @ self.right[columns].T
         return found
 
-    def of_items(self, places: NDArray[np.int64]) -> ContentWeights:
+    def select_items(self, places: NDArray[np.int64]) -> ContentWeights:
         """Restricts the weights to the items in these rows."""
         return replace(self, left=self.left[places], right=self.right[places])
 
@@ -134,8 +133,8 @@ class ContentWeights:
 _KNOWN: WeakKeyDictionary[Shard, ItemFeatures | None] = WeakKeyDictionary()
 
 
-def known_features(shard: Shard) -> ItemFeatures | None:
-    """Finds the features of a shard's items, encoded once; None where nothing is known of them."""
+def find_item_features(shard: Shard) -> ItemFeatures | None:
+    """Returns the features of a shard's items, encoded once; None without item metadata."""
     if shard not in _KNOWN:
         _KNOWN[shard] = item_features(shard)
     return _KNOWN[shard]
@@ -184,15 +183,15 @@ def content_weights(sums: ContentSums, table: Float64, ridge: float) -> Float64:
     return found
 
 
-def content_of_graph(graph: TrainingGraph, setting: ContentSetting) -> ContentWeights:
+def make_content(graph: TrainingGraph, setting: ContentSetting) -> ContentWeights:
     """Fits the content-EASE scorer of a graph.
 
     Without item features, it scores every item 0.
     """
-    return contents_of_graph(graph, (setting,))[0]
+    return make_each_content(graph, (setting,))[0]
 
 
-def contents_of_graph(graph: TrainingGraph, settings: Sequence[ContentSetting]) -> list[ContentWeights]:
+def make_each_content(graph: TrainingGraph, settings: Sequence[ContentSetting]) -> list[ContentWeights]:
     """Fits a content-EASE scorer for each of several settings.
 
     The sums are computed once.
@@ -202,7 +201,7 @@ def contents_of_graph(graph: TrainingGraph, settings: Sequence[ContentSetting]) 
         return [ContentWeights(nothing, nothing) for _ in settings]
     table = add_constant(graph.features)
     right = table.astype(np.float32)
-    own: ContentSums = graph.computed_once("content", lambda: sum_content(graph.interactions, table))
+    own: ContentSums = graph.compute_once("content", lambda: sum_content(graph.interactions, table))
     found = []
     for setting in settings:
         sums = own if graph.others is None else own.add(graph.others, setting.others)
@@ -219,7 +218,7 @@ def cold_scorer(graph: TrainingGraph, setting: ContentSetting) -> ColdItemScorer
     if graph.features is None:
         return None
     table = add_constant(graph.features)
-    own: ContentSums = graph.computed_once("content", lambda: sum_content(graph.interactions, table))
+    own: ContentSums = graph.compute_once("content", lambda: sum_content(graph.interactions, table))
     sums = own if graph.others is None else own.add(graph.others, setting.others)
     weights = content_weights(sums, table, setting.ridge)
     summed, left = graph.others is not None and setting.others > 0.0, (table @ weights).astype(np.float32)
@@ -260,7 +259,7 @@ def predicts_taste(graph: TrainingGraph) -> bool:
     items = np.flatnonzero(degrees(some)[1] > 0)
     baskets, table = sparse.csr_array(some[:, items]), add_constant(graph.features[items])
     generators = (np.random.default_rng([HIDING_SEED, fold]) for fold in range(EVIDENCE_FOLDS))
-    folds = [one for generator in generators if len((one := _Fold.of(baskets, generator)).users)]
+    folds = [one for generator in generators if len((one := _Fold.draw(baskets, generator)).users)]
     if not folds:
         return graph.others is not None  # of a shop without history, of which the others know
     generator = np.random.default_rng(HIDING_SEED)
@@ -285,7 +284,7 @@ class _Fold(NamedTuple):
     wanted: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, interactions: sparse.csr_array, generator: np.random.Generator) -> _Fold:
+    def draw(cls, interactions: sparse.csr_array, generator: np.random.Generator) -> _Fold:
         """Hides EVIDENCE_SHARE of the items."""
         hidden = hide_items(interactions, generator, EVIDENCE_SHARE)
         train, wanted = hide_columns(interactions, hidden), interactions[:, hidden].toarray() > 0
@@ -304,16 +303,16 @@ class _Fold(NamedTuple):
 
 
 def cold_settings(graph: TrainingGraph) -> tuple[ContentSetting, ...]:
-    """Lists the settings for items that nobody has, the usual one first."""
+    """Lists the settings for items without interactions, the usual one first."""
     return _usual_first(graph, COLD_RIDGES, USUAL_COLD_RIDGE if graph.others is None else COLD_RIDGES[0])
 
 
-def settings_of(graph: TrainingGraph) -> tuple[ContentSetting, ...]:
+def content_settings(graph: TrainingGraph) -> tuple[ContentSetting, ...]:
     """Lists the settings of content-EASE to try; none unless the features tell what users like.
 
     They are the ridges with the silo's own sums, and with the others' sums where there are any.
     """
-    if not graph.computed_once("content predicts taste", lambda: predicts_taste(graph)):
+    if not graph.compute_once("content predicts taste", lambda: predicts_taste(graph)):
         return ()
     return _usual_first(graph, RIDGES, USUAL_RIDGE)
 
@@ -337,10 +336,10 @@ def weigh_content(graph: TrainingGraph, setting: ContentSetting) -> float:
 CONTENT = ScorerPart(
     "content",
     WEIGHT,
-    settings_of,
+    content_settings,
     None,
-    content_of_graph,
-    contents_of_graph,
+    make_content,
+    make_each_content,
     loudnesses=LOUDNESSES,
     from_base=False,
     weigh=weigh_content,

@@ -1,6 +1,7 @@
-"""EASE, the closed-form linear autoencoder (Steck, WWW 2019): users' scores by the smaller side of the graph.
+"""EASE, the closed-form linear autoencoder, computed on the smaller side of the graph.
 
-With X (M, N) the training edges and P = (X^T X + ridge I)^-1, the scores are X B with B = I - P diag(P)^-1.
+Embarrassingly shallow autoencoders for sparse data. Steck. WWW 2019. With X (M, N) the training edges and P = (X^T X +
+ridge I)^-1, the scores are X B with B = I - P diag(P)^-1.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ SPARSE = 0.1  # share of numbers that are not 0, below which a product by them a
 
 @dataclass(frozen=True)
 class UserWeights:
-    """The same x B where there are fewer users than items: P = (I - X^T K X) / ridge, K = (X X^T + ridge I)^-1."""
+    """EASE scorer for graphs with fewer users than items.
+
+    The scores are those of `ItemWeights`, x B, by P = (I - X^T K X) / ridge with K = (X X^T + ridge I)^-1.
+    """
 
     inverse: Float32  # (M, M) K
     graph: sparse.csr_array  # (M, N) X
@@ -36,11 +40,14 @@ class UserWeights:
     scale: Float32  # (N,) 1 / (ridge P_ii)
 
     def encode(self, baskets: sparse.csr_array) -> sparse.csr_array:
-        """The baskets (B, N) themselves."""
+        """Returns the baskets (B, N) unchanged."""
         return baskets
 
     def decode(self, baskets: sparse.csr_array) -> Float32:
-        """f of every item (B, N): x - x P diag(P)^-1."""
+        """Computes the scores of all items, (B, N).
+
+        f = x - x P diag(P)^-1.
+        """
         common = baskets @ self.turned  # items that each basket has in common with each user
         few = common.nnz < SPARSE * common.shape[0] * common.shape[1]
         known: Float32 = (common if few else common.toarray()) @ self.inverse
@@ -50,7 +57,7 @@ class UserWeights:
         return found
 
     def contributions(self, basket: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32:
-        """B of these rows and columns, (b, n)."""
+        """Returns the weights B of these rows and columns, (b, n)."""
         explained = np.asarray((self.turned[columns] @ self.inverse) @ self.turned[basket].T).T
         own = (basket[:, None] == columns).astype(np.float32)
         found: Float32 = own - (own - explained) * self.scale[columns]
@@ -58,21 +65,25 @@ class UserWeights:
 
 
 def ease(train: sparse.csr_array, ridge: float, *, by_users: bool = False) -> ItemWeights | UserWeights:
-    """EASE of a training graph (M, N), for baskets of anybody. One inverse of min(M, N) rows.
+    """Builds the EASE scorer of a training graph by one matrix inverse.
 
-    by_users: of fewer users than items keep what the users have, also where the weights of the items would fit.
+    The graph is (M, N); the inverse has min(M, N) rows. by_users: keep the users' side where there are fewer users than
+    items, also where the weights of the items would fit.
     """
     binary = train.astype(np.float32)
     if train.shape[1] <= train.shape[0]:
         return ItemWeights(ease_weights(binary, ridge))
     inverse = _ridge_inverse(binary, ridge)
     turned = sparse.csr_array(binary.T)
-    users = UserWeights(inverse, binary, turned, np.float32(1.0) / (1 - _explained(binary, inverse)))
+    users = UserWeights(inverse, binary, turned, np.float32(1.0) / (1 - _leverages(binary, inverse)))
     return users if by_users or train.shape[1] > DENSE_ITEMS else ItemWeights(_item_weights(users))
 
 
 def _item_weights(users: UserWeights) -> Float32:
-    """B = X^T K X / (1 - diag X^T K X), with a zero diagonal: where it fits, a basket is served fastest."""
+    """Computes the weights of all items, (N, N), from the users' side.
+
+    B = X^T K X / (1 - diag X^T K X), with a zero diagonal. Where it fits into memory it answers fastest.
+    """
     weights: Float32 = users.turned @ (users.inverse @ users.graph)
     weights *= users.scale
     np.fill_diagonal(weights, 0.0)
@@ -80,22 +91,28 @@ def _item_weights(users: UserWeights) -> Float32:
 
 
 def ease_scores(train: sparse.csr_array, ridge: float) -> Callable[[NDArray[np.int64]], Float32]:
-    """User rows (B,) -> (B, N). One inverse of min(M, N) rows: n^3 operations, 4 n^2 bytes."""
+    """Builds the function that scores all items for user rows, (B,) to (B, N).
+
+    It takes one inverse of n = min(M, N) rows: n^3 operations, 4 n^2 bytes.
+    """
     binary = train.astype(np.float32)
     by_items = train.shape[1] <= train.shape[0]
     return _by_items(binary, ridge) if by_items else _by_users(binary, ridge)
 
 
 def ease_weights(train: sparse.csr_array, ridge: float) -> Float32:
-    """B, (N, N): its diagonal is zero."""
-    return without_own(_ridge_inverse(sparse.csr_array(train.T), ridge))
+    """Computes the item weights B of EASE, (N, N), with a zero diagonal."""
+    return remove_self_weights(_ridge_inverse(sparse.csr_array(train.T), ridge))
 
 
-def ease_of_pairs(pairs: Float32, ridge: float) -> Float32:
-    """B, (N, N), from X^T X, (N, N), instead of X. LinAlgError where the ridge leaves it indefinite."""
+def ease_from_pairs(pairs: Float32, ridge: float) -> Float32:
+    """Computes the item weights of EASE from item pair counts.
+
+    Both B and X^T X are (N, N). Raises LinAlgError where the matrix is indefinite even with the ridge.
+    """
     matrix = np.array(pairs, dtype=np.float32, order="C")
     matrix.flat[:: len(matrix) + 1] += ridge
-    return without_own(invert_definite(matrix, ridge))
+    return remove_self_weights(invert_definite(matrix, ridge))
 
 
 def _by_items(train: sparse.csr_array, ridge: float) -> Callable[[NDArray[np.int64]], Float32]:
@@ -104,14 +121,17 @@ def _by_items(train: sparse.csr_array, ridge: float) -> Callable[[NDArray[np.int
 
 
 def _by_users(train: sparse.csr_array, ridge: float) -> Callable[[NDArray[np.int64]], Float32]:
-    """X P = K X with K = (X X^T + ridge I)^-1, and diag P = (1 - diag X^T K X) / ridge (Woodbury)."""
+    """Builds the score function on the users' side.
+
+    X P = K X with K = (X X^T + ridge I)^-1, and diag P = (1 - diag X^T K X) / ridge (Woodbury).
+    """
     inverse = _ridge_inverse(train, ridge)
-    scale = ridge / (1 - _explained(train, inverse))
+    scale = ridge / (1 - _leverages(train, inverse))
     return lambda rows: train[rows].toarray() - (inverse[rows] @ train) * scale
 
 
-def _explained(train: sparse.csr_array, inverse: Float32) -> Float32:
-    """diag X^T K X, (N,)."""
+def _leverages(train: sparse.csr_array, inverse: Float32) -> Float32:
+    """Computes the leverages of the items, diag X^T K X, (N,)."""
     kept: Float32 = np.zeros(train.shape[1], np.float32)
     for start in range(0, train.shape[0], BLOCK):
         rows = train[start : start + BLOCK]
@@ -119,15 +139,21 @@ def _explained(train: sparse.csr_array, inverse: Float32) -> Float32:
     return kept
 
 
-def without_own(inverse: Float32) -> Float32:
-    """I - P diag(P)^-1, in place."""
+def remove_self_weights(inverse: Float32) -> Float32:
+    """Turns an inverse P into item weights with a zero diagonal, in place.
+
+    B = I - P diag(P)^-1.
+    """
     inverse /= -np.diag(inverse)
     np.fill_diagonal(inverse, 0.0)
     return inverse
 
 
 def _ridge_inverse(rows: sparse.csr_array, ridge: float) -> Float32:
-    """(R R^T + ridge I)^-1, (n, n), in the one matrix that is made."""
+    """Computes the inverse of a Gram matrix with a ridge, (n, n).
+
+    (R R^T + ridge I)^-1, in one matrix that is overwritten.
+    """
     matrix = np.empty((rows.shape[0],) * 2, np.float32)
     across = sparse.csc_array(rows.T)
     for start in range(0, len(matrix), BLOCK):
@@ -137,7 +163,10 @@ def _ridge_inverse(rows: sparse.csr_array, ridge: float) -> Float32:
 
 
 def invert_definite(matrix: Float32, ridge: float) -> Float32:
-    """The inverse of a symmetric definite matrix, in place."""
+    """Inverts a symmetric positive definite matrix in place.
+
+    Raises LinAlgError where it is not definite.
+    """
     # LAPACK's matrices go by columns: to it this is the transpose, and its lower triangle our upper one.
     factor, failed = lapack.spotrf(matrix.T, lower=1, clean=0, overwrite_a=1)
     inverse, singular = lapack.spotri(factor, lower=1, overwrite_c=1)
@@ -147,7 +176,7 @@ def invert_definite(matrix: Float32, ridge: float) -> Float32:
 
 
 def _mirror_upper(matrix: Float32) -> Float32:
-    """The upper triangle on both sides, in place."""
+    """Copies the upper triangle of a matrix to the lower one, in place."""
     for start in range(0, len(matrix), BLOCK):
         here, below = slice(start, start + BLOCK), slice(start + BLOCK, None)
         upper = np.triu(matrix[here, here])
@@ -157,35 +186,41 @@ def _mirror_upper(matrix: Float32) -> Float32:
 
 
 def ridges_for(graph: TrainingGraph) -> tuple[float, ...]:
-    """A graph's size says which ridges validation tries; none where an inverse takes too long."""
+    """Lists the ridges that validation tries for a graph of this size.
+
+    The list is empty where an inverse takes too long.
+    """
     side = min(graph.shape)
     if side <= OWN_SIDE:
         return RIDGES
     return (USUAL_RIDGE,) if side <= ONE_RIDGE_SIDE else ()
 
 
-def ease_of_graph(graph: TrainingGraph, ridge: float) -> ItemWeights | UserWeights:
-    """Of pairs that are counted once for all ridges, where they fit."""
+def make_ease(graph: TrainingGraph, ridge: float) -> ItemWeights | UserWeights:
+    """Builds the EASE scorer of a graph.
+
+    Where the item pairs fit, all ridges share them.
+    """
     if graph.pairs_fit:
-        return ItemWeights(ease_of_pairs(graph.pairs, ridge))
+        return ItemWeights(ease_from_pairs(graph.pairs, ridge))
     return ease(graph.interactions, ridge)
 
 
 def definite_ease(pairs: Float32) -> Float32:
-    """EASE of G; where sums that were left out make it indefinite, with the next ridge that does not.
+    """Computes EASE from G, and doubles the ridge until the matrix is definite.
 
-    LinAlgError where MOST_DOUBLINGS of the ridge do not help.
+    Sums that were left out can make G indefinite. Raises LinAlgError after MOST_DOUBLINGS.
     """
     ridge = USUAL_RIDGE
     for _ in range(MOST_DOUBLINGS):
         try:
-            return ease_of_pairs(pairs, ridge)
+            return ease_from_pairs(pairs, ridge)
         except np.linalg.LinAlgError:
             ridge *= 2.0
-    return ease_of_pairs(pairs, ridge)
+    return ease_from_pairs(pairs, ridge)
 
 
-def ease_of_sums(pairs: SummedPairs) -> ItemWeights:
+def ease_from_sums(pairs: SummedPairs) -> ItemWeights:
     """Pairs of all silos give EASE, with one ridge for every silo.
 
     A silo's own validation cannot choose a better one.
@@ -193,4 +228,4 @@ def ease_of_sums(pairs: SummedPairs) -> ItemWeights:
     return ItemWeights(definite_ease(pairs.counts))
 
 
-EASE = ScorerPart("ease", 2.0, ridges_for, USUAL_RIDGE, ease_of_graph, of_sums=ease_of_sums)
+EASE = ScorerPart("ease", 2.0, ridges_for, USUAL_RIDGE, make_ease, from_sums=ease_from_sums)

@@ -1,8 +1,9 @@
-"""EDLAE, the denoising linear autoencoder (Steck, NeurIPS 2020): EASE whose ridge grows with an item's frequency.
+"""EDLAE, the denoising linear autoencoder: EASE whose ridge grows with an item's frequency.
 
-With X (M, N) the training edges, L = ridge I + p / (1 - p) diag(X^T X) and P = (X^T X + L)^-1, the scores are X B with
-B = I - P diag(P)^-1. p: the share of a basket that is left out where the weights are learnt. It follows from the pairs
-of all silos too, and brought nothing there beside EASE of the same pairs (docs/strategies.md).
+Autoencoders that don't overfit towards the identity. Steck. NeurIPS 2020. With X (M, N) the training edges, L = ridge I
++ p / (1 - p) diag(X^T X) and P = (X^T X + L)^-1, the scores are X B with B = I - P diag(P)^-1. p: share of a basket
+that is dropped while the weights are learnt. It could be computed from the pairs of all silos too, where it brought
+nothing beside EASE of the same pairs (docs/strategies.md).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from client_service.models.closed_form.ease import invert_definite, without_own
+from client_service.models.closed_form.ease import invert_definite, remove_self_weights
 from client_service.models.closed_form.full_spectrum import DENSE_ITEMS
 from client_service.models.closed_form.part import FEW_LOUDNESSES, ItemWeights, ScorerPart, TrainingGraph
 from shared.method.parameters import Float32
@@ -19,15 +20,18 @@ RIDGE = 30.0  # in users, beside what grows with the frequency
 USUAL_DROPOUT = 0.4
 
 
-def edlae_of_pairs(pairs: Float32, dropout: float) -> Float32:
-    """B, (N, N), from X^T X, (N, N)."""
+def edlae_from_pairs(pairs: Float32, dropout: float) -> Float32:
+    """Computes the item weights of EDLAE from item pair counts.
+
+    Both B and X^T X are (N, N).
+    """
     matrix = np.array(pairs, dtype=np.float32, order="C")
     matrix.flat[:: len(matrix) + 1] += dropout / (1.0 - dropout) * np.diag(pairs) + RIDGE
-    return without_own(invert_definite(matrix, RIDGE))
+    return remove_self_weights(invert_definite(matrix, RIDGE))
 
 
-def edlae_of_few_users(interactions: sparse.csr_array, dropout: float) -> Float32:
-    """Woodbury's identity gives the same weights by an inverse of M rows.
+def edlae_by_users(interactions: sparse.csr_array, dropout: float) -> Float32:
+    """Computes the item weights of EDLAE, (N, N), by an inverse of M rows (Woodbury).
 
     B = L^-1 X^T K X / (1 - d) with K = (I + X L^-1 X^T)^-1 and d the diagonal of L^-1 X^T K X.
     """
@@ -42,11 +46,11 @@ def edlae_of_few_users(interactions: sparse.csr_array, dropout: float) -> Float3
     return weights
 
 
-def edlae_of_graph(graph: TrainingGraph, dropout: float) -> ItemWeights:
-    """The smaller side of the graph gives the weights."""
+def make_edlae(graph: TrainingGraph, dropout: float) -> ItemWeights:
+    """Builds the EDLAE scorer of a graph, on its smaller side."""
     if graph.pairs_fit:
-        return ItemWeights(edlae_of_pairs(graph.pairs, dropout))
-    return ItemWeights(edlae_of_few_users(graph.interactions, dropout))
+        return ItemWeights(edlae_from_pairs(graph.pairs, dropout))
+    return ItemWeights(edlae_by_users(graph.interactions, dropout))
 
 
 EDLAE = ScorerPart(
@@ -54,7 +58,7 @@ EDLAE = ScorerPart(
     0.5,
     lambda graph: (USUAL_DROPOUT,) if graph.shape[1] <= DENSE_ITEMS else (),
     USUAL_DROPOUT,
-    edlae_of_graph,
+    make_edlae,
     loudnesses=FEW_LOUDNESSES,
     from_base=False,
 )

@@ -1,4 +1,4 @@
-"""Training graph -> the frequency of each item, the same score for everybody."""
+"""Popularity scorer: the log frequency of each item, the same for every user."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Frequency:
     row: Float32  # (N,)
 
     def encode(self, baskets: sparse.csr_array) -> Float32:
-        """Nothing of the baskets (B, N) counts: (B, 0)."""
+        """Returns empty codes, (B, 0): the baskets do not count."""
         return np.empty((baskets.shape[0], 0), dtype=np.float32)
 
     def decode(self, codes: Float32) -> Float32:
-        """f of every item (B, N), each row the same."""
+        """Returns the scores of all items (B, N), each row the same."""
         return np.tile(self.row, (len(codes), 1))
 
 
 def item_frequency(train: sparse.csr_array) -> Frequency:
-    """The frequencies in a training graph (M, N)."""
+    """Builds the popularity scorer of a training graph."""
     return Frequency(np.log1p(degrees(train)[1]).astype(np.float32))
 
 

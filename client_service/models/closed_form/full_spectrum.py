@@ -1,7 +1,7 @@
-"""Training graph -> a low-pass score that keeps every frequency: ridge response below, a straight line above.
+"""Low-pass filter over all frequencies: ridge response for low ones, linear for high ones.
 
-The model's own convolution sees Phi frequencies. On sparse graphs much of what is known of a user lies above them, so
-this filter treats the low ones exactly and all others linearly, which needs no more than products with the graph.
+The model's own convolution has Phi frequencies. On sparse graphs much of the information on a user lies above them, so
+this filter treats the low ones exactly and all others linearly, which takes only products with the graph.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ LEVEL = 10.0  # of the filter on sums, in units of the mean of diag W; chosen on
 
 @dataclass(frozen=True)
 class FullSpectrum:
-    """f of a basket x (N,): x D^-a W D^a / (1 - diag W), with W = V diag(h - c s^2) V^T + c R^T R and a zero diagonal.
+    """Scores of a basket by a graph filter over all frequencies.
 
-    R = D_u^-a X D_i^-a with its lowest frequencies s, V; h = s^2 / (s^2 + lambda); c = 1 / (lambda + s_last^2 / 2), the
-    line through h at half of the last square kept. lambda = ridge x the mean of diag R^T R. As in EASE an item does not
-    speak for itself.
+    f = x D^-a W D^a / (1 - diag W) of a basket x (N,), with W = V diag(h - c s^2) V^T + c R^T R and a zero diagonal. R
+    = D_u^-a X D_i^-a with its lowest frequencies s, V; h = s^2 / (s^2 + lambda); c = 1 / (lambda + s_last^2 / 2), the
+    line through h at half of the last square kept. lambda = ridge x the mean of diag R^T R. As in EASE an item has no
+    weight for itself.
     """
 
     weights: Float32 | None  # (N, N), where it fits
@@ -49,15 +50,18 @@ class FullSpectrum:
     turned: sparse.csr_array  # R^T, (N, M): scipy would turn it anew for each basket
 
     def encode(self, baskets: sparse.csr_array) -> sparse.csr_array:
-        """x D^-a of each basket (B, N)."""
+        """Normalises baskets (B, N) by the items' degrees, x D^-a."""
         return sparse.csr_array(baskets * self.entry[None, :])
 
     def decode(self, entered: sparse.csr_array) -> Float32:
-        """f of every item for each x D^-a (B, N)."""
-        return self.leave(entered, self.walk(entered))
+        """Computes the scores of all items, (B, N), from normalised baskets (B, N)."""
+        return self.combine(entered, self.propagate(entered))
 
-    def walk(self, entered: sparse.csr_array) -> Float32 | None:
-        """x D^-a R^T R of each x D^-a (B, N); None where the whole matrix W is kept, which needs none."""
+    def propagate(self, entered: sparse.csr_array) -> Float32 | None:
+        """Computes two steps on the graph, x D^-a R^T R, for normalised baskets (B, N).
+
+        None where the whole matrix W is stored, which needs no steps.
+        """
         if self.weights is not None:
             return None
         users = entered @ self.turned
@@ -65,14 +69,17 @@ class FullSpectrum:
             return (users @ self.graph).toarray()  # type: ignore[no-any-return]
         return np.ascontiguousarray((self.turned @ users.toarray().T).T)
 
-    def leave(self, entered: sparse.csr_array, walked: Float32 | None) -> Float32:
-        """f of every item for each x D^-a (B, N) and its walk, which is left as it is."""
-        if walked is None:
+    def combine(self, entered: sparse.csr_array, propagated: Float32 | None) -> Float32:
+        """Computes the scores of all items from normalised baskets (B, N) and their two steps.
+
+        `propagated` is not changed.
+        """
+        if propagated is None:
             assert self.weights is not None
             whole: Float32 = entered @ self.weights
             return whole * self.exit
         found = inner_products((entered @ self.low) * self.response, self.turned_low.T)
-        found += walked * self.slope
+        found += propagated * self.slope
         found[np.repeat(np.arange(entered.shape[0]), np.diff(entered.indptr)), entered.indices] -= (
             entered.data * self.own[entered.indices]
         )
@@ -80,28 +87,34 @@ class FullSpectrum:
         return found
 
     def contributions(self, basket: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32:
-        """D^-a W D^a / (1 - diag W) of these rows and columns, (b, n)."""
+        """Computes the weights of these rows and columns, (b, n).
+
+        D^-a W D^a / (1 - diag W).
+        """
         found: Float32
         if self.weights is not None:
             found = self.weights[np.ix_(basket, columns)]
         else:
-            walked: Float32 = (self.turned[basket] @ sparse.csr_array(self.turned[columns].T)).toarray()
-            found = (self.low[basket] * self.response) @ self.turned_low[:, columns] + self.slope * walked
+            propagated: Float32 = (self.turned[basket] @ sparse.csr_array(self.turned[columns].T)).toarray()
+            found = (self.low[basket] * self.response) @ self.turned_low[:, columns] + self.slope * propagated
             found -= np.where(basket[:, None] == columns, self.own[basket, None], np.float32(0.0))
         return self.entry[basket, None] * found * self.exit[columns]
 
 
 def filter_scores_of_each(filters: Sequence[FullSpectrum], baskets: sparse.csr_array) -> Iterator[Float32]:
-    """f of every item (B, N) by filters of one graph that differ in their ridge, in turn."""
+    """Yields the scores of all items by each of several filters.
+
+    Scores are (B, N); the filters differ in the ridge alone.
+    """
     entered = filters[0].encode(baskets)
-    walked = filters[0].walk(entered)
-    return (one.leave(entered, walked) for one in filters)
+    propagated = filters[0].propagate(entered)
+    return (one.combine(entered, propagated) for one in filters)
 
 
 def full_spectra(interactions: sparse.csr_array, spectrum: Spectrum, ridges: Sequence[float]) -> list[FullSpectrum]:
-    """The filter of a training graph (M, N) with its spectrum, float32, for each ridge.
+    """Builds the filter of a training graph (M, N) for each ridge, in float32.
 
-    All is common that a ridge does not change.
+    The filters share the arrays that do not depend on the ridge.
     """
     graph = normalise(interactions, EXPONENT)
     own = np.asarray(graph.power(2).sum(axis=0)).ravel()  # diag R^T R
@@ -126,26 +139,32 @@ def full_spectra(interactions: sparse.csr_array, spectrum: Spectrum, ridges: Seq
 
 
 def _line(spectrum: Spectrum, level: float) -> tuple[Float64, float]:
-    """h - c s^2 of each frequency kept, and c."""
+    """Computes the response above the line for each frequency kept, and the line's slope.
+
+    h - c s^2, and c.
+    """
     squares = spectrum.singular**2
     slope = float(1.0 / (level + squares[-1] / 2.0))
     found: Float64 = squares / (squares + level) - slope * squares
     return found, slope
 
 
-def _dense(weights: Float32, walked: Float32) -> Float32:
-    weights += walked
+def _dense(weights: Float32, propagated: Float32) -> Float32:
+    weights += propagated
     np.fill_diagonal(weights, 0.0)
     return weights
 
 
-def filters_of_graph(graph: TrainingGraph, ridges: Sequence[float]) -> list[FullSpectrum]:
-    """One for each ridge, on one spectrum."""
+def make_filters(graph: TrainingGraph, ridges: Sequence[float]) -> list[FullSpectrum]:
+    """Builds the filter of a graph for each ridge, on one spectrum."""
     return full_spectra(graph.interactions, graph.low_frequencies(COMPONENTS, EXPONENT), ridges)
 
 
 def filter_weights(graph: Float32, values: Float64, vectors: Float64) -> Float32:
-    """V diag(h - c s^2) V^T + c W over 1 - its diagonal, as `FullSpectrum` has it of a graph, (C, C)."""
+    """Computes the item weights of the filter from an item graph and its spectrum.
+
+    All are (C, C). V diag(h - c s^2) V^T + c W, over 1 - its diagonal; see `FullSpectrum`.
+    """
     own = np.diag(graph).astype(np.float64)
     level = LEVEL * own.mean()
     slope = 1.0 / (level + values[-1] / 2.0)
@@ -158,8 +177,8 @@ def filter_weights(graph: Float32, values: Float64, vectors: Float64) -> Float32
     return weights
 
 
-def filter_of_sums(pairs: SummedPairs) -> ItemWeights:
-    """The filter of the graph W of all silos, between its degrees."""
+def filter_from_sums(pairs: SummedPairs) -> ItemWeights:
+    """Builds the filter of the item graph W of all silos, scaled by its degrees."""
     weights = filter_weights(pairs.graph, *pairs.frequencies)
     weights *= power(pairs.degrees, -pairs.exponent).astype(np.float32)[:, None]
     weights *= power(pairs.degrees, pairs.exponent).astype(np.float32)
@@ -171,8 +190,8 @@ FILTER = ScorerPart(
     weight=1.0,
     settings=lambda _: RIDGES,
     usual=USUAL_RIDGE,
-    make=lambda graph, ridge: filters_of_graph(graph, (ridge,))[0],
-    make_each=filters_of_graph,
+    make=lambda graph, ridge: make_filters(graph, (ridge,))[0],
+    make_each=make_filters,
     score_each=filter_scores_of_each,
-    of_sums=filter_of_sums,
+    from_sums=filter_from_sums,
 )

@@ -26,56 +26,61 @@ Code = Float32 | sparse.csr_array
 
 
 class Scorer(Protocol):
-    """Closed-form scores of baskets, 0/1 rows over the items, in two steps: the first is kept for the known users."""
+    """Closed-form scorer of baskets, which are 0/1 rows over the items.
+
+    It works in two steps, so that the codes of the known users can be stored.
+    """
 
     def encode(self, baskets: sparse.csr_array) -> Code:
-        """(B, N) -> B rows."""
+        """Turns baskets (B, N) into codes of B rows."""
         ...
 
     def decode(self, codes: Any) -> Float32:
-        """B rows that `encode` made -> scores (B, N)."""
+        """Computes the scores of all items (B, N) from codes that `encode` made."""
         ...
 
 
 class ItemScorer(Scorer, Protocol):
-    """One that is made of sums over the catalogue, and scores the items of a silo by a part of it."""
+    """Scorer over the common catalogue, which can be restricted to a silo's items."""
 
-    def of_items(self, places: NDArray[np.int64]) -> ItemScorer:
-        """For the items in these rows (N,) of the catalogue alone."""
+    def select_items(self, places: NDArray[np.int64]) -> ItemScorer:
+        """Returns the scorer for the items in these rows (N,) of the catalogue alone."""
         ...
 
 
 @dataclass(frozen=True)
 class ItemWeights:
-    """f of a basket x (N,): x B, with the weight of each item for each other one."""
+    """Linear scorer x B of a basket x (N,), with item weights B (N, N)."""
 
     weights: Float32  # (N, N)
 
     def encode(self, baskets: sparse.csr_array) -> sparse.csr_array:
-        """The baskets (B, N) themselves."""
+        """Returns the baskets (B, N) unchanged."""
         return baskets
 
     def decode(self, baskets: sparse.csr_array) -> Float32:
-        """f of every item (B, N)."""
+        """Computes the scores of all items, (B, N)."""
         found: Float32 = baskets @ self.weights
         return found
 
     def contributions(self, basket: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32:
-        """B of these rows and columns, (b, n)."""
+        """Returns the weights B of these rows and columns, (b, n)."""
         return self.weights[np.ix_(basket, columns)]
 
-    def of_items(self, places: NDArray[np.int64]) -> ItemWeights:
-        """A basket holds the silo's own items alone, so that a part of the weights gives the very scores of the
-        whole."""
+    def select_items(self, places: NDArray[np.int64]) -> ItemWeights:
+        """Returns the scorer for these items alone.
+
+        A basket holds the silo's own items alone, so that a part of the weights gives the same scores as all of them.
+        """
         return ItemWeights(self.weights[np.ix_(places, places)])
 
 
 @dataclass
 class TrainingGraph:
-    """interactions (M, N) with their low spectrum, and what several scorers need of them, each computed once.
+    """Training graph with its low spectrum, item features, and values that several scorers share.
 
-    features: of the items (N, d), None where nothing is known of them. others: `ContentSums` of the other silos, None
-    where there are none.
+    interactions: (M, N). features: of the items (N, d), None without item metadata. others: `ContentSums` of the other
+    silos, None where there are none. What several scorers need is computed once.
     """
 
     interactions: sparse.csr_array
@@ -98,18 +103,18 @@ class TrainingGraph:
 
     @property
     def pairs_fit(self) -> bool:
-        """Are there few enough items for their pairs, and no more of them than users?"""
+        """Tells whether the item pairs fit into memory and items do not outnumber users."""
         users, items = self.shape
         return items <= min(users, MOST_PAIRS)
 
     def low_frequencies(self, count: int, exponent: float) -> Spectrum:
-        """So many of the graph, normalised by this power of the degrees."""
-        found: Spectrum = self.computed_once(
+        """Returns the `count` lowest frequencies of the graph, normalised by this power of the degrees."""
+        found: Spectrum = self.compute_once(
             (count, exponent), lambda: self.spectrum.rank_by(self.interactions, count, exponent)
         )
         return found
 
-    def computed_once(self, key: Any, compute: Callable[[], Any]) -> Any:
+    def compute_once(self, key: Any, compute: Callable[[], Any]) -> Any:
         """Computes a value of the graph once, and keeps it for a scorer's other settings."""
         if key not in self._computed:
             self._computed[key] = compute()
@@ -153,7 +158,7 @@ class ScorerPart:
     setting, where it depends on these; None: `weight`. settings: a graph -> the
     settings that validation chooses from, numbers or a `Weighting`; none where the scorer does not fit. usual: the
     one that is kept unless another is better for sure. make: the scorer of a silo's own graph. make_each, score_each:
-    the same for several settings at once, and their scores of baskets in turn, where that saves work. of_sums: the
+    the same for several settings at once, and their scores of baskets in turn, where that saves work. from_sums: the
     scorer of the pairs of all silos, where it follows from these; None: a silo has it of its own graph alone.
     loudnesses: of which validation chooses one, beside the sum of the others. from_base: is it also weighed where the
     search begins at the base score? A part that is not costs less than half as much. errors: by how many standard
@@ -167,12 +172,12 @@ class ScorerPart:
     make: Callable[[TrainingGraph, Any], Any]
     make_each: Callable[[TrainingGraph, Sequence[Any]], list[Any]] | None = None
     score_each: Callable[[list[Any], sparse.csr_array], Iterable[Float32]] | None = None
-    of_sums: Callable[[SummedPairs], ItemScorer] | None = None
+    from_sums: Callable[[SummedPairs], ItemScorer] | None = None
     loudnesses: Sequence[float] = LOUDNESSES
     from_base: bool = True
     weigh: Callable[[TrainingGraph, Any], float] | None = None
     errors: float = 1.0
 
     def usual_weight(self, graph: TrainingGraph, setting: Any) -> float:
-        """Returns the weight beside the others where nobody can vote."""
+        """Returns the weight beside the other scorers where no validation item decides."""
         return self.weight if self.weigh is None else self.weigh(graph, setting)

@@ -19,7 +19,7 @@ from client_service.models.closed_form.content import (
     ContentSetting,
     ContentSums,
     cold_scorer,
-    known_features,
+    find_item_features,
 )
 from client_service.models.closed_form.ease import EASE
 from client_service.models.closed_form.edlae import EDLAE
@@ -49,7 +49,10 @@ PARTS: dict[str, ScorerPart] = {
 
 
 def find_part(name: str) -> ScorerPart:
-    """A name finds its scorer. SettingsError for one that this version lacks."""
+    """Returns the entry of a scorer by its name.
+
+    Raises SettingsError for a name that this version does not have.
+    """
     try:
         return PARTS[name]
     except KeyError:
@@ -57,9 +60,12 @@ def find_part(name: str) -> ScorerPart:
 
 
 def score_sums(pairs: SummedPairs) -> tuple[ItemScorer, ...]:
-    """Every scorer that follows from the pairs of all silos, over the catalogue, those of most weight first."""
+    """Builds every scorer that item pairs of all silos give.
+
+    The one of largest weight comes first. The scorers are over the catalogue.
+    """
     parts = sorted(PARTS.values(), key=lambda part: -part.weight)
-    return tuple(part.of_sums(pairs) for part in parts if part.of_sums is not None)
+    return tuple(part.from_sums(pairs) for part in parts if part.from_sums is not None)
 
 
 @dataclass
@@ -77,9 +83,9 @@ class ClosedFormScorers:
     _kept: dict[tuple[str, Any], Scorer] = field(default_factory=dict)
 
     @classmethod
-    def of_shard(cls, shard: Shard, spectrum: Spectrum, others: ContentSums | None = None) -> ClosedFormScorers:
+    def from_shard(cls, shard: Shard, spectrum: Spectrum, others: ContentSums | None = None) -> ClosedFormScorers:
         """Makes the scorers from a shard's training pairs and the features of its items."""
-        features = known_features(shard)
+        features = find_item_features(shard)
         return cls(shard.train, spectrum, None if features is None else features.values, others)
 
     @cached_property
@@ -88,26 +94,26 @@ class ClosedFormScorers:
         return TrainingGraph(self.interactions, self.spectrum, self.features, self.others)
 
     def make(self, name: str, setting: Any) -> Scorer:
-        """The scorer of the graph with this setting."""
+        """Builds the scorer of the graph with this setting, or returns the one kept."""
         kept = self._kept.get((name, setting))
         made: Scorer = find_part(name).make(self.graph, setting) if kept is None else kept
         return made
 
-    def choose_cold(self) -> ContentSetting | None:
-        """Chooses the setting that ranks hidden items best; None where nothing is known of the items."""
+    def choose_cold_setting(self) -> ContentSetting | None:
+        """Chooses the setting that ranks hidden items best; None without item metadata."""
         return None if self.features is None else choose_content_setting(self.graph)
 
-    def make_cold(self, setting: ContentSetting | None) -> ColdItemScorer | None:
-        """Makes the scorer of items that nobody has; None where nothing is known of the items."""
+    def make_cold_scorer(self, setting: ContentSetting | None) -> ColdItemScorer | None:
+        """Builds the scorer of items without interactions; None without item metadata."""
         return None if setting is None else cold_scorer(self.graph, setting)
 
     def make_each(self, name: str, settings: Sequence[Any]) -> list[Scorer]:
-        """With each of several settings at once."""
+        """Builds the scorers of several settings at once."""
         part = find_part(name)
         if part.make_each is None:
             return [part.make(self.graph, setting) for setting in settings]
         return part.make_each(self.graph, settings)
 
     def keep(self, name: str, setting: Any, made: Scorer) -> None:
-        """Keep a scorer, so that `make` gives it again."""
+        """Stores a scorer, which `make` then returns."""
         self._kept[name, setting] = made

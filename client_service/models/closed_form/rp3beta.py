@@ -1,8 +1,9 @@
-"""RP3beta, a random walk of three steps from a user, damped by the items' popularity (Paudel et al., TiiS 2017).
+"""RP3beta, a random walk of three steps from a user, damped by the items' popularity.
 
-From an item to one of its users and on to one of that user's items: B = D_i^-1 X^T D_u^-1 X D_i^-beta without its
-diagonal. From sums of pairs follows D_i^-1 G D_i^-beta, G = X^T X, in which all users weigh alike: it brought nothing
-beside EASE and the filter of the same pairs (docs/strategies.md).
+Updatable, accurate, diverse, and scalable recommendations for interactive applications. Paudel et al. TiiS 2017. From
+an item to one of its users and on to one of that user's items: B = D_i^-1 X^T D_u^-1 X D_i^-beta without its diagonal.
+From sums of pairs follows D_i^-1 G D_i^-beta, G = X^T X, in which all users weigh alike: it brought nothing beside EASE
+and the filter of the same pairs (docs/strategies.md).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from shared.method.graph import degrees, power
 BETA = 0.4
 
 
-def rp3beta_of_graph(graph: TrainingGraph, beta: float) -> ItemWeights:
+def make_rp3beta(graph: TrainingGraph, beta: float) -> ItemWeights:
     """Walks of three steps give item weights; a user of few items counts more."""
     by_user, by_item = degrees(graph.interactions)
     walked = sparse.csr_array(sparse.diags_array(power(by_user, -1.0)) @ graph.interactions).astype(np.float32)
@@ -33,7 +34,7 @@ RP3BETA = ScorerPart(
     0.25,
     lambda graph: (BETA,) if graph.shape[1] <= DENSE_ITEMS else (),
     BETA,
-    rp3beta_of_graph,
+    make_rp3beta,
     loudnesses=FEW_LOUDNESSES,
     from_base=False,
 )

@@ -8,18 +8,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from client_service.models.item_table import Factors, by_dot_product
-from client_service.models.model import Ingredients, Model
+from client_service.models.item_table import Factors, dot_product_model
+from client_service.models.model import Model, ModelInputs
 from client_service.models.whole_graph import Propagation
 
 LARGEST_EXPONENT = 20.0  # of an attention weight: e^20 neighbours fit into a float32
 
 
 class GraphAttention(Factors):
-    """h_n = e_n + sum_m a_m e_m / sum_m a_m over n's neighbours m, a_m = exp(w . e_m): one layer, both sides.
+    """Encoder of one graph attention layer on users and items.
 
-    Private: `embedding` (M, d) and the attention vectors `attention` (2, d) of users and of items as neighbours.
-    A training pair's own edge stays in the graph: leave_one_out changes nothing.
+    h_n = e_n + sum_m a_m e_m / sum_m a_m over n's neighbours m, a_m = exp(w . e_m). Private: `embedding` (M, d) and the
+    attention vectors `attention` (2, d) of users and of items as neighbours. A training pair's own edge stays in the
+    graph: leave_one_out changes nothing.
     """
 
     sees_new_edges = True
@@ -27,7 +28,7 @@ class GraphAttention(Factors):
     # Paper: graph attention with exp(LeakyReLU(w . e_m + w' . e_n)); here: without the LeakyReLU, because then the
     # node's own part cancels, the order of its neighbours stays, and the layer is one product with a constant matrix.
 
-    def __init__(self, given: Ingredients) -> None:
+    def __init__(self, given: ModelInputs) -> None:
         super().__init__(given)
         self.neighbours = Propagation(given.interactions)
         self.attention = nn.Parameter(torch.zeros(2, self.width))
@@ -42,8 +43,10 @@ class GraphAttention(Factors):
         return found[: len(users)], found[len(users) :]
 
     def summed(self) -> tuple[Tensor, Tensor]:
-        """The own vectors of all nodes (M + N, d), and sum_m a_m e_m beside sum_m a_m over their neighbours, (M + N,
-        d + 1)."""
+        """Returns the own vectors of all nodes, and the sums over their neighbours.
+
+        (M + N, d) and (M + N, d + 1). The sums are sum_m a_m e_m, and sum_m a_m in the last column.
+        """
         users, items = super().vectors()
         rows = torch.cat([users, items])
         weights = torch.cat([users @ self.attention[0], items @ self.attention[1]]).clamp(max=LARGEST_EXPONENT)
@@ -52,10 +55,13 @@ class GraphAttention(Factors):
 
 
 def _attend(rows: Tensor, sums: Tensor) -> Tensor:
-    """h of these nodes, (R, d), from the two parts of `GraphAttention.summed`, (R, d) and (R, d + 1)."""
+    """Computes vectors h of nodes from the parts of `GraphAttention.summed`.
+
+    rows and h: (R, d). sums: (R, d + 1).
+    """
     return rows + sums[:, :-1] / sums[:, -1:].clamp(min=torch.finfo(sums.dtype).tiny)
 
 
-def build(given: Ingredients) -> Model:
-    """f_ui = <h_u, h_i>."""
-    return by_dot_product(GraphAttention(given))
+def build(given: ModelInputs) -> Model:
+    """Builds the model with scores f_ui = <h_u, h_i>."""
+    return dot_product_model(GraphAttention(given))

@@ -1,6 +1,6 @@
-"""FedUTR's model: items' text, changed by a shared table and fused with what interactions teach (docs/equations.md).
+"""FedUTR's model: item text, changed by a shared table and fused with what interactions show.
 
-Shapes: M users, N items, d width, B rows.
+Equations: docs/equations.md. Shapes: M users, N items, d width, B rows.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from client_service.models.item_table import Factors, by_dot_product
-from client_service.models.model import Ingredients, Model
+from client_service.models.item_table import Factors, dot_product_model
+from client_service.models.model import Model, ModelInputs
 from shared.strategies.fedutr import ADAPTATION, read_switches
 
 EPSILON = 1e-5  # of the layer normalisation
@@ -93,7 +93,7 @@ class FedUTR(Factors):
     # Paper: one fusion and one LAM for each user's device; here: one for each silo, as for all baselines.
     row_kinds = MappingProxyType({"embedding": "users"})
 
-    def __init__(self, given: Ingredients) -> None:
+    def __init__(self, given: ModelInputs) -> None:
         super().__init__(given)
         self.switches = read_switches(given.method)
         self.fusion, self.local = FusionLayer(self.width, trained=True), FusionLayer(self.width, trained=False)
@@ -147,6 +147,6 @@ class FedUTR(Factors):
         self.trained = None
 
 
-def build(given: Ingredients) -> Model:
+def build(given: ModelInputs) -> Model:
     """Makes the model with the score f_ui = <u, EF_i>."""
-    return by_dot_product(FedUTR(given))
+    return dot_product_model(FedUTR(given))

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from client_service.models.encoder import Nodes
 from client_service.models.encoders.fedutr import EPSILON, FedUTR
-from client_service.models.item_table import nodes_of
-from client_service.models.model import Head, Ingredients, Model, Pooled, bare_side
+from client_service.models.item_table import to_nodes
+from client_service.models.model import Head, Model, ModelInputs, Pooled, embedding_side
 from client_service.models.ranker import Predictor, Side
 from shared.errors import SettingsError
 
@@ -31,7 +31,7 @@ class SparsityAware(FedUTR):
     # Paper: a drawing of the block alone; here: a_u and 1 - a_u as the two weights, which at p = q = 0 rank as FedUTR.
     logs: Tensor
 
-    def __init__(self, given: Ingredients) -> None:
+    def __init__(self, given: ModelInputs) -> None:
         super().__init__(given)
         if not self.switches.fusion:
             raise SettingsError("strategy.fusion: expected true with fedutr_sar, which has a share of it, got false")
@@ -45,7 +45,7 @@ class SparsityAware(FedUTR):
     usual_logs: Tensor
 
     def shares(self, logs: Tensor) -> Tensor:
-        """Computes the shares a of users with so many items."""
+        """Computes the shares a of users by the logarithm of their number of items."""
         return torch.sigmoid(self.sparsity[0] * logs + self.sparsity[1])
 
     def user_rows(self, users: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class SparsityAware(FedUTR):
         return values.normalise(mixed) - values.shift if self.switches.normalise else mixed
 
     def basket_nodes(self, vectors: Tensor) -> Nodes:
-        return nodes_of(self.wide_users(vectors, self.shares(self.usual_logs[:1])))
+        return to_nodes(self.wide_users(vectors, self.shares(self.usual_logs[:1])))
 
 
 class SparsityAwareHead(Head):
@@ -149,18 +149,18 @@ class SparsityAwareHead(Head):
 
     def user_side(self, users: Pooled) -> Side:
         if not self.encoder.switches.normalise:
-            return bare_side(users.embedding)
+            return embedding_side(users.embedding)
         odds = (users.scale[:, 0].double() / users.scale[:, 2].double()).log() / 2
         weights = _lagrange(odds, self.encoder.knots()) / users.scale[:, 2:].double().sqrt()
-        return bare_side(_outer(weights.to(users.embedding), users.embedding))
+        return embedding_side(_outer(weights.to(users.embedding), users.embedding))
 
     def item_side(self, items: Pooled) -> Side:
         if not self.encoder.switches.normalise:
-            return bare_side(items.embedding).by_columns()
+            return embedding_side(items.embedding).column_major()
         odds = self.encoder.knots().exp()
         weights = torch.stack([odds**2, 2 * odds, torch.ones_like(odds)])
         lengths = torch.rsqrt(items.scale.double() @ weights)
-        return bare_side(_outer(lengths.to(items.embedding), items.embedding)).by_columns()
+        return embedding_side(_outer(lengths.to(items.embedding), items.embedding)).column_major()
 
     def predictor(self) -> Predictor:
         """Makes an MLP that adds nothing."""
@@ -174,12 +174,15 @@ def _bias(users: Pooled) -> Tensor:
 
 
 def _outer(weights: Tensor, rows: Tensor) -> Tensor:
-    """Computes the outer product of each row of weights with each row, (B, K), (B, q) -> (B, K q)."""
+    """Computes the outer product of each row of weights with each row, (B, K q).
+
+    weights: (B, K). rows: (B, q).
+    """
     return (weights[:, :, None] * rows[:, None, :]).reshape(len(rows), -1)
 
 
 def _lagrange(values: Tensor, knots: Tensor) -> Tensor:
-    """Computes the Lagrange weights of the knots at these places, (B,), (K,) -> (B, K).
+    """Computes the Lagrange weights of the knots (K,) at these values (B,), (B, K).
 
     Beyond the knots they are as at the last.
     """
@@ -191,7 +194,7 @@ def _lagrange(values: Tensor, knots: Tensor) -> Tensor:
     return torch.stack(columns, dim=1)
 
 
-def build(given: Ingredients) -> Model:
+def build(given: ModelInputs) -> Model:
     """Makes the model with the score f_ui = <u, EF_ui>."""
     encoder = SparsityAware(given)
     return Model(encoder, SparsityAwareHead(encoder))

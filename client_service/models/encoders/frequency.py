@@ -1,6 +1,7 @@
-"""FedSSP's model: kernels as a function of the eigenvalue, so that clients with different spectra can share them.
+"""FedSSP's model: kernels as a function of the eigenvalue.
 
-FedSSP: Federated Graph Learning with Spectral Knowledge and Personalized Preference. Tan, Wan, Huang, Ye. NeurIPS 2024.
+Clients with different spectra can share such kernels. FedSSP: Federated Graph Learning with Spectral Knowledge and
+Personalized Preference. Tan, Wan, Huang, Ye. NeurIPS 2024.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from client_service.models.low_pass import LowPass
-from client_service.models.model import Ingredients, Model, PreferringMLPs, TwoLayers
+from client_service.models.model import Model, ModelInputs, PreferenceMLPs, TwoLayers
 from shared.method.graph import Float64
 from shared.method.tensors import encoded_width
 
@@ -36,17 +37,23 @@ class FrequencyKernels(nn.Module):
         return responses.T
 
 
-def build(given: Ingredients) -> Model:
-    """Of all parameters only `kernel.*` mean the same to every client; private besides: a preference (q,)."""
+def build(given: ModelInputs) -> Model:
+    """Builds the model; of its parameters only `kernel.*` mean the same to every client.
+
+    Private besides: a preference (q,).
+    """
     method = given.method
     encoder = LowPass(given, FrequencyKernels(given.spectrum.eigenvalues, method.width, method.layers))
     width = encoder.embedding.shape[1]
-    head = PreferringMLPs(method, alpha=encoder.alpha, residual=encoder.residual, embedding_width=width)
+    head = PreferenceMLPs(method, alpha=encoder.alpha, residual=encoder.residual, embedding_width=width)
     return Model(encoder, head)
 
 
 def encode(eigenvalues: Float64, width: int) -> Float64:
-    """[lambda, sin(100 lambda w), cos(100 lambda w)] at falling frequencies w: (Phi,) -> (Phi, encoded_width)."""
+    """Encodes eigenvalues (Phi,) by sines and cosines at falling frequencies w, (Phi, encoded_width).
+
+    [lambda, sin(100 lambda w), cos(100 lambda w)].
+    """
     count = encoded_width(width) // 2
     frequencies = LONGEST ** (-np.arange(count) / count)
     angles = STRETCH * eigenvalues[:, None] * frequencies

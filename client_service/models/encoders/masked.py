@@ -1,4 +1,6 @@
-"""FED-PUB's model: LGCN whose two MLPs are seen through private masks: weight * mask, entry by entry.
+"""FED-PUB's model: LGCN with a private mask on each weight of its two MLPs.
+
+The weight in use is weight * mask, entry by entry.
 
 Personalized Subgraph Federated Learning (FED-PUB). Baek, Jeong, Jin, Yoon, Hwang. ICML 2023.
 """
@@ -12,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from client_service.models.encoders import lgcn
-from client_service.models.model import Ingredients, Model, PooledMLPs
+from client_service.models.model import Model, ModelInputs, PooledMLPs
 
 WEIGHT, MASK = ".parametrizations.weight.original", ".parametrizations.weight.0.mask"  # as torch names the two
 
 
 class WeightMask(nn.Module):
-    """weight -> weight * mask; the mask starts at one, so that it changes nothing."""
+    """Mask that multiplies a weight entry by entry; it starts at one."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
@@ -29,7 +31,7 @@ class WeightMask(nn.Module):
 
 
 class MaskedModel(Model):
-    """Wherever a weight of the MLPs is read it is the masked one; biases have no mask.
+    """Model whose MLP weights are read through masks; biases have none.
 
     Parameters have the names of the model without masks; each weight's mask is "mask.<name>", which is private.
     """
@@ -56,6 +58,6 @@ def unmasked_name(name: str) -> str:
     return f"{name.removesuffix(WEIGHT)}.weight" if name.endswith(WEIGHT) else name
 
 
-def build(given: Ingredients) -> Model:
-    """LGCN's model with a mask on each weight of its MLPs."""
+def build(given: ModelInputs) -> Model:
+    """Builds LGCN's model with a mask on each weight of its MLPs."""
     return MaskedModel(lgcn.build(given))

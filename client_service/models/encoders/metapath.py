@@ -13,8 +13,8 @@ from scipy import sparse
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from client_service.models.item_table import Factors, by_dot_product
-from client_service.models.model import Ingredients, Model
+from client_service.models.item_table import Factors, dot_product_model
+from client_service.models.model import Model, ModelInputs
 from client_service.models.whole_graph import Propagation
 from shared.method.graph import degrees, interaction_matrix, normalise
 
@@ -22,7 +22,10 @@ BUDGET = 4.0  # epsilon of randomised response, for each possible pair
 
 
 class SemanticAttention(nn.Module):
-    """Vectors (R, P, d) of R nodes along P paths -> the paths' shares (P,), softmax_p mean_r q . tanh(W z_rp + b)."""
+    """Attention over meta-paths: shares of P paths (P,) from the nodes' vectors (R, P, d).
+
+    softmax_p mean_r q . tanh(W z_rp + b).
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -37,15 +40,16 @@ class SemanticAttention(nn.Module):
 
 
 class MetaPaths(Factors):
-    """Users along U, U-I and U-I-U, items along I, I-U and I-U-I; each side has its own attention over the three.
+    """Encoder over meta-paths, each side with its own attention over three of them.
 
-    Shared beside the item table: `attention.*`, 2 (d^2 + 2 d) numbers. Private: `embedding` (M, d), and the graph,
-    which is perturbed. A training pair's own edge stays in it: leave_one_out changes nothing.
+    Users along U, U-I and U-I-U, items along I, I-U and I-U-I. Shared beside the item table: `attention.*`, 2 (d^2 + 2
+    d) numbers. Private: `embedding` (M, d), and the graph, which is perturbed. A training pair's own edge stays in it:
+    leave_one_out changes nothing.
     """
 
     sees_new_edges = True
 
-    def __init__(self, given: Ingredients) -> None:
+    def __init__(self, given: ModelInputs) -> None:
         super().__init__(given)
         noisy = perturb(given.interactions, BUDGET, np.random.default_rng(0))
         self.propagation = Propagation(normalise(noisy))
@@ -60,7 +64,10 @@ class MetaPaths(Factors):
         return self.mixed(every_user, every_user[users], "user"), self.mixed(every_item, every_item[items], "item")
 
     def paths(self) -> tuple[Tensor, Tensor]:
-        """Vectors of all users (M, P, d) and of all items (N, P, d) along each path."""
+        """Computes the vectors of all nodes along each path.
+
+        Users: (M, P, d). Items: (N, P, d).
+        """
         zero = torch.cat(super().vectors())
         one = self.propagation(zero)
         every = torch.stack([zero, one, self.propagation(one)], dim=1)
@@ -68,16 +75,19 @@ class MetaPaths(Factors):
         return users, items
 
     def mixed(self, every: Tensor, chosen: Tensor, side: str) -> Tensor:
-        """The chosen nodes' vectors (B, P, d), with the shares that the paths have among every node -> (B, d)."""
+        """Averages the chosen nodes' vectors (B, P, d) by the paths' attention shares, (B, d).
+
+        The shares are computed over `every` node.
+        """
         shares: Tensor = self.attention[side](every)
         return (shares[:, None] * chosen).sum(1)
 
 
 def perturb(interactions: sparse.csr_array, budget: float, generator: np.random.Generator) -> sparse.csr_array:
-    """Randomised response on 0/1 interactions (M, N), thinned so that each user keeps its expected degree.
+    """Perturbs interactions (M, N) by randomised response, thinned to each user's expected degree.
 
-    A pair is told as it is with p = e^b / (1 + e^b); of the ones then told a share d / (d p + (N - d)(1 - p)) is kept.
-    The graph stays in the silo, and a fixed seed therefore gives nothing away.
+    A pair is kept as it is with p = e^b / (1 + e^b); of the ones that result a share d / (d p + (N - d)(1 - p)) is
+    kept. The graph stays in the silo, and a fixed seed therefore discloses nothing.
     """
     # Paper: after an exponential mechanism over groups of similar items, within the chosen groups, with b = 1; here:
     # over all of the silo's items, because nothing groups them, so that at b = 1 nearly every edge would be invented.
@@ -93,6 +103,9 @@ def perturb(interactions: sparse.csr_array, budget: float, generator: np.random.
     return interaction_matrix(users, items.astype(np.int64), interactions.shape)
 
 
-def build(given: Ingredients) -> Model:
-    """f_ui = <u, v_i> of the vectors that attention has mixed."""
-    return by_dot_product(MetaPaths(given))
+def build(given: ModelInputs) -> Model:
+    """Builds the model with scores f_ui = <u, v_i>.
+
+    The vectors are those that attention has averaged.
+    """
+    return dot_product_model(MetaPaths(given))

@@ -1,11 +1,14 @@
-"""Matrix factorisation: one vector for each user, one row of the shared table for each item (FedMF, F2MF)."""
+"""Matrix factorisation: a user vector times a row of the shared item table.
+
+Used by FedMF and F2MF.
+"""
 
 from __future__ import annotations
 
-from client_service.models.item_table import Factors, by_dot_product
-from client_service.models.model import Ingredients, Model
+from client_service.models.item_table import Factors, dot_product_model
+from client_service.models.model import Model, ModelInputs
 
 
-def build(given: Ingredients) -> Model:
-    """f_ui = <u, v_i>."""
-    return by_dot_product(Factors(given))
+def build(given: ModelInputs) -> Model:
+    """Builds the model with scores f_ui = <u, v_i>."""
+    return dot_product_model(Factors(given))

@@ -1,4 +1,4 @@
-"""PFedRec's model: a linear score function for each user on item vectors, and no user vector besides."""
+"""PFedRec's model: a linear score function for each user on item vectors, without user vectors."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from client_service.models.encoder import Nodes
-from client_service.models.item_table import Factors, by_dot_product
-from client_service.models.model import Ingredients, Model
+from client_service.models.item_table import Factors, dot_product_model
+from client_service.models.model import Model, ModelInputs
 
 
 class PFedRec(Factors):
-    """f_ui = <w_u, v_i> + b_u. Private: the score functions, `embedding` w (M, d) and `embedding_bias` b (M,); and
-    `tuned` (N, d), the item rows as training left them, which rank after the mean has replaced the shared table.
+    """Encoder with a linear score function for each user.
 
+    f_ui = <w_u, v_i> + b_u. Private: the score functions, `embedding` w (M, d) and `embedding_bias` b (M,); and `tuned`
+    (N, d), the item rows as training left them, by which items are ranked after the mean has replaced the shared table.
     Scores that are served leave b_u out: it moves all of a user's items alike.
     """
 
     row_kinds = MappingProxyType({"embedding": "users", "embedding_bias": "users", "tuned": "items"})
 
-    def __init__(self, given: Ingredients) -> None:
+    def __init__(self, given: ModelInputs) -> None:
         super().__init__(given)
         self.embedding_bias = nn.Parameter(torch.zeros(self.users))
         self.tuned = nn.Parameter(torch.zeros(self.items, self.width), requires_grad=False)
@@ -36,10 +37,10 @@ class PFedRec(Factors):
 
     @torch.no_grad()
     def finish_training(self) -> None:
-        """Keep the item rows as they are now."""
+        """Stores the item rows as they are now."""
         self.tuned.copy_(self.item_rows(torch.arange(self.items, device=self.tuned.device)))
 
 
-def build(given: Ingredients) -> Model:
-    """f_ui = <w_u, v_i> + b_u."""
-    return by_dot_product(PFedRec(given))
+def build(given: ModelInputs) -> Model:
+    """Builds the model with scores f_ui = <w_u, v_i> + b_u."""
+    return dot_product_model(PFedRec(given))

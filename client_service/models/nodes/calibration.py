@@ -88,7 +88,10 @@ class Reliability:
 
 
 def measure_reliability(probabilities: Float32, labels: Int64, bins: int = BINS) -> Reliability:
-    """Compares probabilities (m, c) with labels (m,): of class 1 where there are two, else of the likeliest class."""
+    """Compares probabilities (m, c) with labels (m,) by bins.
+
+    Of two classes the probability of class 1 is compared, else that of the likeliest class.
+    """
     if probabilities.shape[1] == 2:
         chances, right = probabilities[:, 1].astype(np.float64), labels == 1
     else:

@@ -1,7 +1,8 @@
-"""Fits labels of nodes in closed form: a ridge on propagated features, by summable Gram matrices.
+"""Closed-form model of node labels: a ridge on propagated features.
 
-Phi is the design of a silo's nodes, (n, D). Phi' Phi and Phi' Y of its training nodes are all that a ridge needs, so
-that sums of them over silos give the ridge on all silos' training nodes. A logistic regression has no such sums.
+Its Gram matrices can be summed over silos. Phi is the design of a silo's nodes, (n, D). Phi' Phi and Phi' Y of its
+training nodes are all that a ridge needs, so that sums of them over silos give the ridge on all silos' training nodes.
+A logistic regression has no such sums.
 """
 
 from __future__ import annotations
@@ -81,7 +82,10 @@ class DesignSpec:
 
     @cached_property
     def random_weights(self) -> Float32:
-        """Draws the weights of the ReLU features, (1 + linear, random): the first row is a bias."""
+        """Draws the weights of the ReLU features, (1 + linear, random).
+
+        The first row is a bias.
+        """
         inputs = 1 + self.linear
         drawn = np.random.default_rng([self.seed, inputs, self.random]).standard_normal((inputs, self.random))
         weights: Float32 = (drawn * (2.0 / inputs) ** 0.5).astype(np.float32)
@@ -102,7 +106,10 @@ def make_design(shard: NodeShard, spec: DesignSpec, projection: Float64 | None =
 
 
 def propagated_blocks(shard: NodeShard, spec: DesignSpec, projection: Float64 | None = None) -> dict[int, Float32]:
-    """Computes P^k X of each power of the spec, projected where it has directions: power -> (n, block)."""
+    """Computes P^k X for each power k of the spec, projected where it has directions.
+
+    Returns an array (n, block) by power.
+    """
     if shard.features.shape[1] != spec.features:
         raise SettingsError(
             f"features of nodes: expected {spec.features} columns as the federation's, got {shard.features.shape[1]}: "
@@ -146,7 +153,7 @@ def count_directions(shard: NodeShard, hops: int, drawn: Float64) -> Float64:
 
 
 def find_own_projection(shard: NodeShard, spec: DesignSpec) -> Float64 | None:
-    """Computes the projection of features by a shard's own directions, (q, r); None where none is projected."""
+    """Computes the projection of features by a shard's own directions, (q, r); None without directions."""
     if not spec.directions:
         return None
     drawn = np.random.default_rng([spec.seed, spec.features, spec.directions])
@@ -345,10 +352,11 @@ def fit_nodes(
     *,
     logistic: bool = True,
 ) -> NodeModel:
-    """Fits a silo's model: form, strength and own share by its own validation nodes, alone among the candidates.
+    """Fits a silo's model; its validation nodes choose form, strength and own share.
 
-    design: of all nodes, (n, D). pooled: the sum of all silos' matrices; without it the silo is alone. logistic: may
-    the silo alone have a logistic regression where it is clearly better than a ridge?
+    The models of the silo alone are among the candidates. design: of all nodes, (n, D). pooled: the sum of all silos'
+    matrices; without it the silo is alone. logistic: may the silo alone have a logistic regression where it is clearly
+    better than a ridge?
     """
     train, valid = shard.nodes_of(TRAIN), shard.nodes_of(VALID)
     own = own or count_gram(design[train], shard.labels[train], len(shard.classes))
@@ -404,9 +412,10 @@ def refit_nodes(model: NodeModel, shard: NodeShard, design: Float32, pooled: Nod
 
 
 def _contradicts(weights: Float64, rows: Float32, labels: Int64) -> bool:
-    """Checks if weights are worse than a guess on a silo's training nodes, where no validation node can tell.
+    """Tells whether weights are worse than a guess on a silo's training nodes.
 
-    A guess: of two classes an area of a half, else the most frequent class; less by what so few nodes may lack.
+    It is for silos without validation nodes. A guess: of two classes an area of a half, else the most frequent class;
+    less by the error of so few nodes.
     """
     classes = weights.shape[1]
     score = primary_score(rows.astype(np.float64) @ weights, labels, classes)
@@ -415,7 +424,10 @@ def _contradicts(weights: Float64, rows: Float32, labels: Int64) -> bool:
 
 
 def _logistic_candidates(shard: NodeShard, design: Float32, spec: DesignSpec) -> Iterator[tuple[_Candidate, float]]:
-    """Yields logistic regressions of the silo alone; without a validation node the strongest penalty is the usual."""
+    """Yields logistic regressions of the silo alone.
+
+    Without a validation node the strongest penalty is the usual one.
+    """
     train, valid = shard.nodes_of(TRAIN), shard.nodes_of(VALID)
     labels, classes = shard.labels, len(shard.classes)
     for form in logistic_forms(list(spec.forms)):

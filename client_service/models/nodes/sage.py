@@ -19,9 +19,10 @@ from shared.method.tensors import count_outputs
 
 
 class NeighbourLayers(nn.Module):
-    """L layers x + ReLU(own y + neighbours mean(y) + bias), y = gain norm(x) + shift.
+    """Layers that add the mean of the neighbours to each node.
 
-    Parameters have the shapes (L, h, h) or (L, h).
+    L layers x + ReLU(own y + neighbours mean(y) + bias), y = gain norm(x) + shift. Parameters have the shapes (L, h, h)
+    or (L, h).
     """
 
     def __init__(self, layers: int, width: int) -> None:
@@ -31,7 +32,7 @@ class NeighbourLayers(nn.Module):
         self.gain = nn.Parameter(torch.ones(layers, width))
 
     def step(self, layer: int, values: Tensor, means: Tensor) -> Tensor:
-        """Computes one layer, (n, h) -> (n, h).
+        """Computes one layer of all nodes, (n, h) to (n, h).
 
         Each node is scaled by itself, so that a layer depends on no batch.
         """

@@ -1,4 +1,4 @@
-"""Computes bases of a node graph's features: powers of the propagation, and bases at the graph's angle.
+"""Spectral bases of node features: powers of the propagation, and UniFilter's bases.
 
 UniFilter. Huang, Wang, Li, Xiao. ICML 2024. Each column of features has bases of its own.
 """
@@ -36,7 +36,10 @@ class SpectralBases:
 
 
 def propagation_matrix(adjacency: sparse.csr_array) -> sparse.csr_array:
-    """Computes P = D^-1/2 A D^-1/2 without self loops; the rows of isolated nodes are zero."""
+    """Computes P = D^-1/2 A D^-1/2 without self loops.
+
+    Rows of isolated nodes are zero.
+    """
     weights = adjacency.astype(np.float64)
     if weights.diagonal().any():
         weights = sparse.csr_array(weights - sparse.diags_array(weights.diagonal()))
@@ -48,10 +51,11 @@ def propagation_matrix(adjacency: sparse.csr_array) -> sparse.csr_array:
 def propagate_nodes(
     shard: NodeShard, product: Float64, hops: int, projection: Float64 | None = None
 ) -> Iterator[Float64]:
-    """Yields P^k X of a shard's nodes, dense, for k = 1 to hops. product: X, or X times the projection.
+    """Yields P^k X of a shard's nodes, dense, for k = 1 to hops.
 
-    Where border sums are known, P is that of the whole graph as far as they reach: a neighbour counts with its whole
-    degree, and a node divides by the degree of the neighbours that are in its sum.
+    product: X, or X times the projection. Where border sums are known, P is that of the whole graph as far as they
+    reach: a neighbour counts with its whole degree, and a node divides by the degree of the neighbours that are in its
+    sum.
     """
     borders, foreign = shard.borders, shard.foreign
     if borders is None or foreign is None:
@@ -129,9 +133,10 @@ def mixed_bases(
 def _heterophily_bases(
     propagation: sparse.csr_array, values: Float64, order: int, cosine: float
 ) -> Iterator[tuple[Float64, Float64]]:
-    """Yields u_k, (n, F), for k from 1 to K, and its coefficients of P^j x, (K + 1, F).
+    """Yields UniFilter's heterophily bases u_k and their coefficients.
 
-    # Paper: T_k of the mixed basis of the order before; here: a_k, because only with it all pairs meet at theta.
+    u_k: (n, F), for k from 1 to K. Coefficients of P^j x: (K + 1, F). # Paper: T_k of the mixed basis of the order
+    before; here: a_k, because only with it all pairs meet at theta.
     """
     lengths = np.linalg.norm(values, axis=0)
     inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)

@@ -28,7 +28,10 @@ from shared.method.tensors import count_outputs
 
 
 class GraphData:
-    """Tensors of a silo's graph that a network reads and never trains: its copies share them."""
+    """Tensors of a silo's graph that a network reads and never trains.
+
+    Copies of the network share them.
+    """
 
     def __init__(self, **tensors: Tensor) -> None:
         self.tensors = tensors
@@ -101,12 +104,12 @@ class UniFilter(nn.Module):
         return self.label_filtered(first * self.filter.weight[0] + torch.tensordot(self.filter.weight[1:], others, 1))
 
     def label_filtered(self, filtered: Tensor) -> Tensor:
-        """Computes logits of nodes from their filtered features, (B, F) -> (B, o)."""
+        """Computes logits (B, o) of nodes from their filtered features, (B, F)."""
         logits: Tensor = self.predictive(torch.relu(self.hidden(self.dropout(filtered))))
         return logits
 
     @torch.no_grad()
-    def arrays_at_rest(self) -> dict[str, Float32]:
+    def frozen_arrays(self) -> dict[str, Float32]:
         """Returns coefficients and layers by the names under which they are exchanged."""
         values: dict[str, Tensor] = {"filter.weight": self.filter.weight}
         for name, layer in (("hidden", self.hidden), ("predictive", self.predictive)):
@@ -115,7 +118,10 @@ class UniFilter(nn.Module):
 
     @torch.no_grad()
     def label_new_nodes(self, powers: Float64) -> Tensor:
-        """Computes logits (m, o) of nodes outside the graph from P^k x, (K + 1, m, F)."""
+        """Computes logits (m, o) of nodes outside the graph.
+
+        powers: P^k x, (K + 1, m, F).
+        """
         weight = self.filter.weight.detach().cpu().double().numpy()
         mixed: Float64 = np.einsum("k,kjf->jf", weight, self.coefficients)
         filtered = np.einsum("jf,jmf->mf", mixed, powers)

@@ -1,4 +1,7 @@
-"""SR-GNN: the graph of a session -> a score of each item as its next click (Wu et al., AAAI 2019)."""
+"""SR-GNN: scores each item as the next click from the graph of a session.
+
+Session-based Recommendation with Graph Neural Networks. Wu et al. AAAI 2019.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ class SessionGraphs(NamedTuple):
 
 
 def session_graphs(clicks: Tensor, lengths: Tensor) -> SessionGraphs:
-    """clicks: (B, L), anything behind the end of a sequence; lengths: (B,), 1 or more."""
+    """Builds the graphs of sessions.
+
+    clicks: (B, L), any number after the end of a sequence. lengths: (B,), 1 or more.
+    """
     inside = torch.arange(clicks.shape[1], device=clicks.device) < lengths[:, None]
     nodes, places = _distinct(clicks, inside)
     edges = _edges(places, inside, nodes.shape[1])
@@ -34,7 +40,10 @@ def session_graphs(clicks: Tensor, lengths: Tensor) -> SessionGraphs:
 
 
 def _distinct(clicks: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct items of each row, ascending, (B, n), and for each click its place among them, (B, L)."""
+    """Returns each row's distinct items and the place of each click among them.
+
+    Items are ascending, (B, n); places: (B, L).
+    """
     beyond = torch.iinfo(clicks.dtype).max
     ordered, order = clicks.masked_fill(~inside, beyond).sort(dim=1, stable=True)
     first = torch.ones_like(inside)
@@ -49,7 +58,10 @@ def _distinct(clicks: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _edges(places: Tensor, inside: Tensor, count: int) -> Tensor:
-    """edges[b, u, v] = 1 where a click on v followed one on u, (B, n, n)."""
+    """Builds the adjacency matrices of sessions, (B, n, n).
+
+    edges[b, u, v] = 1 where a click on v followed one on u.
+    """
     edges = torch.zeros(len(places), count * count, device=places.device)
     between = (places[:, :-1] * count + places[:, 1:]).masked_fill(~inside[:, 1:], 0)
     edges.scatter_reduce_(1, between, inside[:, 1:].to(edges.dtype), "amax")
@@ -57,7 +69,7 @@ def _edges(places: Tensor, inside: Tensor, count: int) -> Tensor:
 
 
 class SRGNN(nn.Module):
-    """One step of a gated graph network, attention of the last click over all, and a linear read-out.
+    """SR-GNN: one gated graph step, attention of the last click, linear read-out.
 
     Numbers beside the item table: 15 d^2 + 14 d.
     """
@@ -76,7 +88,10 @@ class SRGNN(nn.Module):
         return scores
 
     def encode(self, clicks: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The session vectors s, (B, d), the vectors of the clicks, (B, L, d), and where there are clicks, (B, L)."""
+        """Computes session vectors, click vectors, and the mask of clicks.
+
+        (B, d), (B, L, d) and (B, L).
+        """
         graphs = session_graphs(clicks, lengths)
         nodes = self.propagate(self.item.table[graphs.nodes], graphs)
         hidden = nodes.gather(1, graphs.places[:, :, None].expand(-1, -1, nodes.shape[2]))
@@ -85,13 +100,16 @@ class SRGNN(nn.Module):
         return self.transform(torch.cat([pooled, last], dim=1)), hidden, graphs.inside
 
     def propagate(self, nodes: Tensor, graphs: SessionGraphs) -> Tensor:
-        """What each node, (B, n, d), becomes by its neighbours before and after it."""
+        """Updates each node, (B, n, d), by its neighbours before and after it."""
         messages = self.edges(nodes, graphs)
         moved: Tensor = self.cell(messages.flatten(0, 1), nodes.flatten(0, 1))
         return moved.reshape(nodes.shape)
 
     def score(self, sessions: Tensor, hidden: Tensor, inside: Tensor, candidates: Tensor) -> Tensor:
-        """Inner products with the rows of some items, (B, C). The clicks do not count."""
+        """Computes inner products with the rows of candidate items, (B, C).
+
+        The clicks do not count.
+        """
         del hidden, inside
         return sessions @ candidates.T
 
@@ -105,7 +123,10 @@ class VisitedItems(nn.Module):
 
 
 class Edges(nn.Module):
-    """Messages along edges: A_in (x H_in + c_in) + b_in beside A_out (x H_out + c_out) + b_out, (B, n, 2 d)."""
+    """Messages along incoming and outgoing edges, (B, n, 2 d).
+
+    A_in (x H_in + c_in) + b_in beside A_out (x H_out + c_out) + b_out.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -120,7 +141,10 @@ class Edges(nn.Module):
 
 
 class Attention(nn.Module):
-    """sum_i alpha_i h_i, alpha_i = q^T sigmoid(W1 h_last + W2 h_i), both with a bias; not normalised."""
+    """Attention of the last click over all clicks, not normalised.
+
+    sum_i alpha_i h_i, alpha_i = q^T sigmoid(W1 h_last + W2 h_i), both with a bias.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -17,7 +17,10 @@ PIECE, LEAST_ITEMS = 1 << 20, 256
 
 
 class TAGNN(SRGNN):
-    """target_t = sum_i beta_ti h_i, beta_t = softmax_i(e_t^T W h_i); z_t = e_t (s + target_t). d^2 numbers more."""
+    """SR-GNN with attention of each candidate item over the clicks; d^2 numbers more.
+
+    target_t = sum_i beta_ti h_i, beta_t = softmax_i(e_t^T W h_i); z_t = e_t (s + target_t).
+    """
 
     # Paper: W3 takes the last click, the global and the target vector together; here: the target vector is added to
     # the session vector, as in the released code: (B, N, d) is then never needed, because e_t target_t is
@@ -27,7 +30,10 @@ class TAGNN(SRGNN):
         self.target = nn.Linear(width, width, bias=False)
 
     def score(self, sessions: Tensor, hidden: Tensor, inside: Tensor, candidates: Tensor) -> Tensor:
-        """(B, C), in pieces of items; while training, each piece is computed again for its gradient."""
+        """Scores candidate items, (B, C), in blocks of items.
+
+        While training, each block is computed again for its gradient, which saves memory.
+        """
         seen, size = self.target(hidden), max(LEAST_ITEMS, PIECE // inside.numel())
         pieces = [
             checkpoint(self._score_piece, sessions, hidden, seen, inside, piece, use_reentrant=False)

@@ -73,8 +73,8 @@ def follow_server_optimiser(copy: Path) -> None:
 def follow_encoder(copy: Path) -> None:
     imports = (
         "from torch import Tensor\n"
-        "from client_service.models.model import Ingredients, Model\n"
-        "from client_service.models.whole_graph import WholeGraph, on_mlps\n\n"
+        "from client_service.models.model import ModelInputs, Model\n"
+        "from client_service.models.whole_graph import WholeGraph, model_with_mlps\n\n"
     )
     file = copy / "client_service/models/encoders/lightgcn.py"
     file.write_text(imports + printed("Add an encoder"), encoding="utf-8")

@@ -23,7 +23,7 @@ from client_service.federation.messages import QualityOut, RoundCosts, RoundQual
 from client_service.federation.run_records import QUALITY, load_quality
 from client_service.model_store.model_files import ModelHead, load_head
 from client_service.models.closed_form.least_squares import Weighting
-from client_service.models.score_fusion import ChosenPart, Recipe, fuse
+from client_service.models.score_fusion import ChosenPart, Recipe, build_fusion
 from client_service.training.training_state import TrainingState
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
@@ -108,7 +108,7 @@ def test_a_recipe_of_an_earlier_version_loads(tmp_path: Path, missing: tuple[str
 def test_a_recipe_with_a_scorer_of_another_version_is_refused(planted: Shard) -> None:
     spectrum = low_spectrum(planted.train, 12)
     with pytest.raises(SettingsError, match=r"expected scorers among filter.*got 'oracle'"):
-        fuse(Recipe((ChosenPart("oracle", 1.0, 1.0),)), planted.train, spectrum)
+        build_fusion(Recipe((ChosenPart("oracle", 1.0, 1.0),)), planted.train, spectrum)
 
 
 def test_a_training_checkpoint_of_an_earlier_version_loads(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from scipy import sparse
 
 from client_service.models.low_pass import FreeKernels, LowPass, _RowsAndProjection
-from client_service.models.model import Ingredients
+from client_service.models.model import ModelInputs
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("double")
 def model(drawn: Callable[..., Graph]) -> LowPass:
     """9 users, 11 items, Phi 6, L 3; random kernels and an embedding that lies nowhere in particular."""
     graph, generator = drawn(9, 11, seed=1), torch.Generator().manual_seed(1)
-    given = Ingredients(low_spectrum(graph, METHOD.cutoff), graph, None, None, METHOD)
+    given = ModelInputs(low_spectrum(graph, METHOD.cutoff), graph, None, None, METHOD)
     found = LowPass(given, FreeKernels(METHOD.layers, METHOD.cutoff))
     with torch.no_grad():
         found.response.kernels.copy_(torch.rand(found.response.kernels.shape, generator=generator) * 2 - 0.5)

@@ -10,8 +10,8 @@ import torch
 from scipy import sparse
 
 from client_service.models.encoders import lgcn
-from client_service.models.initial_filter import Filter, start_at
-from client_service.models.model import Ingredients, Model
+from client_service.models.initial_filter import Filter, build_start
+from client_service.models.model import Model, ModelInputs
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum, low_spectrum
 from shared.method.tensors import initial_parameters, mlp_specification
@@ -34,8 +34,8 @@ def spectrum(graph: Graph) -> Spectrum:
 
 def untrained(graph: Graph, spectrum: Spectrum, chosen: Filter | None, *, exact: bool = True) -> Model:
     """A model with the initial MLPs that the aggregator hands out."""
-    start = None if chosen is None else start_at(chosen, spectrum, graph)
-    model = lgcn.build(Ingredients(spectrum, graph, start, None, METHOD))
+    start = None if chosen is None else build_start(chosen, spectrum, graph)
+    model = lgcn.build(ModelInputs(spectrum, graph, start, None, METHOD))
     initial = initial_parameters(mlp_specification(METHOD), 5, exact=exact)
     own = dict(model.named_parameters())
     with torch.no_grad():
@@ -102,7 +102,7 @@ def test_entries_of_the_start_are_of_order_one(graph: Graph, spectrum: Spectrum)
 
 def test_a_width_beyond_the_cutoff_is_filled_with_zeros(graph: Graph, spectrum: Spectrum) -> None:
     wide = MethodSettings(width=11, layers=2, cutoff=8)
-    model = lgcn.build(Ingredients(spectrum, graph, start_at(Filter(8, 0.0, 0.5), spectrum, graph), None, wide))
+    model = lgcn.build(ModelInputs(spectrum, graph, build_start(Filter(8, 0.0, 0.5), spectrum, graph), None, wide))
     assert model.encoder.embedding.shape == (140, 11)
     assert not model.encoder.origin[:, 8:].any() and model.encoder.origin[:, :8].any()
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.models.initial_filter import Filter, start_at
+from client_service.models.initial_filter import Filter, build_start
 from client_service.models.low_pass import FreeKernels, LowPass
-from client_service.models.model import Ingredients
+from client_service.models.model import ModelInputs
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.usefixtures("double")
 def model() -> LowPass:
     """5 users, 6 items, Phi 4. Z(0) is the start's; the kernels are as if trained."""
     spectrum = low_spectrum(GRAPH, 4)
-    start = start_at(Filter(4, 0.4, 0.3), spectrum, GRAPH)
-    found = LowPass(Ingredients(spectrum, GRAPH, start, None, METHOD), FreeKernels(METHOD.layers, 4))
+    start = build_start(Filter(4, 0.4, 0.3), spectrum, GRAPH)
+    found = LowPass(ModelInputs(spectrum, GRAPH, start, None, METHOD), FreeKernels(METHOD.layers, 4))
     with torch.no_grad():
         found.response.kernels.copy_(torch.tensor([[1.2, 0.9, 0.4, 1.1], [0.8, 1.3, 0.7, 0.2]]))
     return found
@@ -69,7 +69,7 @@ def test_layers_without_an_edge_are_those_of_the_basket_without_the_item(model: 
     coefficients, items = model.coefficients(), GRAPH[[user]].indices.tolist()
     for left_out in items:
         rest = [item for item in items if item != left_out]
-        found = model.layers_without(torch.tensor([user]), node(left_out), coefficients)
+        found = model.layers_without_edge(torch.tensor([user]), node(left_out), coefficients)
         assert_same(found, model.fold_in(basket(*rest), coefficients))
 
 
@@ -82,12 +82,12 @@ def test_items_lose_the_edge_as_users_do(model: LowPass) -> None:
             rest = [user for user in users if user != left_out]
             degree = torch.tensor(float(len(rest)))
             steps = torch.stack([model.edge_step[user] for user in rest]).sum(0) / degree.sqrt()
-            found = model.layers_without(node(item), torch.tensor([left_out]), coefficients)
+            found = model.layers_without_edge(node(item), torch.tensor([left_out]), coefficients)
             assert_same(found, [(steps @ c)[None] for c in coefficients])
 
 
 def test_both_ends_of_a_pair_lose_it_with_their_degree(model: LowPass) -> None:
-    users, items = model.nodes_without(torch.tensor([0]), torch.tensor([0]), model.coefficients())
+    users, items = model.nodes_without_edge(torch.tensor([0]), torch.tensor([0]), model.coefficients())
     by_user, by_item = GRAPH[[0]].sum(), GRAPH[:, [0]].sum()
     assert users.scale.item() == pytest.approx((by_user - 1) ** 0.3)
     assert items.scale.item() == pytest.approx((by_item - 1) ** 0.3)
@@ -95,20 +95,20 @@ def test_both_ends_of_a_pair_lose_it_with_their_degree(model: LowPass) -> None:
 
 def test_leaving_an_edge_out_changes_the_user(model: LowPass) -> None:
     coefficients, user = model.coefficients(), torch.tensor([0])
-    with_edge, without = model.layers(user, coefficients), model.layers_without(user, node(4), coefficients)
+    with_edge, without = model.layers(user, coefficients), model.layers_without_edge(user, node(4), coefficients)
     assert all((a - b).abs().max().item() > 0.01 for a, b in zip(with_edge, without, strict=True))
 
 
 def test_several_pairs_at_once_give_what_each_gives_alone(model: LowPass) -> None:
     coefficients, pairs = model.coefficients(), [(0, 1), (3, 5), (2, 2)]
     users, items = (torch.tensor(side) for side in zip(*pairs, strict=True))
-    singles = [model.layers_without(torch.tensor([u]), node(i), coefficients) for u, i in pairs]
+    singles = [model.layers_without_edge(torch.tensor([u]), node(i), coefficients) for u, i in pairs]
     stacked = [torch.cat(rows) for rows in zip(*singles, strict=True)]
-    assert_same(model.layers_without(users, items + 5, coefficients), stacked)
+    assert_same(model.layers_without_edge(users, items + 5, coefficients), stacked)
 
 
 def test_a_user_with_one_edge_is_nothing_without_it(model: LowPass) -> None:
-    layers = model.layers_without(torch.tensor([4]), node(3), model.coefficients())
+    layers = model.layers_without_edge(torch.tensor([4]), node(3), model.coefficients())
     assert_same(layers, [torch.zeros(1, 4)] * 3)
 
 
@@ -118,11 +118,11 @@ def test_directions_that_carry_no_edge_are_left_out() -> None:
     graph = sparse.csr_array([[1.0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 0]])
     spectrum = low_spectrum(graph, 4)
     assert spectrum.singular.tolist() == pytest.approx([1.0, 1.0])
-    start = start_at(Filter(2, 0.4, 0.3), spectrum, graph)
-    found = LowPass(Ingredients(spectrum, graph, start, None, METHOD), FreeKernels(METHOD.layers, 2))
+    start = build_start(Filter(2, 0.4, 0.3), spectrum, graph)
+    found = LowPass(ModelInputs(spectrum, graph, start, None, METHOD), FreeKernels(METHOD.layers, 2))
     with torch.no_grad():
         found.embedding.copy_(torch.linspace(-1.0, 2.0, found.embedding.numel()).view(found.embedding.shape))
-    layers = found.layers_without(torch.tensor([0]), torch.tensor([4]), found.coefficients())
+    layers = found.layers_without_edge(torch.tensor([0]), torch.tensor([4]), found.coefficients())
     assert_same([layers[1], *layers[1:]], [torch.zeros(1, found.embedding.shape[1])] * 3)
 
 
@@ -130,10 +130,10 @@ def test_what_training_added_to_a_user_stays_when_an_edge_is_left_out(model: Low
     # A move of the user's own embedding that P cannot see: it belongs to the user, not to the edge.
     outside = torch.linspace(-1, 1, 11)[:, None] * torch.ones(11, 4)
     outside = outside - model.basis @ (model.basis.T @ outside)
-    before = model.layers_without(torch.tensor([0]), node(1), model.coefficients())
+    before = model.layers_without_edge(torch.tensor([0]), node(1), model.coefficients())
     with torch.no_grad():
         model.embedding.add_(outside)
-    after = model.layers_without(torch.tensor([0]), node(1), model.coefficients())
+    after = model.layers_without_edge(torch.tensor([0]), node(1), model.coefficients())
     assert outside[0].abs().max().item() > 0.01
     torch.testing.assert_close(after[0] - before[0], outside[[0]], atol=1e-12, rtol=0)
     assert_same([before[0], *after[1:]], before)

@@ -14,8 +14,8 @@ from scipy import sparse
 from torch import Tensor, nn
 
 from client_service.models.encoders import lgcn
-from client_service.models.initial_filter import Filter, start_at
-from client_service.models.model import Ingredients, Model, Pooled
+from client_service.models.initial_filter import Filter, build_start
+from client_service.models.model import Model, ModelInputs, Pooled
 from client_service.training.losses import angle
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -47,7 +47,7 @@ def fill(mlp: nn.Module, values: dict[str, tuple[list[list[float]], list[float]]
 def residual() -> Model:
     """The model as it starts at the filter: a base path beside both MLPs."""
     spectrum = low_spectrum(GRAPH, 3)
-    model = lgcn.build(Ingredients(spectrum, GRAPH, start_at(Filter(3, 0.0, 0.5), spectrum, GRAPH), None, METHOD))
+    model = lgcn.build(ModelInputs(spectrum, GRAPH, build_start(Filter(3, 0.0, 0.5), spectrum, GRAPH), None, METHOD))
     fill(model.head.pooling, POOLING)
     fill(model.head.predictive, PREDICTIVE)
     return model
@@ -56,7 +56,7 @@ def residual() -> Model:
 @pytest.fixture
 def bare() -> Model:
     """The paper's model: the MLPs alone."""
-    model = lgcn.build(Ingredients(low_spectrum(GRAPH, 3), GRAPH, None, None, METHOD))
+    model = lgcn.build(ModelInputs(low_spectrum(GRAPH, 3), GRAPH, None, None, METHOD))
     fill(model.head.pooling, POOLING)
     fill(model.head.predictive, PREDICTIVE)
     return model

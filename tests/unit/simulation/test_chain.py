@@ -14,7 +14,7 @@ from client_service.data.interaction_files import load_shard
 from client_service.models.closed_form.content import (
     ContentSums,
     add_constant,
-    known_features,
+    find_item_features,
     predicts_taste,
     sum_content,
 )
@@ -68,7 +68,7 @@ def test_titles_and_categories_tell_what_customers_of_each_shop_like(tmp_path: P
     graphs = []
     for path in cut_shards(SHOPS, Cut(4), tmp_path).paths:
         shard = load_shard(path)
-        features = known_features(shard)
+        features = find_item_features(shard)
         assert features is not None
         graphs.append(TrainingGraph(shard.train, cached_spectrum(shard, 16, None), features.values))
     misled, sums = 0, [sum_content(one.interactions, add_constant(told(one))) for one in graphs]

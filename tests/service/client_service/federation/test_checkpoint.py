@@ -114,7 +114,7 @@ def test_training_that_was_kept_and_taken_up_by_another_process_goes_on_to_the_b
 
 def test_two_optimisers_are_kept_each_with_what_it_trains(planted: Shard) -> None:
     strategy = build_strategy("pfedrec", METHOD)
-    memories = begun(planted, strategy, METHOD).state().memories()
+    memories = begun(planted, strategy, METHOD).state().optimiser_states()
     moved = {only: {key.rpartition("/")[0] for key in memory} for only, memory in memories.items()}
     assert moved == {"embedding": {"embedding", "embedding_bias"}, "item.": {"item.table"}}
 

@@ -12,7 +12,7 @@ import pytest
 
 from client_service.data.interaction_files import load_shard
 from client_service.model_store.model_files import load_head
-from client_service.models.closed_form.content import ContentSums, add_constant, known_features, sum_content
+from client_service.models.closed_form.content import ContentSums, add_constant, find_item_features, sum_content
 from client_service.sums.content import ContentStatistics
 from client_service.sums.storage import load_basis, load_basis_head
 from shared.method.settings import BasisSettings
@@ -53,7 +53,7 @@ def pooled(shards: Sequence[Path]) -> ContentSums:
     parts = []
     for path in shards:
         shard = load_shard(path)
-        features = known_features(shard)
+        features = find_item_features(shard)
         assert features is not None
         parts.append(sum_content(shard.train, add_constant(features.values)))
     return ContentSums(*(np.sum(one, axis=0) for one in zip(*parts, strict=True)))

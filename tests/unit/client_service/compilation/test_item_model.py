@@ -36,7 +36,7 @@ from client_service.models.initial_filter import Filter
 from client_service.models.ranker import Rows
 from client_service.models.score_fusion import ChosenPart, Recipe
 from client_service.runtime.interruption import NEVER, Interrupt, Interrupted
-from client_service.training.start_choice import Choice, begin_model
+from client_service.training.start_choice import Choice, build_start_model
 from shared.errors import DataError
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -66,13 +66,15 @@ def listed(planted: Shard) -> Shard:
 
 def serve(shard: Shard, name: str = "lgcn", recipe: Recipe = EVERY_PART, moved: float = 0.0) -> ServedItems:
     """A model at rest. moved: by how much training has moved each parameter, at random."""
-    begun = begin_model(shard, low_spectrum(shard.train, 8), METHOD, name, Choice(start=START, recipe=recipe), NEVER)
+    begun = build_start_model(
+        shard, low_spectrum(shard.train, 8), METHOD, name, Choice(start=START, recipe=recipe), NEVER
+    )
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in begun.model.parameters():
             parameter += moved * torch.randn(parameter.shape, generator=generator)
     begun.model.encoder.prepare_inference()
-    return ServedItems("run-1.2", begun.model, ranker=begun.model.freeze().fused(begun.fusion, begun.codes))
+    return ServedItems("run-1.2", begun.model, ranker=begun.model.freeze().with_fusion(begun.fusion, begun.codes))
 
 
 def rank_exactly(served: ServedItems, basket: Rows, k: int) -> tuple[Rows, np.ndarray]:
@@ -80,7 +82,7 @@ def rank_exactly(served: ServedItems, basket: Rows, k: int) -> tuple[Rows, np.nd
     row = np.zeros((1, 40), dtype=np.float32)
     row[0, basket] = 1.0
     side = fold_in(served, sparse.csr_array(row))
-    rows, scores = served.ranker.top_scored(side, row > 0, k)
+    rows, scores = served.ranker.top_k_with_scores(side, row > 0, k)
     return rows[0], scores[0]
 
 
@@ -115,7 +117,7 @@ def test_the_exact_form_has_the_scorers_of_sparse_graphs(listed: Shard, monkeypa
     assert isinstance(by_users, ease_module.UserWeights)
     parts = (*served.ranker.fusion.parts, (1.5, by_users))
     fusion = replace(served.ranker.fusion, parts=parts)
-    served = replace(served, ranker=served.ranker.fused(fusion, fusion.encoded(listed.train)))
+    served = replace(served, ranker=served.ranker.with_fusion(fusion, fusion.encode(listed.train)))
     found = form_of(FormBuilder(served, listed), EXACT)
     for basket in BASKETS:
         rows, scores = rank_exactly(served, basket, 12)

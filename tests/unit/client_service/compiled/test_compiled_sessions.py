@@ -120,18 +120,18 @@ def test_compiled_transitions_score_visits_as_scipy_does(
     np.testing.assert_allclose(model.score(visits), served.score(visits), atol=CLOSE)
 
 
-@pytest.mark.parametrize("of_sums", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("from_sums", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("share", [0.0, 0.4])
 def test_a_fused_model_scores_as_the_one_that_was_compiled(
-    of_sums: float, share: float, shop: SessionShard, sessions: CompiledSessions, tmp_path: Path
+    from_sums: float, share: float, shop: SessionShard, sessions: CompiledSessions, tmp_path: Path
 ) -> None:
     own = score_visits(shop, None).own
     other: TransitionScores = replace(own, decay=0.9, repeats=0.0, popular=own.popular[::-1].copy())
-    fused = VisitScores(own, other, of_sums)
+    fused = VisitScores(own, other, from_sums)
     served = replace(draw_model("tagnn", 2, shop), transitions=fused, share=share)
     model, visits = compiled(served, sessions, tmp_path), draw_visits(4)
     np.testing.assert_allclose(model.score(visits), served.score(visits), rtol=CLOSE, atol=CLOSE)
-    assert len(model.transitions) == (2 if 0.0 < of_sums < 1.0 else 1)
+    assert len(model.transitions) == (2 if 0.0 < from_sums < 1.0 else 1)
 
 
 def test_what_a_visit_falls_back_on_is_counted_in_the_training_visits(

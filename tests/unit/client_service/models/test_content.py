@@ -28,18 +28,18 @@ from client_service.models.closed_form.content import (
     ContentSums,
     add_constant,
     content_weights,
-    known_features,
+    find_item_features,
     predicts_taste,
     sum_content,
 )
 from client_service.models.closed_form.part import TrainingGraph
 from client_service.models.closed_form.registry import ClosedFormScorers
 from client_service.models.initial_filter import Filter
-from client_service.models.score_fusion import ChosenPart, Recipe, fuse, standard_scores
+from client_service.models.score_fusion import ChosenPart, Recipe, build_fusion, standard_scores
 from client_service.runtime.interruption import NEVER
 from client_service.training.fusion_search import best_recipe
-from client_service.training.recipe_judge import Judge
-from client_service.training.start_choice import Choice, begin_model, load_choice, save_choice
+from client_service.training.recipe_evaluator import RecipeEvaluator
+from client_service.training.start_choice import Choice, build_start_model, load_choice, save_choice
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 
@@ -115,7 +115,7 @@ def test_an_item_that_nobody_has_is_ranked_by_what_its_text_has_in_common(told: 
         shard_of_matrices("shop", told.user_ids, told.item_ids, [train.tocsr(), told.valid, told.test]),
         titles=told.titles,
     )
-    made = ClosedFormScorers.of_shard(shard, low_spectrum(shard.train, 12)).make("content", SETTING)
+    made = ClosedFormScorers.from_shard(shard, low_spectrum(shard.train, 12)).make("content", SETTING)
     scores = standard_scores(made, shard.train.astype(np.float32))[:, cold]
     assert (scores.argmax(1) == np.arange(40) // 10).mean() > 0.9
 
@@ -124,16 +124,16 @@ def test_without_titles_and_attributes_nothing_is_offered_and_a_recipe_that_name
     planted: Shard,
 ) -> None:
     """So that lists of silos without text stay as they are, and a silo whose texts are gone still starts."""
-    made = ClosedFormScorers.of_shard(planted, low_spectrum(planted.train, 12))
-    assert known_features(planted) is None and CONTENT.settings(made.graph) == ()
+    made = ClosedFormScorers.from_shard(planted, low_spectrum(planted.train, 12))
+    assert find_item_features(planted) is None and CONTENT.settings(made.graph) == ()
     assert "content" not in {part.name for part in best_recipe(planted, made.spectrum, START).parts}
     recipe = Recipe((ChosenPart("ease", 30.0, 1.0), ChosenPart("content", SETTING, 2.0)))
     bare = Recipe(recipe.parts[:1])
     base = np.random.default_rng(0).standard_normal((40, 40)).astype(np.float32)
     lists = []
     for one in (recipe, bare):
-        fusion = fuse(one, planted.train, made.spectrum, made=made)
-        lists.append(fusion.added(base.copy(), fusion.encoded(planted.train)))
+        fusion = build_fusion(one, planted.train, made.spectrum, closed_forms=made)
+        lists.append(fusion.add_to(base.copy(), fusion.encode(planted.train)))
     np.testing.assert_array_equal(*lists)
 
 
@@ -152,12 +152,12 @@ def test_the_share_of_the_others_is_in_the_scores_and_that_of_0_leaves_them_out(
     spectrum, generator = low_spectrum(told.train, 12), np.random.default_rng(3)
     alien = generator.standard_normal((65, 65)) * 1e3
     others = ContentSums(alien @ alien.T, alien + alien.T)
-    alone, beside = (ClosedFormScorers.of_shard(told, spectrum, one) for one in (None, others))
+    alone, beside = (ClosedFormScorers.from_shard(told, spectrum, one) for one in (None, others))
     baskets = told.train.astype(np.float32)
     own = standard_scores(alone.make("content", SETTING), baskets)
     np.testing.assert_array_equal(standard_scores(beside.make("content", SETTING), baskets), own)
     assert not np.allclose(standard_scores(beside.make("content", ContentSetting(0.003, 1.0)), baskets), own)
-    recipe = best_recipe(told, spectrum, START, made=beside)
+    recipe = best_recipe(told, spectrum, START, closed_forms=beside)
     assert recipe.setting("content") in (*CONTENT.settings(beside.graph),)
 
 
@@ -165,9 +165,11 @@ def test_the_share_of_the_others_is_in_the_scores_and_that_of_0_leaves_them_out(
 def test_answers_are_compiled_with_it(told: Shard, option: Option) -> None:
     method = MethodSettings(width=8, layers=2, cutoff=8, catalogue=40)
     recipe = Recipe((ChosenPart("content", SETTING, 1e6),))
-    begun = begin_model(told, low_spectrum(told.train, 8), method, "lgcn", Choice(start=START, recipe=recipe), NEVER)
+    begun = build_start_model(
+        told, low_spectrum(told.train, 8), method, "lgcn", Choice(start=START, recipe=recipe), NEVER
+    )
     begun.model.encoder.prepare_inference()
-    served = ServedItems("run-1.2", begun.model, ranker=begun.model.freeze().fused(begun.fusion, begun.codes))
+    served = ServedItems("run-1.2", begun.model, ranker=begun.model.freeze().with_fusion(begun.fusion, begun.codes))
     table, exact, arrays = FormBuilder(served, told).build(option)
     ranker, (_, part) = BasketRanker(arrays, table, exact), served.ranker.fusion.parts[0]
     for rows in ([3], [1, 2, 5], [0, 11, 25, 39]):
@@ -184,7 +186,7 @@ def test_a_silo_in_which_nobody_votes_has_it_with_its_usual_weight(told: Shard) 
         shard_of_matrices("shop", told.user_ids, told.item_ids, [told.train, nobody, nobody]), titles=told.titles
     )
     recipe = best_recipe(shard, low_spectrum(told.train, 12), START)
-    graph = ClosedFormScorers.of_shard(shard, low_spectrum(told.train, 12)).graph
+    graph = ClosedFormScorers.from_shard(shard, low_spectrum(told.train, 12)).graph
     setting = recipe.setting("content")
     assert recipe.loudness("content") == pytest.approx(CONTENT.usual_weight(graph, setting))
     assert CONTENT.usual_weight(graph, setting) < CONTENT.weight
@@ -202,10 +204,10 @@ def test_features_that_tell_nothing_of_taste_change_no_list(told: Shard) -> None
         order = np.random.default_rng(seed).permutation(40)
         assert told.titles is not None
         others = replace(told, titles=tuple(told.titles[item] for item in order))
-        assert CONTENT.settings(ClosedFormScorers.of_shard(others, spectrum).graph) == ()
+        assert CONTENT.settings(ClosedFormScorers.from_shard(others, spectrum).graph) == ()
         nothing = best_recipe(replace(told, titles=None), spectrum, START)
         assert best_recipe(others, spectrum, START) == nothing
-    assert CONTENT.settings(ClosedFormScorers.of_shard(told, spectrum).graph) != ()
+    assert CONTENT.settings(ClosedFormScorers.from_shard(told, spectrum).graph) != ()
     assert best_recipe(told, spectrum, START) != nothing
 
 
@@ -237,12 +239,12 @@ def test_another_share_of_the_others_sums_must_be_better_by_two_standard_errors(
     """Few users judge many settings: else chance often leaves out what the other silos know."""
     asked = list[float]()
 
-    def prefer(_: Judge, usual: Any, others: Any, errors: float = 1.0) -> Any:
+    def prefer(_: RecipeEvaluator, usual: Any, others: Any, errors: float = 1.0) -> Any:
         del others
         asked.append(errors)
         return usual[0]
 
-    monkeypatch.setattr(Judge, "preferred", prefer)
+    monkeypatch.setattr(RecipeEvaluator, "choose_surely", prefer)
     counts = []
     for shard in (replace(told, titles=None), told):
         asked.clear()
@@ -255,9 +257,11 @@ def test_another_share_of_the_others_sums_must_be_better_by_two_standard_errors(
 def test_a_compiled_model_has_what_scores_items_that_nobody_has(told: Shard) -> None:
     method = MethodSettings(width=8, layers=2, cutoff=8, catalogue=40)
     recipe = Recipe((ChosenPart("ease", 30.0, 1.0),))
-    begun = begin_model(told, low_spectrum(told.train, 8), method, "lgcn", Choice(start=START, recipe=recipe), NEVER)
+    begun = build_start_model(
+        told, low_spectrum(told.train, 8), method, "lgcn", Choice(start=START, recipe=recipe), NEVER
+    )
     begun.model.encoder.prepare_inference()
-    ranker = begun.model.freeze().fused(begun.fusion, begun.codes)
+    ranker = begun.model.freeze().with_fusion(begun.fusion, begun.codes)
     served = ServedItems("run-1.2", begun.model, ranker=ranker, cold=begun.cold)
     assert served.cold is not None
     basket, some = np.array([1, 2, 5]), np.array([9, 19, 29])
@@ -274,24 +278,28 @@ def test_the_setting_for_items_that_nobody_has_is_that_which_ranks_hidden_items_
     told: Shard,
 ) -> None:
     """Sums of other silos that say the contrary are left out; those that say the same are taken."""
-    spectrum, features = low_spectrum(told.train, 12), known_features(told)
+    spectrum, features = low_spectrum(told.train, 12), find_item_features(told)
     assert features is not None
     own = sum_content(told.train, add_constant(features.values))
-    alone = ClosedFormScorers.of_shard(told, spectrum).choose_cold()
+    alone = ClosedFormScorers.from_shard(told, spectrum).choose_cold_setting()
     assert alone is not None and alone.others == 0.0
-    friendly = ClosedFormScorers.of_shard(told, spectrum, ContentSums(50 * own.profiles, 50 * own.pairs)).choose_cold()
+    friendly = ClosedFormScorers.from_shard(
+        told, spectrum, ContentSums(50 * own.profiles, 50 * own.pairs)
+    ).choose_cold_setting()
     assert friendly is not None and friendly.others == 1.0
     contrary = ContentSums(50 * own.profiles, -50 * own.pairs)
-    hostile = ClosedFormScorers.of_shard(told, spectrum, contrary)
-    assert hostile.choose_cold() is not None and hostile.choose_cold().others == 0.0  # type: ignore[union-attr]
-    chosen = best_recipe(told, spectrum, START, made=hostile)
+    hostile = ClosedFormScorers.from_shard(told, spectrum, contrary)
+    assert hostile.choose_cold_setting() is not None and hostile.choose_cold_setting().others == 0.0  # type: ignore[union-attr]
+    chosen = best_recipe(told, spectrum, START, closed_forms=hostile)
     assert chosen.cold is None, "it is chosen where the model begins"
 
 
 def test_the_setting_for_items_that_nobody_has_is_kept_with_the_recipe(told: Shard) -> None:
     method = MethodSettings(width=8, layers=2, cutoff=8, catalogue=40)
     recipe = Recipe((ChosenPart("ease", 30.0, 1.0),), cold=ContentSetting(0.3))
-    begun = begin_model(told, low_spectrum(told.train, 8), method, "lgcn", Choice(start=START, recipe=recipe), NEVER)
+    begun = build_start_model(
+        told, low_spectrum(told.train, 8), method, "lgcn", Choice(start=START, recipe=recipe), NEVER
+    )
     assert begun.recipe is not None and begun.recipe.cold == ContentSetting(0.3)
     adapter = TypeAdapter(Recipe)
     assert adapter.validate_json(adapter.dump_json(begun.recipe)) == begun.recipe

@@ -21,7 +21,7 @@ from client_service.models.closed_form.frequency import item_frequency
 from client_service.models.closed_form.full_spectrum import FullSpectrum
 from client_service.models.closed_form.least_squares import Weighting, least_squares
 from client_service.models.ranker import BasketSum, Ranker, contributions
-from client_service.models.score_fusion import ChosenPart, Fusion, Recipe, standard_scores, take_codes
+from client_service.models.score_fusion import ChosenPart, Fusion, Recipe, select_codes, standard_scores
 from client_service.serving.messages import MOST_REASONS, ItemOut, RecommendationsOut
 from client_service.serving.ranking import ListRequest
 from client_service.serving.recommender import Recommender
@@ -126,9 +126,9 @@ def test_contributions_sum_to_what_the_closed_forms_add_to_the_fused_score(plant
     linear = [place for place, (_, part) in enumerate(ranker.fusion.parts) if isinstance(part, BasketSum)]
     assert len(linear) == 3  # all but the frequencies
     parts = Fusion(tuple(ranker.fusion.parts[place] for place in linear))
-    codes = take_codes(tuple(ranker.users.codes[place] for place in linear), rows)
+    codes = select_codes(tuple(ranker.users.codes[place] for place in linear), rows)
     base = user.embedding @ ranker.items.embedding.T
-    added = parts.added(base.copy(), codes) - base
+    added = parts.add_to(base.copy(), codes) - base
     # Standardising moves all items of a user alike.
     moved = added[0] - found.sum(axis=0)
     np.testing.assert_allclose(moved, np.full(40, moved.mean()), atol=1e-4)

@@ -99,7 +99,7 @@ def test_a_basket_is_folded_in_near_its_own_community(client: Builder) -> None:
 
 def test_folding_in_by_hand() -> None:
     # One item, v = (2, 0): (1 + .1) 4 x + .01 * 4 x = 2, so x = 2 / 4.44.
-    found = FoldedVectors(np.array([[2.0, 0.0]], dtype=np.float32)).of(np.array([0]))
+    found = FoldedVectors(np.array([[2.0, 0.0]], dtype=np.float32)).solve(np.array([0]))
     np.testing.assert_allclose(found, [2 / 4.44, 0.0], rtol=1e-6)
 
 

@@ -14,7 +14,7 @@ from client_service.models import encoders
 from client_service.models.model import Model
 from client_service.runtime.interruption import NEVER
 from client_service.training.item_trainer import ItemTrainer
-from client_service.training.start_choice import Choice, begin_model
+from client_service.training.start_choice import Choice, build_start_model
 from client_service.training.training_state import RoundContext
 from shared.errors import SettingsError
 from shared.method.parameters import Parameters
@@ -32,7 +32,7 @@ def listed(planted: Shard) -> Shard:
 
 
 def built(shard: Shard, name: str) -> Model:
-    return begin_model(shard, low_spectrum(shard.train, 8), METHOD, name, Choice(), NEVER).model
+    return build_start_model(shard, low_spectrum(shard.train, 8), METHOD, name, Choice(), NEVER).model
 
 
 OF_ITEMS = sorted(name for name, tensors in EXCHANGES.items() if tensors.task == "items")
@@ -54,9 +54,9 @@ def test_a_model_at_rest_scores_as_it_trains_and_folds_a_basket_in(listed: Shard
         positive, scores = model.scores(users, users, users, leave_one_out=leave_one_out)
         torch.testing.assert_close(positive, scores.diagonal(), atol=1e-5, rtol=1e-4)
     ranker = model.freeze()
-    ranked, values = ranker.top_scored(ranker.users, np.zeros((40, 40), dtype=bool), 5)
+    ranked, values = ranker.top_k_with_scores(ranker.users, np.zeros((40, 40), dtype=bool), 5)
     np.testing.assert_allclose(values, np.take_along_axis(scores.detach().numpy(), ranked, 1), atol=1e-4)
-    stranger, _ = ranker.top_scored(model.fold_in(np.array([1, 2])), np.zeros((1, 40), dtype=bool), 5)
+    stranger, _ = ranker.top_k_with_scores(model.fold_in(np.array([1, 2])), np.zeros((1, 40), dtype=bool), 5)
     assert stranger.shape == (1, 5) and len(set(stranger[0])) == 5
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import client_service.models.ranker
 from client_service.data.interactions import Shard
 from client_service.models.encoders import lgcn
-from client_service.models.initial_filter import Filter, start_at
-from client_service.models.model import Ingredients, Model
+from client_service.models.initial_filter import Filter, build_start
+from client_service.models.model import Model, ModelInputs
 from client_service.models.ranker import Predictor, Ranker, Side
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -26,8 +26,8 @@ METHOD = MethodSettings(width=4, layers=2, cutoff=9)
 def trained(shard: Shard, *, exact: bool, reach: float = 1.0) -> Model:
     """A model whose every part is other than at its start; `reach` scales the predictive MLP's part of the score."""
     spectrum = low_spectrum(shard.train, METHOD.cutoff)
-    start = start_at(Filter(9, 0.4, 0.3), spectrum, shard.train) if exact else None
-    model = lgcn.build(Ingredients(spectrum, shard.train, start, None, METHOD))
+    start = build_start(Filter(9, 0.4, 0.3), spectrum, shard.train) if exact else None
+    model = lgcn.build(ModelInputs(spectrum, shard.train, start, None, METHOD))
     initial = initial_parameters(mlp_specification(METHOD), 1, exact=False)
     own, generator = dict(model.named_parameters()), torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -63,7 +63,7 @@ def test_lists_and_scores_are_those_of_scoring_everything(planted: Shard, exact:
     scores, ranker, users = exhaustive(model), model.freeze(), np.arange(40)
     expected = ranking(scores, seen, 8)
     assert ranker.top(users, planted.train, 8).tolist() == expected
-    found, values = ranker.top_scored(ranker.users[users], seen, 8)
+    found, values = ranker.top_k_with_scores(ranker.users[users], seen, 8)
     np.testing.assert_allclose(values, np.take_along_axis(scores, found, 1), atol=1e-5)
 
 
@@ -165,7 +165,7 @@ def test_no_item_that_belongs_in_a_list_is_ever_pruned(
         for i in range(items):
             hidden = on_both @ (users.narrow[u] * catalogue.narrow[i]) + users.hidden[u] + catalogue.hidden[i]
             full[u, i] = users.embedding[u] @ catalogue.embedding[i] + output @ np.tanh(hidden) + 0.5
-    found, scores = ranker.top_scored(users, excluded, k)
+    found, scores = ranker.top_k_with_scores(users, excluded, k)
     for u in range(4):
         open_items = [i for i in range(items) if not excluded[u, i]]
         best = sorted((full[u, i] for i in open_items), reverse=True)[:k]

@@ -15,7 +15,7 @@ from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.models.closed_form.content import (
     ContentSums,
     add_constant,
-    known_features,
+    find_item_features,
     settings_of,
     sum_content,
 )
@@ -55,7 +55,7 @@ def at(shard: Shard, sums: dict[int, Sums] | None = None) -> SumRound:
 
 
 def own_sums(shard: Shard) -> ContentSums:
-    features = known_features(shard)
+    features = find_item_features(shard)
     assert features is not None
     return sum_content(shard.train, add_constant(features.values))
 

@@ -15,9 +15,9 @@ from client_service.federation.best_model import BestModel
 from client_service.federation.messages import RoundCosts
 from client_service.model_store.model_files import load_head
 from client_service.models.encoders import lgcn
-from client_service.models.initial_filter import CommonSpectrum, Filter, start_at
+from client_service.models.initial_filter import CommonSpectrum, Filter, build_start
 from client_service.models.low_pass import LowPass
-from client_service.models.model import Ingredients
+from client_service.models.model import ModelInputs
 from client_service.runtime.interruption import NEVER
 from client_service.serving.model_server import ModelServer
 from client_service.sums.basis import CommonBasis
@@ -69,8 +69,8 @@ class Silo:
 
     def encoder(self, basis: CommonBasis) -> LowPass:
         spectrum = self.spectrum(basis)
-        start = start_at(CHOSEN, spectrum, self.train)
-        encoder = lgcn.build(Ingredients(spectrum, self.train, start, self.places, METHOD)).encoder
+        start = build_start(CHOSEN, spectrum, self.train)
+        encoder = lgcn.build(ModelInputs(spectrum, self.train, start, self.places, METHOD)).encoder
         assert isinstance(encoder, LowPass)
         return encoder
 
@@ -152,7 +152,7 @@ def test_a_pair_without_its_own_edge_is_scored_as_if_it_were_not_there(
     silo = silos[0]
     encoder = silo.encoder(basis)
     item = int(silo.train[[3]].indices[0])
-    user, _ = encoder.nodes_without(torch.tensor([3]), torch.tensor([item]), encoder.coefficients())
+    user, _ = encoder.nodes_without_edge(torch.tensor([3]), torch.tensor([item]), encoder.coefficients())
     rest = torch.from_numpy(np.setdiff1d(silo.train[[3]].indices, [item]).astype(np.int64))
     torch.testing.assert_close(user.layers[-1], encoder.basket(rest).layers[-1], atol=1e-5, rtol=0)
     torch.testing.assert_close(user.scale, encoder.basket(rest).scale)

@@ -25,29 +25,29 @@ from client_service.models.score_fusion import (
     ChosenPart,
     Fusion,
     Recipe,
-    fuse,
+    build_fusion,
+    select_codes,
     standard_scores,
     standardise,
-    take_codes,
 )
 from client_service.runtime.interruption import NEVER
 from client_service.serving.ranking import ListRequest
-from client_service.training import fusion_search, recipe_judge
+from client_service.training import fusion_search, recipe_evaluator
 from client_service.training.filter_search import best_filter, filter_scores
 from client_service.training.fusion_search import (
     OWN_SHARES,
     SHARE_USERS,
     USUAL_SHARE,
     OwnParts,
-    _drop_quiet,
-    _no_worse_than_one,
+    _drop_light_parts,
     _own_share,
+    _prefer_single_part,
     best_recipe,
+    default_share,
     fused_top,
-    usual_share,
 )
 from client_service.training.item_trainer import ItemTrainer
-from client_service.training.recipe_judge import Judge, KeptItemsJudge
+from client_service.training.recipe_evaluator import KeptItemsEvaluator, RecipeEvaluator
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -78,7 +78,7 @@ def test_a_part_is_as_loud_as_the_base_times_its_loudness() -> None:
     # base 0, 2, 4: deviation sqrt(8/3); the part 10, 10, 40 standardised: -1/sqrt 2, -1/sqrt 2, sqrt 2
     base = np.array([[0.0, 2.0, 4.0]], dtype=np.float32)
     fusion = Fusion(((0.5, Says([10.0, 10.0, 40.0])),))
-    found = fusion.added(base, fusion.encoded(sparse.csr_array((1, 3))))
+    found = fusion.add_to(base, fusion.encode(sparse.csr_array((1, 3))))
     unit = 0.5 * np.sqrt(8 / 3)
     assert np.allclose(found, [[-unit / np.sqrt(2), 2 - unit / np.sqrt(2), 4 + unit * np.sqrt(2)]])
 
@@ -86,14 +86,14 @@ def test_a_part_is_as_loud_as_the_base_times_its_loudness() -> None:
 def test_a_part_without_an_opinion_adds_nothing() -> None:
     base = np.array([[0.0, 2.0, 4.0]], dtype=np.float32)
     fusion = Fusion(((1.0, Says([3.0, 3.0, 3.0])),))
-    assert np.array_equal(fusion.added(base, fusion.encoded(sparse.csr_array((1, 3)))), base)
+    assert np.array_equal(fusion.add_to(base, fusion.encode(sparse.csr_array((1, 3)))), base)
     assert np.array_equal(standardise(np.full((2, 3), 7.0, dtype=np.float32)), np.zeros((2, 3)))
 
 
 def test_a_silent_recipe_is_no_fusion(planted: Shard) -> None:
     spectrum = low_spectrum(planted.train, 12)
-    assert fuse(None, planted.train, spectrum) == fuse(recipe_of(0.0, 0.0), planted.train, spectrum)
-    assert len(fuse(recipe_of(1.0, 0.5), planted.train, spectrum).parts) == 2
+    assert build_fusion(None, planted.train, spectrum) == build_fusion(recipe_of(0.0, 0.0), planted.train, spectrum)
+    assert len(build_fusion(recipe_of(1.0, 0.5), planted.train, spectrum).parts) == 2
 
 
 def test_training_begins_with_the_recipe_that_validation_prefers(planted: Shard) -> None:
@@ -139,13 +139,13 @@ def test_weights_are_the_usual_ones_as_far_as_there_are_few_validation_users(
     planted: Shard, judged: int, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shard = repeated(planted, max(2, judged // 40), judged)
-    judge = Judge(shard, NEVER)
+    judge = RecipeEvaluator(shard, NEVER)
     assert judge.count == judged
     spectrum = low_spectrum(shard.train, 12)
     monkeypatch.setattr("client_service.training.fusion_search._best_weights", lambda *_: {"base": 1.0})
-    monkeypatch.setattr("client_service.training.fusion_search.LEAST_HEARD", 0.0)
+    monkeypatch.setattr("client_service.training.fusion_search.LEAST_WEIGHT", 0.0)
     monkeypatch.setattr(
-        "client_service.training.fusion_search._no_worse_than_one", lambda _judge, _parts, weights: weights
+        "client_service.training.fusion_search._prefer_single_part", lambda _judge, _parts, weights: weights
     )
     recipe = best_recipe(shard, spectrum, Filter(8, 0.4, 0.3))
     offered = {name: part for name, part in PARTS.items() if name != "content"}  # these items have no text
@@ -158,9 +158,9 @@ def test_weights_are_the_usual_ones_as_far_as_there_are_few_validation_users(
 
 def test_a_part_that_would_hardly_be_heard_is_left_out_unless_the_search_begins_with_it() -> None:
     weights = {"base": 0.5, "filter": 0.465, "frequency": 0.01, "edlae": 0.015, "rp3beta": 0.01}
-    found = _drop_quiet(weights)
+    found = _drop_light_parts(weights)
     assert found == pytest.approx({name: weights[name] / 0.975 for name in ("base", "filter", "frequency")})
-    assert _drop_quiet({**weights, "edlae": 0.02, "rp3beta": 0.02}) == {**weights, "edlae": 0.02, "rp3beta": 0.02}
+    assert _drop_light_parts({**weights, "edlae": 0.02, "rp3beta": 0.02}) == {**weights, "edlae": 0.02, "rp3beta": 0.02}
 
 
 def test_without_validation_users_every_setting_is_the_usual_one(planted: Shard) -> None:
@@ -176,14 +176,14 @@ def test_without_validation_users_every_setting_is_the_usual_one(planted: Shard)
 def test_the_common_parts_count_as_far_as_the_sums_tell_of_a_silo_s_items(
     covered_share: float, expected: float
 ) -> None:
-    assert usual_share(40, None, covered_share) == pytest.approx(expected)
-    assert usual_share(40) == USUAL_SHARE
+    assert default_share(40, None, covered_share) == pytest.approx(expected)
+    assert default_share(40) == USUAL_SHARE
 
 
 def test_few_users_cannot_vote_for_sums_that_tell_of_few_items(planted: Shard) -> None:
     """The common part is right about each validation item, so that the votes alone are for the least own share."""
     shard = repeated(planted, 5, 200)
-    judge = Judge(shard, NEVER)
+    judge = RecipeEvaluator(shard, NEVER)
     own, common = -shard.valid[judge.users].toarray(), shard.valid[judge.users].toarray()
     shares = [_own_share(judge, own.astype(np.float32), [common.astype(np.float32)], 0.8, t) for t in (1.0, 0.1, 0.0)]
     assert _own_share(judge, own.astype(np.float32), [common.astype(np.float32)], 0.96, 0.0) == 1.0
@@ -208,7 +208,7 @@ def test_a_silo_is_served_alone_where_the_sums_lose_more_than_chance(
 ) -> None:
     """The own part is right about each validation item, the common one wrong about those of `wrong` users."""
     shard = repeated(planted, max(2, judged // 40), judged)
-    judge = Judge(shard, NEVER)
+    judge = RecipeEvaluator(shard, NEVER)
     own = shard.valid[judge.users].toarray().astype(np.float32)
     common = own.copy()
     common[:wrong] *= -100.0
@@ -223,7 +223,7 @@ def test_a_silo_with_more_users_than_a_noised_basis_has_directions_keeps_to_its_
     directions: int | None, least: float, most: float
 ) -> None:
     """With the usual share, silos of 59 users served a sum under the noise of epsilon 1 at .6 of their own quality."""
-    assert least <= usual_share(40, directions) <= most
+    assert least <= default_share(40, directions) <= most
 
 
 def test_a_large_silo_is_never_served_what_validation_says_is_worse_than_one_part(planted: Shard) -> None:
@@ -232,14 +232,14 @@ def test_a_large_silo_is_never_served_what_validation_says_is_worse_than_one_par
     chosen = best_filter(shard, spectrum)
     fused = measure_validation(shard, fused_top(shard, spectrum, chosen.choice), np.arange(240))
     assert fused.primary_value >= chosen.validation.primary_value - 1e-6
-    judge = Judge(shard, NEVER)
-    usual = judge.quality(judge.scored(ease(shard.train, EASE.usual)))
+    judge = RecipeEvaluator(shard, NEVER)
+    usual = judge.quality(judge.score_part(ease(shard.train, EASE.usual)))
     assert fused.primary_value >= usual - 1e-6
 
 
 def test_a_user_of_whom_the_base_path_knows_nothing_is_ranked_by_the_others() -> None:
     fusion = Fusion(((0.5, Says([1.0, 2.0, 3.0])),))
-    found = fusion.added(np.zeros((1, 3), np.float32), fusion.encoded(sparse.csr_array((1, 3))))
+    found = fusion.add_to(np.zeros((1, 3), np.float32), fusion.encode(sparse.csr_array((1, 3))))
     assert np.argsort(-found[0]).tolist() == [2, 1, 0]
 
 
@@ -268,9 +268,9 @@ def test_a_small_silo_in_which_the_frequent_items_are_all_that_is_known_is_serve
         others = tuple(one for one in recipe.parts if one.name != "frequency")
 
         def quality(one: Recipe) -> float:
-            fusion = fuse(one, shard.train, spectrum)
-            base, codes = filter_scores(start, spectrum, shard.train), fusion.encoded(shard.train)
-            top = rank_by_scores(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
+            fusion = build_fusion(one, shard.train, spectrum)
+            base, codes = filter_scores(start, spectrum, shard.train), fusion.encode(shard.train)
+            top = rank_by_scores(lambda rows: fusion.add_to(base(rows), select_codes(codes, rows)))
             return measure_test(shard, top).primary_value
 
         return quality(recipe), quality(replace(recipe, parts=others))
@@ -306,8 +306,8 @@ def test_a_single_part_replaces_the_sum_by_two_errors_or_with_many_users_by_one(
     good = total.copy()
     good[:better, 1] = 99.0
     parts = OwnParts({}, {"sum": total, "good": good})
-    judge = Judge(shard_of(train, valid), NEVER)
-    assert _no_worse_than_one(judge, parts, {"sum": 1.0}) == ({"good": 1.0} if alone else {"sum": 1.0})
+    judge = RecipeEvaluator(shard_of(train, valid), NEVER)
+    assert _prefer_single_part(judge, parts, {"sum": 1.0}) == ({"good": 1.0} if alone else {"sum": 1.0})
 
 
 def test_a_large_graph_has_ease_with_one_ridge_and_a_very_large_one_has_none(
@@ -331,8 +331,8 @@ def test_a_large_graph_has_ease_with_one_ridge_and_a_very_large_one_has_none(
 def test_the_scorers_that_a_choice_has_made_are_those_that_would_be_made_anew(planted: Shard) -> None:
     spectrum = low_spectrum(planted.train, 12)
     made = ClosedFormScorers(planted.train, spectrum)
-    recipe = best_recipe(planted, spectrum, Filter(8, 0.4, 0.3), made=made)
-    kept, anew = (fuse(recipe, planted.train, spectrum, made=one) for one in (made, None))
+    recipe = best_recipe(planted, spectrum, Filter(8, 0.4, 0.3), closed_forms=made)
+    kept, anew = (build_fusion(recipe, planted.train, spectrum, closed_forms=one) for one in (made, None))
     assert len(kept.parts) == len(anew.parts) == len(PARTS) - 1  # without text there is no content
     for (loudness, one), (other_loudness, other) in zip(kept.parts, anew.parts, strict=True):
         baskets = planted.train.astype(np.float32)
@@ -354,14 +354,16 @@ def test_a_choice_is_the_same_on_any_number_of_cores(planted: Shard, monkeypatch
 
 def choose_twice(
     shard: Shard, monkeypatch: pytest.MonkeyPatch, listed: int
-) -> tuple[Recipe, Recipe, list[type[Judge]]]:
+) -> tuple[Recipe, Recipe, list[type[RecipeEvaluator]]]:
     """A recipe by the scores of all items, one by those of kept items, and who judged the second."""
-    spectrum, asked = low_spectrum(shard.train, 12), list[type[Judge]]()
+    spectrum, asked = low_spectrum(shard.train, 12), list[type[RecipeEvaluator]]()
     whole = best_recipe(shard, spectrum, Filter(8, 0.4, 0.3))
     monkeypatch.setattr(fusion_search, "_can_keep_best", lambda _: True)
-    monkeypatch.setattr(recipe_judge, "LISTED", listed)
-    best_of = Judge.best_of
-    monkeypatch.setattr(Judge, "best_of", lambda judge, *given: asked.append(type(judge)) or best_of(judge, *given))
+    monkeypatch.setattr(recipe_evaluator, "LISTED", listed)
+    choose_best = RecipeEvaluator.choose_best
+    monkeypatch.setattr(
+        RecipeEvaluator, "choose_best", lambda judge, *given: asked.append(type(judge)) or choose_best(judge, *given)
+    )
     return whole, best_recipe(shard, spectrum, Filter(8, 0.4, 0.3)), asked
 
 
@@ -371,7 +373,7 @@ def test_a_choice_by_the_items_that_can_be_among_the_first_is_the_choice_by_all(
 ) -> None:
     whole, narrow, asked = choose_twice(repeated(planted, 4, 160), monkeypatch, listed)
     assert narrow == whole
-    assert set(asked) == {KeptItemsJudge}
+    assert set(asked) == {KeptItemsEvaluator}
 
 
 def test_a_choice_is_made_by_all_items_where_another_may_be_among_the_first(
@@ -379,7 +381,7 @@ def test_a_choice_is_made_by_all_items_where_another_may_be_among_the_first(
 ) -> None:
     whole, narrow, asked = choose_twice(repeated(planted, 4, 160), monkeypatch, K)
     assert narrow == whole
-    assert asked[-1] is Judge  # the K best of each scorer are too few to be sure of the sums'
+    assert asked[-1] is RecipeEvaluator  # the K best of each scorer are too few to be sure of the sums'
 
 
 def test_kept_items_say_of_any_sum_what_all_items_say(shard_of: Callable[..., Shard]) -> None:
@@ -388,12 +390,16 @@ def test_kept_items_say_of_any_sum_what_all_items_say(shard_of: Callable[..., Sh
     users, items = 50, 400
     met = rng.random((users, items)) < np.linspace(0.01, 0.95, users)[:, None]
     valid = ~met & (rng.random((users, items)) < 0.02)
-    judge = Judge(shard_of(met.astype(float), valid.astype(float)), NEVER)
+    judge = RecipeEvaluator(shard_of(met.astype(float), valid.astype(float)), NEVER)
     scores = [rng.standard_normal((users, items)).round(1).astype(np.float32) for _ in range(3)]
     narrow, kept = judge.keep_best(lambda rows: (one[rows] for one in scores), len(scores))
     whole = [standardise(one[judge.users]) for one in scores]
     assert kept[0].shape[1] < items and narrow.count == judge.count
     for weights in rng.dirichlet(np.ones(3), 20).astype(np.float32):
-        alone = judge.by_user(lambda places, w=weights: sum(a * one[places] for a, one in zip(w, whole, strict=True)))
-        found = narrow.by_user(lambda places, w=weights: sum(a * one[places] for a, one in zip(w, kept, strict=True)))
+        alone = judge.measure_users(
+            lambda places, w=weights: sum(a * one[places] for a, one in zip(w, whole, strict=True))
+        )
+        found = narrow.measure_users(
+            lambda places, w=weights: sum(a * one[places] for a, one in zip(w, kept, strict=True))
+        )
         np.testing.assert_array_equal(found, alone)

@@ -13,7 +13,7 @@ import torch
 import client_service.training.start_choice
 from client_service.data.interactions import Shard
 from client_service.models.initial_filter import Filter
-from client_service.training.client_measures import compared_kernels
+from client_service.training.client_measures import comparable_kernels
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.training_state import RoundContext
 from shared.method.divergence import kernel, round_divergence
@@ -127,9 +127,9 @@ def test_a_client_whose_spectrum_is_the_anchors_is_at_distance_zero(client: Item
 
 
 def test_what_the_divergence_compares_can_be_looked_at(client: ItemTrainer) -> None:
-    assert compared_kernels(client) is None
+    assert comparable_kernels(client) is None
     client.moment = RoundContext(1, 1, 0, UNIFORM)
-    compared = compared_kernels(client)
+    compared = comparable_kernels(client)
     assert compared is not None
     anchor, own = compared
     assert anchor.tolist() == pytest.approx([1 / 12] * 12) and own.tolist() == sorted(own.tolist())

@@ -50,7 +50,7 @@ def test_relevance_lies_between_0_and_1_and_keeps_the_order(
 
 def test_scores_of_some_items_are_those_that_lists_have(planted: Shard) -> None:
     ranker, rows = ranker_of(planted), np.array([3, 7])
-    found, values = ranker.top_scored(ranker.users[rows], np.zeros((2, 40), dtype=bool), 40)
+    found, values = ranker.top_k_with_scores(ranker.users[rows], np.zeros((2, 40), dtype=bool), 40)
     np.testing.assert_allclose(ranker.scores(rows, found), values, rtol=1e-5)
 
 

@@ -46,7 +46,7 @@ class UncertainRankError(Exception):
     """An item that was not kept may be among the first of a user."""
 
 
-class Judge:
+class RecipeEvaluator:
     """Ranks validation items by weighted sums of standardised scores.
 
     Its values are of the primary measure. Every candidate is scored once, on the users in `users`, all of whom have a
@@ -60,11 +60,11 @@ class Judge:
         self.count = len(self.users)
         self._shard, self._interrupt = shard, interrupt
 
-    def scored(self, part: Scorer) -> Float32:
+    def score_part(self, part: Scorer) -> Float32:
         """Scores the users' training items with a part, standardised, (users, N)."""
-        return self.scored_together(lambda baskets: (standard_scores(part, baskets),), 1)[0]
+        return self.score_parts(lambda baskets: (standard_scores(part, baskets),), 1)[0]
 
-    def scored_together(self, parts: Callable[[sparse.csr_array], Iterable[Float32]], count: int) -> list[Float32]:
+    def score_parts(self, parts: Callable[[sparse.csr_array], Iterable[Float32]], count: int) -> list[Float32]:
         """Scores the users' training items with several parts, standardised, (users, N) each.
 
         parts: baskets (B, N) -> the scores of each of `count` parts in turn.
@@ -80,7 +80,7 @@ class Judge:
         in_threads(score, split_users(self.users, self._shard.train.shape[1]))
         return found
 
-    def by_user_of_each(self, candidates: Blends) -> list[PerUser]:
+    def measure_each(self, candidates: Blends) -> list[PerUser]:
         """Measures each user's rankings by the scores of several candidates in one pass."""
         shard = self._shard
         hits, relevant = find_candidate_hits(
@@ -92,18 +92,18 @@ class Judge:
         )
         return [METRICS[PRIMARY].per_user(one, relevant) for one in hits]
 
-    def by_user(self, scores: Score) -> PerUser:
+    def measure_users(self, scores: Score) -> PerUser:
         """Measures each user's ranking by these scores."""
-        return self.by_user_of_each(lambda places: [scores(places)])[0]
+        return self.measure_each(lambda places: [scores(places)])[0]
 
     def quality(self, scores: Float32) -> float:
         """Measures the mean quality of scores (users, N).
 
         It is 0 where no user has a validation item.
         """
-        return float(self.by_user(take_rows(scores)).mean()) if self.count else 0.0
+        return float(self.measure_users(take_rows(scores)).mean()) if self.count else 0.0
 
-    def best_of(self, options: Sequence[Option], candidates: Blends) -> Option:
+    def choose_best(self, options: Sequence[Option], candidates: Blends) -> Option:
         """Returns the option whose scores rank best, the first among equals.
 
         candidates: gives the scores in the order of the options. Where no user has a validation item, the first option
@@ -111,10 +111,10 @@ class Judge:
         """
         if not self.count:
             return options[0]
-        means = [one.mean() for one in self.by_user_of_each(candidates)]
+        means = [one.mean() for one in self.measure_each(candidates)]
         return options[int(np.argmax(means))]
 
-    def preferred(
+    def choose_surely(
         self, usual: tuple[Candidate, Score], others: Iterable[tuple[Candidate, Score]], errors: float = ERRORS
     ) -> Candidate:
         """Chooses another setting than the usual one where it is surely better.
@@ -124,9 +124,9 @@ class Judge:
         if self.count < 2:
             return usual[0]
         best, most = usual[0], 0.0
-        before = self.by_user(usual[1])
+        before = self.measure_users(usual[1])
         for other in others:
-            gain = self.by_user(other[1]) - before
+            gain = self.measure_users(other[1]) - before
             surely = float(gain.mean() - errors * gain.std(ddof=1) / np.sqrt(len(gain)))
             if surely > most:
                 best, most = other[0], surely
@@ -139,7 +139,7 @@ class Judge:
 
     def keep_best(
         self, scores: Callable[[Rows], Iterable[Float32]], count: int
-    ) -> tuple[KeptItemsJudge, list[Float32]]:
+    ) -> tuple[KeptItemsEvaluator, list[Float32]]:
         """Makes a judge of the kept items alone, and their scores by each scorer.
 
         Kept are the items among the best LISTED of at least one of `count` scorers. scores: users (B,) -> the scores of
@@ -178,10 +178,10 @@ class Judge:
             for whole, part in zip(found, narrow, strict=True):
                 whole[here, : part.shape[1] - 1], whole[here, -1] = part[:, :-1], part[:, -1]
             first = here.stop
-        return KeptItemsJudge(shard, self._interrupt, relevant), found
+        return KeptItemsEvaluator(shard, self._interrupt, relevant), found
 
 
-class KeptItemsJudge(Judge):
+class KeptItemsEvaluator(RecipeEvaluator):
     """A judge that ranks the kept items of each user alone.
 
     Its values are the same, for a fiftieth of the work and memory.
@@ -194,7 +194,7 @@ class KeptItemsJudge(Judge):
         super().__init__(shard, interrupt)
         self._wanted, self._relevant = wanted, np.diff(shard.valid.indptr)[self.users]
 
-    def by_user_of_each(self, candidates: Blends) -> list[PerUser]:
+    def measure_each(self, candidates: Blends) -> list[PerUser]:
         """Measures each user's rankings by the scores of several candidates in one pass."""
 
         def hits(places: slice) -> list[NDArray[np.bool_]]:
