@@ -1,6 +1,7 @@
-"""The registry of measures: name -> a function of a client's model and shard. A long one lies in a file of its own.
+"""Measures that a client computes of its model and shard, by name.
 
-A strategy asks for a measure by its name; a new one is one function and one line in MEASURES.
+A strategy asks for a measure by its name; a new one is one function and one line in MEASURES. A long one lies in a file
+of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from shared.method.spectrum import Spectrum
 
 
 class TrainedClient(Protocol):
-    """What can be measured: a model between two rounds with all that it was trained on."""
+    """Inputs of a measure: a model between two rounds, and its training data."""
 
     model: Model
     tables: PopularityTables
@@ -45,23 +46,33 @@ class TrainedClient(Protocol):
 
 
 def measure_divergence(trained: TrainedClient) -> tuple[float, ...]:
-    """rho (Eq. 11) against the round's anchor, rounded; nothing without one, or with too short a spectrum."""
+    """Computes the divergence rho (Eq. 11) from the round's anchor, rounded.
+
+    Empty without an anchor, or with too short a spectrum.
+    """
     rho = None if trained.anchor is None else divergence(trained.anchor, own_kernel(trained))
     return () if rho is None else (round_divergence(rho),)
 
 
 def comparable_kernels(trained: TrainedClient) -> tuple[Float64, Float64] | None:
-    """The anchor's kernel and the own one as the divergence compares them; None without an anchor."""
+    """Returns the anchor's kernel and the own one, as the divergence compares them.
+
+    None without an anchor.
+    """
     return None if trained.anchor is None else comparable(trained.anchor, own_kernel(trained))
 
 
 def own_kernel(trained: TrainedClient) -> Float64:
-    """K^c (Eq. 6, 16)."""
+    """Computes the client's kernel K^c (Eq. 6, 16)."""
     return kernel(spectrum_signal(trained.spectrum, trained.model, trained.method))
 
 
 def spectrum_signal(spectrum: Spectrum, model: Model, method: MethodSettings) -> Float64:
-    """The eigenvalues, or (Algorithm 3) the eigenvalues weighted by the trained kernel of the last layer, (Phi,)."""
+    """Returns the signal of the kernel, (Phi,): the eigenvalues, or weighted eigenvalues.
+
+    The weights (Algorithm 3) are the trained kernel of the last layer. Raises SettingsError for a model without
+    kernels.
+    """
     if method.signal == "eigenvalues":
         return spectrum.eigenvalues
     if not isinstance(model.encoder, LowPass):
@@ -71,13 +82,16 @@ def spectrum_signal(spectrum: Spectrum, model: Model, method: MethodSettings) ->
 
 
 def measure_mean_margin(trained: TrainedClient) -> tuple[float, ...]:
-    """M^c (Eq. 10)."""
+    """Computes the client's mean margin M^c (Eq. 10)."""
     generator, method = trained.torch_generator("margin"), trained.method
     return (mean_margin(trained.model, trained.tables, method, generator, trained.interrupt),)
 
 
 def split_by_activity(interactions: sparse.csr_array) -> Tensor:
-    """1 for the half of the users with the most training items, else 0, (M,). Of an odd number it has one more."""
+    """Marks the half of the users with the most training items, (M,).
+
+    1 for the more active half, else 0. With an odd number of users it has one user more.
+    """
     order = np.argsort(np.diff(interactions.indptr), kind="stable")
     group = np.zeros(len(order), dtype=np.int64)
     group[order[len(order) // 2 :]] = 1
@@ -86,9 +100,9 @@ def split_by_activity(interactions: sparse.csr_array) -> Tensor:
 
 @torch.no_grad()
 def measure_losses_by_activity(trained: TrainedClient) -> tuple[float, ...]:
-    """Mean BPR loss over the training pairs of the less and of the more active half of the users (F2MF).
+    """Computes the mean BPR loss of less and of more active users (F2MF).
 
-    A half without a pair gets the mean over all. It can be interrupted at each batch.
+    It is over their training pairs. A half without a pair gets the mean over all. It can be interrupted at each batch.
     """
     device, batches = trained.activity.device, trained.batches.epoch(trained.torch_generator("activity"))
     sums, counts = torch.zeros(2, device=device), torch.zeros(2, device=device)

@@ -48,7 +48,10 @@ class BestChoice(Generic[Choice]):
 
 
 def filter_scores(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array) -> Callable[[Rows], Float32]:
-    """Scores of the filter alone, user rows (B,) -> (B, N): one GEMM a block of users."""
+    """Builds the function that scores all items by a filter alone.
+
+    User rows (B,) to (B, N): one GEMM a block of users.
+    """
     start = build_start(chosen, spectrum, train)
     users = (start.users * start.user_scale[:, None]).astype(np.float32)
     items = (start.items * start.item_scale[:, None]).T.astype(np.float32)
@@ -61,7 +64,10 @@ def filter_top(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array) -> T
 
 
 def best_filter(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) -> BestChoice[Filter]:
-    """The filter that validation prefers: first cut-off and ridge, then the exponent, or else an ideal low-pass one."""
+    """Chooses the filter by validation.
+
+    First cut-off and ridge, then the exponent; ideal low-pass filters are candidates too.
+    """
     longest = len(spectrum.singular)
     cutoffs = sorted({min(cutoff, longest) for cutoff in CUTOFFS})
     coarse = [Filter(cutoff, ridge, USUAL_EXPONENT) for cutoff in cutoffs for ridge in RIDGES]
@@ -71,15 +77,16 @@ def best_filter(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) 
 
 
 def best_low_pass(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) -> BestChoice[Filter]:
-    """The ideal low-pass filter h = 1 with the best of 16, 32 or 64 components."""
+    """Chooses an ideal low-pass filter, h = 1, of 16, 32 or 64 components."""
     return _best_of(shard, spectrum, LOW_PASS, interrupt)
 
 
 def popularity_top(shard: Shard) -> TopItems:
-    """Everybody gets the items with most training edges; of equally many, the item whose id sorts first.
+    """Lists the most popular items for every user.
 
-    Scores are places in this order, exact in float32 up to 2^24 items, so that no two are equal and how
-    `rank_by_scores` breaks ties does not matter.
+    Of items with equally many training edges the one whose id sorts first comes first. Scores are places in this order,
+    exact in float32 up to 2^24 items, so that no two are equal and the order of ties in `rank_by_scores` does not
+    matter.
     """
     _, by_item = degrees(shard.train)
     order = np.lexsort((np.array(shard.item_ids), -by_item))  # the last key counts first
@@ -89,7 +96,7 @@ def popularity_top(shard: Shard) -> TopItems:
 
 
 def best_ease(shard: Shard, side: int = EASE_SIDE, interrupt: Interrupt = NEVER) -> BestChoice[float] | None:
-    """EASE with the best ridge; None where the smaller side of the graph is larger than `side`."""
+    """Chooses the ridge of EASE; None where both sides of the graph exceed `side`."""
     if min(shard.train.shape) > side:
         return None
     ridges = interrupt.each(EASE_RIDGES)
@@ -97,7 +104,6 @@ def best_ease(shard: Shard, side: int = EASE_SIDE, interrupt: Interrupt = NEVER)
 
 
 def _best_of(shard: Shard, spectrum: Spectrum, filters: Sequence[Filter], interrupt: Interrupt) -> BestChoice[Filter]:
-    """Of all in one pass."""
     order, scores = _scores_of_each(filters, spectrum, shard.train)
     users = sample_validation_users(shard.train.shape[0], seed=0)
     hits, relevant = find_candidate_hits(scores, shard.valid, shard.train, users, interrupt)
@@ -109,9 +115,10 @@ def _best_of(shard: Shard, spectrum: Spectrum, filters: Sequence[Filter], interr
 def _scores_of_each(
     filters: Sequence[Filter], spectrum: Spectrum, train: sparse.csr_array
 ) -> tuple[list[Filter], Candidates]:
-    """The filters in the order in which they are scored, and their scores but for a factor of each user.
+    """Returns filters in the order of scoring, and the scores of each.
 
-    Those that differ in cut-off alone have the sums over the lower frequencies in common.
+    Scores lack a factor of each user. Filters that differ in the cut-off alone share the sums over the lower
+    frequencies.
     """
     order = sorted(filters, key=lambda one: (one.ridge, one.cutoff))
     items = np.ascontiguousarray(spectrum.items.T, dtype=np.float32)
@@ -150,7 +157,10 @@ CLOSED_FORMS = ("lowpass", "ridge", "ease")
 def closed_form_tops(
     shard: Shard, spectrum: Spectrum, ridge: Filter, *, ease_side: int = EASE_SIDE, interrupt: Interrupt = NEVER
 ) -> dict[str, TopItems | None]:
-    """By CLOSED_FORMS. ridge: the best filter of this spectrum; ease_side: of more users and items EASE is None."""
+    """Computes the top lists of each of CLOSED_FORMS.
+
+    ridge: the best filter of this spectrum. ease_side: where both sides of the graph exceed it, EASE is None.
+    """
     ease = best_ease(shard, ease_side, interrupt)
     return {
         "lowpass": best_low_pass(shard, spectrum, interrupt).top,

@@ -62,13 +62,13 @@ Weights = Mapping[str, float]
 
 @dataclass(frozen=True)
 class OwnParts:
-    """The parts that a silo's graph gives, with the settings of each: scores (users, N) by name."""
+    """Scorers of a silo's own graph with their settings, and scores (users, N) by name."""
 
     settings: Mapping[str, Any]
     scores: Mapping[str, Float32]
 
     def sum(self, weights: Weights, places: slice = slice(None)) -> Float32:
-        """Of the scores with these weights, of the users at these places."""
+        """Computes the weighted sum of the scores for the users at these places."""
         terms = (np.float32(weight) * self.scores[name][places] for name, weight in weights.items())
         total: Float32 = next(terms)
         for term in terms:
@@ -87,7 +87,7 @@ def best_recipe(
     covered_share: float = 1.0,
     closed_forms: ClosedFormScorers | None = None,
 ) -> Recipe:
-    """Chooses by validation the settings of all scorers, their weights, and the share of the common ones.
+    """Chooses the settings and weights of all fused scorers by validation.
 
     start_spectrum: the frequencies of all silos, where the model begins in them; the base score is a common part then.
     directions: of the common basis, None for all. covered_share: see `default_share`. closed_forms: the scorers of the
@@ -122,7 +122,7 @@ def fused_top(
     covered_share: float = 1.0,
     closed_forms: ClosedFormScorers | None = None,
 ) -> TopItems:
-    """Lists of the filter and what the best recipe fuses with it: what is served before any training.
+    """Computes lists of the filter and its best fusion, which are served before any training.
 
     closed_forms: the graph's scorers; None: those of the shard alone.
     """
@@ -198,8 +198,10 @@ def _usual_first(part: ScorerPart, settings: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _own_parts(evaluator: RecipeEvaluator, closed_forms: ClosedFormScorers, base: Float32 | None) -> OwnParts:
-    """Every part that fits is scored with each of its settings, and keeps one. base: its scores, where it is the silo's
-    own."""
+    """Scores every part that fits with each of its settings, and chooses one.
+
+    base: scores of the base path, where it is the silo's own.
+    """
     scores, settings = ({} if base is None else {BASE: base}), {}
     for name, part in PARTS.items():
         if tried := part.settings(closed_forms.graph):
@@ -219,7 +221,7 @@ class _ScoredSetting(NamedTuple):
 def _choose_setting(
     evaluator: RecipeEvaluator, closed_forms: ClosedFormScorers, part: ScorerPart, settings: Sequence[Any]
 ) -> tuple[_ScoredSetting, Float32]:
-    """The setting of a part, the scorer that it gives, and its scores."""
+    """Chooses the setting of a part; returns the scorer and its scores too."""
     usual, *others = _usual_first(part, settings)
     each = _score_settings(evaluator, closed_forms, part, settings) if part.score_each else {}
 
@@ -239,7 +241,7 @@ def _choose_setting(
 def _score_settings(
     evaluator: RecipeEvaluator, closed_forms: ClosedFormScorers, part: ScorerPart, settings: Sequence[Any]
 ) -> dict[Any, tuple[_ScoredSetting, Float32]]:
-    """All settings in one pass, by setting."""
+    """Scores all settings of a part in one pass."""
     score_each, scorers = part.score_each, closed_forms.make_each(part.name, settings)
     assert score_each is not None
     found = evaluator.score_parts(lambda baskets: score_each(scorers, baskets), len(scorers))
@@ -248,7 +250,10 @@ def _score_settings(
 
 
 def _best_weights(evaluator: RecipeEvaluator, parts: OwnParts, usual: Weights) -> Weights:
-    """What validation prefers, of one search from the first part, the base score, and one from the usual weights."""
+    """Chooses the better of two searches by validation.
+
+    One starts from the first part, the base score, the other from the usual weights.
+    """
     first, *others = parts.scores
     from_first = _search(evaluator, parts, {first: 1.0}, [name for name in others if PARTS[name].from_base])
     from_usual = _search(evaluator, parts, usual, [*others, first])
@@ -257,9 +262,10 @@ def _best_weights(evaluator: RecipeEvaluator, parts: OwnParts, usual: Weights) -
 
 
 def _search(evaluator: RecipeEvaluator, parts: OwnParts, weights: Weights, names: Sequence[str]) -> Weights:
-    """The search takes part by part, at the loudness that validation prefers.
+    """Searches the weights part by part.
 
-    That is beside the sum of the others. names: of the parts, in their order.
+    Each part gets the loudness beside the sum of the others that validation prefers. names: of the parts, in their
+    order.
     """
     for name in names:
         others = _normalise({other: weight for other, weight in weights.items() if other != name})
@@ -274,13 +280,16 @@ def _search(evaluator: RecipeEvaluator, parts: OwnParts, weights: Weights, names
 def _blend_part(
     parts: OwnParts, others: Weights, name: str, options: Sequence[float], places: slice
 ) -> Iterator[Float32]:
-    """The sum of the others and one part beside it, at each loudness in turn."""
+    """Yields the sum of the others with one part added at each loudness."""
     total, part = parts.sum(others, places), parts.scores[name][places]
     return _each_blend(total, part, [(1.0, value) for value in options])
 
 
 def _each_blend(first: Float32, second: Float32, weights: Iterable[tuple[float, float]]) -> Iterator[Float32]:
-    """a first + b second for each (a, b) in turn, in one memory."""
+    """Yields a weighted sum of two score matrices for each pair of weights.
+
+    a first + b second for each (a, b), in one array that is reused.
+    """
     found, other = np.empty_like(first), np.empty_like(second)
     for one, two in weights:
         np.multiply(first, np.float32(one), out=found)
@@ -289,19 +298,19 @@ def _each_blend(first: Float32, second: Float32, weights: Iterable[tuple[float, 
 
 
 def _normalise(weights: Weights) -> dict[str, float]:
-    """With the sum 1, and without parts of weight 0."""
+    """Scales weights to the sum 1, and drops parts of weight 0."""
     total = sum(weights.values())
     return {name: weight / total for name, weight in weights.items() if weight > 0}
 
 
 def _mix(first: Weights, second: Weights, share: float) -> Weights:
-    """share of the first weights and the rest of the second."""
+    """Mixes two sets of weights: `share` of the first, the rest of the second."""
     names = dict.fromkeys([*first, *second])
     return {name: share * first.get(name, 0.0) + (1.0 - share) * second.get(name, 0.0) for name in names}
 
 
 def _drop_light_parts(weights: Weights) -> Weights:
-    """Without the parts that need not be there and would hardly be heard: they cost time in each answer."""
+    """Drops optional parts of small weight, which cost time in each answer."""
     heard = {
         name: weight
         for name, weight in weights.items()
@@ -311,7 +320,10 @@ def _drop_light_parts(weights: Weights) -> Weights:
 
 
 def _prefer_single_part(evaluator: RecipeEvaluator, parts: OwnParts, weights: Weights) -> Weights:
-    """A part by itself, where the sum ranks worse for sure: the fewer users, the more it takes to say so."""
+    """Returns a single part where the sum ranks surely worse than it.
+
+    The fewer users, the clearer the difference must be.
+    """
     if evaluator.count < SOME_USERS:
         return weights
     alone = (({name: 1.0}, take_rows(scores)) for name, scores in parts.scores.items())
@@ -321,11 +333,11 @@ def _prefer_single_part(evaluator: RecipeEvaluator, parts: OwnParts, weights: We
 
 
 def default_share(users: int, directions: int | None = None, covered_share: float = 1.0) -> float:
-    """Without validation users the own parts have this weight beside the common ones.
+    """Computes the weight of the own parts beside the common ones without validation users.
 
-    It grows with the users for each of the `directions` that the sums know, few where there is noise.
-    covered_share: the share of the silo's training pairs of whose items the sums tell something of other silos. A score
-    follows from pairs of items, of which they tell of covered_share^2; of the rest the own parts know more.
+    It grows with the users for each of the `directions` that the sums know, few where there is noise. covered_share:
+    share of the silo's training pairs whose items other silos have too. A score follows from pairs of items, of which
+    the sums know covered_share^2; of the rest the own parts know more.
     """
     narrow = 0.0 if directions is None else users / (users + USERS_A_DIRECTION * directions)
     return max(USUAL_SHARE, narrow) * covered_share**2 + (1.0 - covered_share**2)
@@ -334,11 +346,11 @@ def default_share(users: int, directions: int | None = None, covered_share: floa
 def _own_share(
     evaluator: RecipeEvaluator, own: Float32, common: Sequence[Float32], usual: float, trust: float
 ) -> float:
-    """Validation and the usual share choose how much the silo's own parts weigh.
+    """Chooses the weight of the silo's own parts from validation and the usual share.
 
-    That is beside the mean of the common ones; 1 where hardly anything would be common, or the silo is expected to be
-    better off alone. trust: of a validation user, as a share of one in a federation whose sums tell of everything:
-    where they tell of a few items, popular ones, a few users prefer them by chance.
+    It is beside the mean of the common parts; 1 where hardly anything would be common, or the silo is expected to be
+    better off alone. trust: weight of a validation user, as a share of one in a federation whose sums cover everything:
+    where they cover a few items, popular ones, a few users prefer them by chance.
     """
     ours = standardise(own)
     theirs = standardise(np.mean(common, axis=0))
@@ -357,16 +369,20 @@ def _own_share(
 
 
 def _expects_gain(together: PerUser, alone: PerUser, trust: float) -> bool:
-    """Is the mean gain at least 0, of these users and of as many as stand for what such sums usually bring?
+    """Tells whether the expected mean gain is at least 0.
 
-    Of few users a loss is mostly chance: the more the sums tell, the more users it takes to say that they do harm.
+    The prior is the usual gain of such sums. A loss over few users is mostly chance: the more the sums cover, the more
+    users it takes to show that they do harm.
     """
     usually = GAIN_USERS * EXPECTED_GAIN * trust * float(alone.mean())
     return float((together - alone).sum()) + usually >= 0.0
 
 
 def _make_recipe(parts: OwnParts, weights: Weights, share: float, common: int, *, base_is_common: bool) -> Recipe:
-    """Loudnesses: each weight over that of the base score, which has that of a common part where it is one."""
+    """Builds the recipe: each loudness is a weight over that of the base score.
+
+    Where the base score is a common part it has the weight of one.
+    """
     if base_is_common:
         share = min(share, 1.0 - LEAST_BASE)
     each = (1.0 - share) / common if common else 0.0

@@ -49,7 +49,10 @@ MLPS = ("pooling.", "predictive.")
 
 
 def group_parameters(model: Model, method: MethodSettings, only: str = "") -> list[dict[str, Any]]:
-    """Embeddings and kernels learn at one rate, both MLPs at another. `only`: just those whose name starts so."""
+    """Groups parameters by learning rate: embeddings and kernels, and both MLPs.
+
+    only: those alone whose name starts so.
+    """
     named = [(name, parameter) for name, parameter in model.named_parameters() if name.startswith(only)]
     private = [parameter for name, parameter in named if not name.startswith(MLPS)]
     mlps = [parameter for name, parameter in named if name.startswith(MLPS)]
@@ -65,8 +68,11 @@ def pair_loss(
     loss: Loss = "",
     weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The loss of one batch (Eq. 9, BPR or BCE; "" is the one of the settings) and the share of its positives whose
-    angle is at pi: no gradient there. `weights` (M,) scale the pairs of each user, with BPR and BCE."""
+    """Computes the loss of one batch and the share of its saturated positives.
+
+    The loss is Eq. 9, BPR or BCE; "" is the one of the settings. Saturated: the angle is at pi, without gradient.
+    `weights` (M,) scale the pairs of each user, with BPR and BCE.
+    """
     leave_one_out, name = method.leave_one_out, loss or method.loss
     positive, negatives = model.scores(batch.users, batch.items, batch.negatives, leave_one_out=leave_one_out)
     if name != "bc":
@@ -84,7 +90,7 @@ EQUAL_WEIGHTS = (1.0, 1.0)
 
 @dataclass(frozen=True)
 class ObjectiveTerms:
-    """What an objective comes to on this shard: the margins if there are any, and the weight of each user (M,)."""
+    """Terms of an objective on this shard: margins, and user weights (M,)."""
 
     objective: Objective
     margins: Margins | None
@@ -124,7 +130,10 @@ class ItemTrainer(Trainer):
         self._basis = None  # which is large; the model has what it needs of it
 
     def build_model(self) -> Model:
-        """A model that begins at the choices given, or at those that validation makes now. Slow."""
+        """Builds a model at its start, by given or by new choices.
+
+        Validation makes the new ones. It is slow.
+        """
         shard, method = self.shard, self.method
         others = None if self._content is None else self._content.sums
         self.content = "" if self._content is None else self._content.digest
@@ -169,12 +178,15 @@ class ItemTrainer(Trainer):
         return list_item_rows(self.shard)
 
     def initialise(self, seed: int) -> None:
-        """What could be shared, where a run with this seed begins, whether or not it ever is."""
+        """Sets all exchangeable parameters to the start of a run with this seed."""
         super().initialise(seed)
         self.model.encoder.finish_training()
 
     def train(self, objective: Objective = PLAIN) -> None:
-        """The round's local epochs; in the warm-up the popularity tables are fitted and no margin is used yet."""
+        """Runs the round's local epochs.
+
+        In the warm-up the popularity tables are fitted and no margin is used yet.
+        """
         if not self.model.encoder.begin_training(objective.only):
             return
         generator = self.torch_generator("train")
@@ -192,15 +204,21 @@ class ItemTrainer(Trainer):
         self.model.encoder.finish_training()
 
     def measure(self, name: str) -> tuple[float, ...]:
-        """The numbers of a measure, by its name in MEASURES."""
+        """Computes a measure by its name in MEASURES."""
         return MEASURES[name](self)
 
     def comparable_kernels(self) -> tuple[Float64, Float64] | None:
-        """The anchor's kernel and the own one as the divergence compares them; None without an anchor."""
+        """Returns the anchor's kernel and the own one, as the divergence compares them.
+
+        None without an anchor.
+        """
         return comparable_kernels(self)
 
     def torch_generator(self, purpose: str) -> torch.Generator:
-        """One stream a run, client, round and purpose: a round that is run again draws the same."""
+        """Returns a generator seeded by run, client, round and purpose.
+
+        A round that is run again draws the same.
+        """
         return torch.Generator().manual_seed(self.draw_seed(purpose))
 
     def parameter_groups(self, only: str) -> list[dict[str, Any]]:
@@ -208,8 +226,11 @@ class ItemTrainer(Trainer):
         return group_parameters(self.model, self.method, only)
 
     def carry(self, trained: Mapping[str, Tensor], old: ShardRows) -> bool:
-        """Likewise, but users, and those whose new items no graph tells the model of, begin as a basket of their items
-        would, where the encoder begins at no filter."""
+        """Copies parameters trained on another shard; see `Trainer.carry`.
+
+        Where the encoder begins at no filter, new users, and users whose new items the graph does not show, begin as a
+        basket of their items would.
+        """
         model, encoder, kinds, new = self.model, self.model.encoder, self.row_kinds, self.rows
         matched = match_model(model, kinds, trained, old, new)
         if matched is None:
@@ -276,7 +297,7 @@ def shrink(model: Model, shrinkage: Shrinkage, rate: float) -> None:
 
 
 def list_item_rows(shard: Shard) -> ShardRows:
-    """The rows of a shard's users and items."""
+    """Returns the rows of a shard's users and items."""
     prints = fingerprint_users(shard.train, np.arange(len(shard.item_ids)))
     return ShardRows(shard.user_ids, shard.item_ids, shard.catalogue, prints)
 

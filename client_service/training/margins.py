@@ -1,4 +1,4 @@
-"""The margin of a batch's positives from popularity tables (Eq. 8, 15), and its mean M^c."""
+"""Margins of positives from popularity tables (Eq. 8, 15), and their mean M^c."""
 
 from __future__ import annotations
 
@@ -32,14 +32,17 @@ class MarginForm:
 
 
 def scaled_angles(tables: PopularityTables) -> Tensor:
-    """xi / pi of every pair of buckets, in [0, 1]."""
+    """Computes xi / pi of every pair of buckets, in [0, 1]."""
     # Paper: xi, in [0, pi]; here: in [0, 1 rad], the range of the margins that BC-Loss's code trains with, because a
     # trained xi lies about pi / 2, and so does R of a pair that nothing is known of: their sum is the end, pi.
     return tables.angles() / math.pi
 
 
 def dissimilarities(tables: PopularityTables) -> Tensor:
-    """1 - sigmoid(u . v) of every pair of buckets, in [0, 1]: the margin in the code that BC-Loss released."""
+    """Computes 1 - sigmoid(u . v) of every pair of buckets, in [0, 1].
+
+    It is the margin in the code that BC-Loss released.
+    """
     # Paper: xi, the angle between u and v, after BC-Loss's text; here: its code (anzhang314/BC-Loss), without angle.
     return 1.0 - tables.products().sigmoid()
 
@@ -59,7 +62,10 @@ TABLE_TOLERANCE = 1e-3  # a relative fall between two windows below this counts 
 
 @dataclass(frozen=True)
 class Margins:
-    """How the positive's angle is widened: the tables' xi, gamma, omega, M_updated once there is one, and Eq. 8."""
+    """Margin added to the positives' angles.
+
+    tables: give xi. strength: gamma. refinement: omega. updated: M_updated once there is one. form: of Eq. 8.
+    """
 
     tables: PopularityTables
     strength: float
@@ -68,13 +74,15 @@ class Margins:
     form: MarginReading = "literal"
 
     def compute(self, score: Tensor, batch: Batch) -> Tensor:
-        """The refined margin (Eq. 15) of a batch's positives, (B,)."""
+        """Computes the refined margin (Eq. 15) of a batch's positives, (B,)."""
         xi = self.tables.at(MARGIN_FORMS[self.form].widening(self.tables), batch.users, batch.items)
         return refined_margin(self.updated, margin(xi, score, self.strength), score, self.refinement)
 
     def widen(self, score: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The logits of a batch's positives with their margins (Eq. 9, before tau), (B,), and which of them are level:
-        their angle is at pi, and they teach nothing."""
+        """Computes the logits of a batch's positives with margins, and which are saturated.
+
+        Eq. 9, before tau, both (B,). Saturated: the angle is at pi, and the positive has no gradient.
+        """
         shift = self.compute(score, batch)
         if MARGIN_FORMS[self.form].subtract_from_cosine:
             return lowered_cosine(score, shift), is_saturated(torch.tanh(score))
@@ -83,12 +91,12 @@ class Margins:
 
 
 def is_saturated(cosine: Tensor) -> Tensor:
-    """Where an angle is at pi, to within what a float32 can tell."""
+    """Tells which cosines belong to an angle of pi, within float32 precision."""
     return cosine <= -1.0 + 1e-6
 
 
 def popularity_loss(tables: PopularityTables, batch: Batch, temperature: float) -> Tensor:
-    """L_bias (Eq. 7) of one batch."""
+    """Computes L_bias (Eq. 7) of one batch."""
     cosines = tables.cosines()
     positive = tables.at(cosines, batch.users, batch.items)
     negatives = tables.at(cosines, batch.users[:, None], batch.negatives[None, :])
@@ -102,7 +110,10 @@ def fit_tables(
     generator: torch.Generator,
     interrupt: Interrupt = NEVER,
 ) -> int:
-    """Minimise L_bias until it has settled; the number of steps taken. It can be interrupted at each batch."""
+    """Fits the popularity tables by L_bias until it has settled; returns the number of steps.
+
+    It can be interrupted at each batch.
+    """
     # Paper: the tables share the model's optimiser and are frozen after two rounds; here: a rate and a stopping rule of
     # their own, because at the model's rate xi stays at pi / 2 everywhere and the margin means nothing.
     optimiser = OPTIMISERS["adam"](tables.parameters(), lr=method.table_learning_rate)
@@ -139,10 +150,10 @@ def mean_margin(
     generator: torch.Generator,
     interrupt: Interrupt = NEVER,
 ) -> float:
-    """The mean of min(gamma xi, pi - R) over all user-item pairs, or over a million random ones of a large shard.
+    """Computes the mean margin over all user-item pairs.
 
-    xi is what the settings' reading of Eq. 8 has in its place. It can be interrupted at each block of users.
-    SettingsError for a model whose scores have no angle.
+    It is the mean of min(gamma xi, pi - R); of a large shard over a million random pairs. `margin_reading` may replace
+    xi. It can be interrupted at each block of users. Raises SettingsError for a model whose scores have no angle.
     """
     head = model.head
     if not isinstance(head, PooledMLPs):
@@ -162,10 +173,10 @@ def mean_margin(
 def _exact_total(
     head: PooledMLPs, sides: tuple[Pooled, Pooled], tables: PopularityTables, shifts: Tensor, interrupt: Interrupt
 ) -> float:
-    """Sum over all pairs, a block of users at a time.
+    """Sums the margins of all pairs, a block of users at a time.
 
-    Where even the least f that the MLP's bound allows leaves gamma xi below pi - R, the margin is gamma xi and the MLP
-    is not asked. With trained tables that is nearly everywhere: the exact mean costs little more than one GEMM.
+    Where even the lower bound of f leaves gamma xi below pi - R, the margin is gamma xi and the MLP is not computed.
+    With trained tables that is nearly everywhere: the exact mean costs little more than one GEMM.
     """
     users, items = sides
     every_user = torch.arange(len(users.scale), device=shifts.device)
@@ -183,7 +194,7 @@ def _exact_total(
 
 
 def _sampled_total(head: PooledMLPs, users: Pooled, items: Pooled, shift: Tensor) -> float:
-    """Sum over the pairs (B,) given, in the same way."""
+    """Sums the margins of the given pairs (B,), as `_exact_total` does."""
     base = head.base(users, items) if head.residual else None
     limited = _may_be_limited(head, base, shift).nonzero()[:, 0]
     scores = _score_pairs(head, (users, items), limited, limited)
@@ -192,7 +203,7 @@ def _sampled_total(head: PooledMLPs, users: Pooled, items: Pooled, shift: Tensor
 
 
 def _score_pairs(head: PooledMLPs, sides: tuple[Pooled, Pooled], u: Tensor, i: Tensor) -> Tensor:
-    """f of the rows u (B,) of the users with the rows i (B,) of the items, part by part."""
+    """Computes f of user rows u (B,) with item rows i (B,), in blocks."""
     users, items = sides
     step = max(1, (SCORED_NUMBERS if head.residual else ALL_SCORED_NUMBERS) // head.width)
     parts = [slice(first, first + step) for first in range(0, max(1, len(u)), step)]
@@ -200,7 +211,10 @@ def _score_pairs(head: PooledMLPs, sides: tuple[Pooled, Pooled], u: Tensor, i: T
 
 
 def _may_be_limited(head: PooledMLPs, base: Tensor | None, shift: Tensor) -> Tensor:
-    """Where pi - R may be the lesser of the two: in cosines, where tanh f < -cos(gamma xi) is possible."""
+    """Tells where pi - R may be smaller than gamma xi.
+
+    In cosines: where tanh f < -cos(gamma xi) is possible.
+    """
     if base is None:
         return torch.ones_like(shift, dtype=torch.bool)
     return torch.tanh(base + head.mlp_lower_bound()) < -torch.cos(shift)

@@ -137,7 +137,7 @@ class NodeTrainer(NodeNetworkTrainer):
         return super().build_model() if self.has_network else cast(NodeNetwork, nn.Module())
 
     def train(self, objective: Objective = PLAIN) -> None:
-        """Runs the round's local epochs, where there is a network and a training node."""
+        """Runs the round's local epochs, if there are a network and training nodes."""
         if self.has_network and len(self.shard.nodes_of(TRAIN)):
             super().train(objective)
         else:

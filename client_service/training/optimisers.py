@@ -27,6 +27,9 @@ OPTIMISERS: Mapping[str, Callable[..., Optimizer]] = {
 
 
 def make_optimiser(kind: str, groups: Sequence[Mapping[str, Any]]) -> Optimizer:
-    """Makes the optimiser that the setting `optimiser` names, for parameter groups with rates of their own."""
+    """Builds the optimiser that the setting `optimiser` names.
+
+    groups: parameters with learning rates of their own.
+    """
     members = [dict(group) for group in groups]
     return OPTIMISERS[kind](members, fused=True) if kind == "adam" else OPTIMISERS[kind](members)

@@ -1,4 +1,4 @@
-"""A model at rest and the validation items -> how likely an item with a score is among them (Platt's sigmoid).
+"""Fits how likely an item with a score is among validation items (Platt's sigmoid).
 
 Probabilities for support vector machines. Platt. 1999. Shapes: B users, n drawn items a user.
 """
@@ -29,16 +29,18 @@ Scored = tuple[Float64, Float64, Float64]
 
 
 class PairScorer(Protocol):
-    """Whoever scores items for known users."""
+    """Scorer of user-item pairs of known users."""
 
     def scores(self, rows: Rows, columns: Rows) -> Float32:
-        """Of some items (B, n) for each of the users in `rows` (B,)."""
+        """Computes the scores of some items (B, n) for the users in `rows` (B,)."""
         ...
 
 
 def fit_relevance(shard: Shard, ranker: PairScorer, interrupt: Interrupt) -> Relevance:
-    """By the scores of validation items against those of drawn items that the user has not met; UNFITTED where there
-    are none of either."""
+    """Fits the relevance of scores by validation items against drawn items.
+
+    Drawn items are those that the user has not met. UNFITTED where one of both is missing.
+    """
     users = sample_validation_users(shard.train.shape[0], seed=0)
     judging = users[np.diff(shard.valid.indptr)[users] > 0][:USERS]
     if not len(judging):
@@ -53,7 +55,10 @@ def fit_relevance(shard: Shard, ranker: PairScorer, interrupt: Interrupt) -> Rel
 
 
 def _score_block(shard: Shard, ranker: PairScorer, users: Rows, interrupt: Interrupt) -> Scored:
-    """Each validation item stands for itself, each drawn one for its share of what the user has not met."""
+    """Scores validation items and drawn items of some users, with weights.
+
+    A validation item has weight 1, a drawn one its share of the items that the user has not met.
+    """
     interrupt.check()
     count, valid = shard.train.shape[1], shard.valid[users]
     met = (shard.train[users] + valid).toarray() > 0
@@ -69,7 +74,10 @@ def _score_block(shard: Shard, ranker: PairScorer, users: Rows, interrupt: Inter
 
 
 def _pad_rows(rows: sparse.csr_array) -> tuple[Rows, NDArray[np.bool_]]:
-    """The columns of each row's entries (B, n), 0 where a row has fewer than another; and where it has not."""
+    """Returns the columns of each row's entries, padded with 0, and their mask.
+
+    Both are (B, n).
+    """
     lengths = np.diff(rows.indptr)
     inside = np.arange(lengths.max()) < lengths[:, None]
     columns = np.zeros(inside.shape, dtype=np.int64)
@@ -78,7 +86,10 @@ def _pad_rows(rows: sparse.csr_array) -> tuple[Rows, NDArray[np.bool_]]:
 
 
 def _fit(scored: Scored) -> tuple[float, float]:
-    """Slope and intercept with the least weighted log loss, Platt's targets in the place of 0 and 1."""
+    """Computes the slope and intercept with the least weighted log loss.
+
+    Platt's targets replace 0 and 1.
+    """
     scores, wanted, weights = scored
     yes, no = float(weights[wanted > 0].sum()), float(weights[wanted == 0].sum())
     targets = np.where(wanted > 0, (yes + 1.0) / (yes + 2.0), 1.0 / (no + 2.0))

@@ -1,4 +1,4 @@
-"""Training edges -> shuffled batches of positive pairs with uniform negatives."""
+"""Sampler of shuffled batches of training pairs with uniform negatives."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Batch:
-    """Positive pairs users (B,), items (B,); negatives (n,) common to the batch; excluded (B, n) where a sampled item
-    is one of the user's training items. The negatives that remain are uniform over the user's other items."""
+    """Batch of training pairs with common negatives.
+
+    users (B,), items (B,); negatives (n,); excluded (B, n) where a sampled item is one of the user's training items.
+    The negatives that remain are uniform over the user's other items.
+    """
 
     users: Tensor
     items: Tensor
@@ -49,7 +52,9 @@ class PairSampler:
             yield Batch(users, self._items[chosen], drawn.to(self._device), self._is_known(users, drawn))
 
     def _is_known(self, users: Tensor, drawn: Tensor) -> Tensor:
-        """Whether each (user, drawn item) is a training pair, (B, n): looked up in the drawn items' own rows, (n, M),
-        which costs a tenth of searching all pairs for each."""
+        """Tells whether each (user, drawn item) is a training pair, (B, n).
+
+        It looks into the drawn items' own rows, (n, M), which costs a tenth of a search of all pairs for each.
+        """
         takers = torch.from_numpy(self._takers[drawn.numpy()].toarray()).to(self._device)
         return takers.T[users]

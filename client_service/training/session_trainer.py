@@ -41,19 +41,19 @@ class SessionTrainer(Trainer):
     transitions: VisitScores | None = None
 
     def fuse_with(self, known: Transitions) -> None:
-        """Score with the transitions of all silos too, from now on. Slow."""
+        """Scores with the transitions of all silos too, from now on; slow."""
         self.basis = known.digest
         if self.method.fusion:
             self.transitions = score_visits(self.shard, known, self.interrupt)
 
     @property
     def is_trained(self) -> bool:
-        """Is the network trained, or are the silo's transitions all that it is served by?"""
+        """Whether the network is trained; else transitions alone are served."""
         return str(self.method.strategy.get("train", True)).lower() != "false"
 
     @property
     def holds_catalogue(self) -> bool:
-        """Are rows of all items of the catalogue trained, or those of the silo's own?"""
+        """Whether rows of all items of the catalogue are trained, or the silo's own."""
         return self.method.sessions.candidates == "catalogue"
 
     @property
@@ -65,7 +65,7 @@ class SessionTrainer(Trainer):
         return list_session_rows(self.shard)
 
     def build_model(self) -> SRGNN:
-        """A model of the rows that are trained."""
+        """Builds a network over the item rows that are trained."""
         whole = self.holds_catalogue
         self._rows = np.arange(self.method.catalogue) if whole else self.shard.places
         self.own = self.shard.places if whole else np.arange(len(self.shard.places))
@@ -73,13 +73,19 @@ class SessionTrainer(Trainer):
         return MODELS[self.kind](len(self._rows), self.method.width)
 
     def take_up(self, shard: SessionShard) -> None:
-        """Train on this shard from now on, once parameters have been loaded; of another one nothing is remembered."""
+        """Switches to another shard; its parameters are loaded afterwards.
+
+        Optimiser states are dropped.
+        """
         self.shard = shard
         self.model = self.build_model().to(self.device)
         self._optimisers.clear()
 
     def select_held(self, received: Parameters) -> Parameters:
-        """Of the item table the rows that are trained; the table is kept whole. ProtocolError for another shape."""
+        """Selects the trained rows of the received item table, which is stored whole.
+
+        Raises ProtocolError for a table of another shape.
+        """
         arrays, shape = dict(received.arrays), (self.method.catalogue, self.method.width)
         if ITEM_TABLE in arrays:
             self._table = np.asarray(arrays[ITEM_TABLE])
@@ -98,7 +104,7 @@ class SessionTrainer(Trainer):
         return nn.functional.cross_entropy(self.model(clicks, lengths), targets)
 
     def arrays(self) -> dict[str, Float32]:
-        """What clients with this model can exchange; rows that are not trained as they came."""
+        """Returns the exchangeable arrays; item rows that are not trained stay as received."""
         found = super().arrays()
         if len(self._rows) < self.method.catalogue:
             own, found[ITEM_TABLE] = found[ITEM_TABLE], self._table.copy()
@@ -106,19 +112,19 @@ class SessionTrainer(Trainer):
         return found
 
     def parameter_groups(self, only: str) -> list[dict[str, Any]]:
-        """All with the sessions' weight decay."""
+        """Groups parameters with the weight decay of sessions."""
         decay = self.method.sessions.weight_decay
         return [{**group, "weight_decay": decay} for group in super().parameter_groups(only)]
 
     def take_optimiser(self, only: str) -> torch.optim.Optimizer:
-        """The one that goes on from the round before, with this round's rate."""
+        """Returns the optimiser of the round before, with this round's learning rate."""
         optimiser = super().take_optimiser(only)
         for group in optimiser.param_groups:
             group["lr"] = self._rate()
         return optimiser
 
     def _rate(self) -> float:
-        """The learning rate of this round: a tenth after each `rate_step` rounds."""
+        """Computes the learning rate of this round: a tenth after each `rate_step` rounds."""
         step = self.method.sessions.rate_step
         return self.method.learning_rate * (0.1 ** ((self.moment.round - 1) // step) if step else 1.0)
 
@@ -129,5 +135,5 @@ class SessionTrainer(Trainer):
 
 
 def list_session_rows(shard: SessionShard) -> ShardRows:
-    """The rows of a shard's items: a visit is nobody's."""
+    """Returns the rows of a shard's items; a visit belongs to no user."""
     return ShardRows((), shard.item_ids, shard.catalogue)

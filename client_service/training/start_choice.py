@@ -1,6 +1,6 @@
-"""A shard and settings -> the model as its training begins, and the closed-form scores that are fused with its own.
+"""Start of training on a shard: the model, and the closed-form scores fused with it.
 
-What a shard's validation data choose for that is kept beside its spectrum, so that a run need not choose again.
+The choices that validation makes for it are stored beside the shard's spectrum, so that a run need not choose again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COMMON_START = Filter(128, ridge=0.03, exponent=0.25)
 
 
 class Choice(Message):
-    """The filter at which training starts, and what is fused with the trained score; None: not chosen yet."""
+    """Stored choice of validation: start filter and fusion recipe; None: not chosen yet."""
 
     format: str = FORMAT
     start: Filter | None = None
@@ -49,9 +49,10 @@ class Choice(Message):
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """A model, the filter at which it begins if it does, and the fusion with its codes of the users' training items.
+    """Model at the start of training, its filter, and its fusion.
 
-    cold: what scores items that nobody has; None where nothing is known of the items.
+    codes: of the users' training items, for the fusion. cold: scorer of items without interactions; None without item
+    metadata.
     """
 
     model: Model
@@ -72,8 +73,11 @@ def build_start_model(
     basis: Statistics | None = None,
     others: ContentSums | None = None,
 ) -> TrainingStart:
-    """The named model. Only one that begins at a filter (`start` = exact or common) is fused with closed-form scores,
-    and with those of a common basis where there is one. others: the content sums of the other silos."""
+    """Builds the named model at its start, with its fusion.
+
+    Only a model that begins at a filter (`start` = exact or common) is fused with closed-form scores, and with those of
+    a common basis where there is one. others: the content sums of the other silos.
+    """
     start = recipe = start_spectrum = None
     closed_forms = ClosedFormScorers.from_shard(shard, spectrum, others)
     common: tuple[Scorer, ...] = ()
@@ -141,16 +145,21 @@ def _encoded_rows(features: ItemFeatures, start: str, width: int) -> Float64:
 
 
 def common_start(basis: Statistics | None, shard: Shard, method: MethodSettings) -> CommonSpectrum | None:
-    """The frequencies of all silos' graph, where the model begins in them, without the shard's own held-out pairs, by
-    which the model is judged. DataError for a shard without places in the common catalogue."""
+    """Returns the frequencies of all silos' graph, where the model begins in them.
+
+    Else None. The shard's own held-out pairs, by which the model is evaluated, are taken out. Raises DataError for a
+    shard without places in the common catalogue.
+    """
     if basis is None or method.start != "common":
         return None
     return SILO_SUMS[basis.kind].start(basis, shard, method)
 
 
 def load_choice(shard: Shard, cutoff: int, folder: Path, basis: str = "") -> Choice:
-    """What an earlier run chose for this very shard and cut-off, and with this basis; nothing where there is no such
-    file."""
+    """Loads the stored choice for this shard, cut-off and basis.
+
+    An empty choice without a file.
+    """
     try:
         found = Choice.model_validate_json(_path(shard, cutoff, folder, basis).read_bytes())
     except (OSError, ValidationError):
@@ -159,7 +168,7 @@ def load_choice(shard: Shard, cutoff: int, folder: Path, basis: str = "") -> Cho
 
 
 def save_choice(shard: Shard, cutoff: int, folder: Path, choice: Choice, basis: str = "") -> None:
-    """Replace what was kept."""
+    """Saves a choice in place of the stored one."""
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(_path(shard, cutoff, folder, basis), choice.model_dump_json(indent=1).encode())
 

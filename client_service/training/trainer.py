@@ -1,4 +1,4 @@
-"""A model in training on one shard: what the trainers of all tasks share."""
+"""Base of the trainers of all tasks: a model in training on one shard."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Figures:
 
 
 class TrainingShard(Protocol):
-    """What training needs of any shard: the client's name and a digest of what is learnt from it."""
+    """Shard in training: the client's name and a digest of its data."""
 
     @property
     def name(self) -> str: ...
@@ -91,7 +91,10 @@ class Trainer(ABC):
         interrupt: Interrupt = NEVER,
         kind: str = "",
     ) -> None:
-        """kind: the model's name, "" the one of the settings. SettingsError for a model of another task."""
+        """Prepares training of a model on a shard.
+
+        kind: the model's name, "" the one of the settings. Raises SettingsError for a model of another task.
+        """
         self.kind = kind or method.model
         self.shard, self.method, self.device, self.interrupt = shard, method, device, interrupt
         exchange = EXCHANGES[self.kind]
@@ -112,20 +115,20 @@ class Trainer(ABC):
 
     @abstractmethod
     def build_model(self) -> nn.Module:
-        """Builds the model of this shard, on the CPU; what could be shared is overwritten after it."""
+        """Builds the model of this shard, on the CPU; exchangeable parameters are overwritten later."""
 
     def draw_batches(self, generator: np.random.Generator) -> Iterable[Int64]:
-        """The rows of the examples of an epoch, batch by batch."""
+        """Yields the rows of the examples of an epoch, batch by batch."""
         raise NotImplementedError
 
     def find_loss(self, rows: Int64) -> Tensor:
-        """The mean loss of these examples."""
+        """Computes the mean loss of these examples."""
         raise NotImplementedError
 
     def train(self, objective: Objective = PLAIN) -> None:
-        """Run the round's local epochs with the model's own loss. SettingsError for another loss.
+        """Runs the round's local epochs with the model's own loss.
 
-        There are no margins, whatever is asked for.
+        Margins are not used here. Raises SettingsError for an objective with another loss.
         """
         if objective.loss:
             words = f"expected one that trains with the model's own loss, as task {self.task!r} has no other"
@@ -153,7 +156,7 @@ class Trainer(ABC):
 
     @property
     def exact(self) -> bool:
-        """Does the model begin at a filter, so that its MLPs begin with nothing to add to it?"""
+        """Whether the model begins at a filter, so that its MLPs begin at zero."""
         return self.start is not None
 
     @property
@@ -167,33 +170,36 @@ class Trainer(ABC):
         return ShardRows((), ())
 
     def initialise(self, seed: int) -> None:
-        """What could be shared, where a run with this seed begins, whether or not it ever is."""
+        """Sets all exchangeable parameters to the start of a run with this seed."""
         self.load(Parameters(initial_parameters(sorted(self.exchanged), seed, exact=self.exact)))
 
     def load(self, received: Parameters) -> None:
-        """Overwrite the named parameters, and keep what came for penalties."""
+        """Overwrites the named parameters, and stores those received for penalties."""
         held = self.select_held(received)
         load_named(self.model, held)
         self._remember(received, held)
 
     def select_held(self, received: Parameters) -> Parameters:
-        """Selects what the model holds of the received parameters; by default all."""
+        """Selects the part of the received parameters that the model holds; by default all."""
         return received
 
     def arrays(self) -> dict[str, Float32]:
-        """What clients with this model can exchange, as it is now, on the CPU."""
+        """Returns the exchangeable parameters as they are now, on the CPU."""
         return copy_named(self.model, (tensor.name for tensor in self.exchanged))
 
     def state(self) -> TrainingState:
-        """As it is now, on the CPU: to be kept before training goes on."""
+        """Returns the training state as it is now, on the CPU.
+
+        It must be stored before training continues.
+        """
         return capture(self.model, self.tables, self._optimisers, self.received, self._fitted)
 
     def fits(self, state: TrainingState) -> bool:
-        """Is it a state of this very model?"""
+        """Tells whether a state belongs to this model."""
         return fits(state, self.model, self.tables)
 
     def restore(self, state: TrainingState) -> None:
-        """Take over a state that fits: training goes on as it would have, to the bit."""
+        """Restores a state that fits; training continues as it would have, to the bit."""
         self._remember(state.received, self.select_held(state.received))
         fill(self.model, state.part(MODEL))
         fill(self.tables, state.part(TABLES))
@@ -204,8 +210,11 @@ class Trainer(ABC):
         }
 
     def carry(self, trained: Mapping[str, Tensor], old: ShardRows) -> bool:
-        """Take over what was trained on a shard with the rows `old`; False, and nothing changed, where that is no such
-        model, or of another catalogue. Rows that both shards have are kept; the others begin as a run does."""
+        """Copies parameters that were trained on a shard with the rows `old`.
+
+        Returns False, and changes nothing, for another kind of model or another catalogue. Rows that both shards have
+        are copied; the others begin as in a run.
+        """
         kinds = self.row_kinds
         matched = match_model(self.model, kinds, trained, old, self.rows)
         if matched is None:
@@ -215,25 +224,34 @@ class Trainer(ABC):
         return True
 
     def measure(self, name: str) -> tuple[float, ...]:
-        """The numbers of a measure by its name. SettingsError where the task has none."""
+        """Computes a measure by its name.
+
+        Raises SettingsError where the task has none.
+        """
         raise SettingsError(
             f"strategy: expected one that needs no measure, as task {self.task!r} has none, got {name!r}"
         )
 
     def comparable_kernels(self) -> tuple[Float64, Float64] | None:
-        """The anchor's kernel and the own one as the divergence compares them; None without an anchor."""
+        """Returns the anchor's kernel and the own one, as the divergence compares them.
+
+        None without an anchor.
+        """
         return None
 
     def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:
-        """Random numbers for noise on what leaves: see `seed_noise`."""
+        """Returns a generator for noise on messages: see `seed_noise`."""
         return seed_noise(self.shard.digest, self.moment, purpose, once_a_run=once_a_run)
 
     def draw_seed(self, purpose: str) -> int:
-        """The seed of one stream a run, client, round and purpose: a round that is run again draws the same."""
+        """Computes the seed of a run, client, round and purpose.
+
+        A round that is run again draws the same.
+        """
         return seed_draws(self.shard.name, self.moment, purpose)
 
     def parameter_groups(self, only: str) -> list[dict[str, Any]]:
-        """Parameters whose name starts with `only`, in groups with rates of their own; by default one."""
+        """Groups parameters whose name starts with `only` by learning rate; by default one group."""
         trained = [value for name, value in self.model.named_parameters() if name.startswith(only)]
         return [{"params": trained, "lr": self.method.learning_rate}]
 
@@ -242,7 +260,7 @@ class Trainer(ABC):
         return make_optimiser(self.method.optimiser, self.parameter_groups(only))
 
     def take_optimiser(self, only: str) -> torch.optim.Optimizer:
-        """The optimiser that goes on from the round before; a new one in the first."""
+        """Returns the optimiser of the round before, or a new one."""
         if only not in self._optimisers:
             self._optimisers[only] = self.build_optimiser(only)
         return self._optimisers[only]

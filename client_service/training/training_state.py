@@ -22,29 +22,33 @@ FIRST = 1024  # numbers that there is room for at first
 
 
 class StepValues:
-    """Kept in one tensor. A tensor of its own for each step would lie in memory between the large ones of that step,
-    whose place could then not be used again: 4 MB a step were lost so, until the epoch's end."""
+    """Values of the steps of an epoch, in one tensor.
+
+    A tensor of its own for each step would lie in memory between the large ones of that step, whose memory could then
+    not be reused: 4 MB a step were lost so, until the epoch's end.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._values, self._count = torch.zeros(FIRST, device=device), 0
 
     def add(self, value: Tensor) -> None:
-        """One number, without what it was computed from. It stays on its device."""
+        """Stores one number without its graph; it stays on its device."""
         if self._count == len(self._values):
             self._values = torch.cat([self._values, torch.zeros_like(self._values)])
         self._values[self._count] = value.detach()
         self._count += 1
 
     def mean(self) -> float:
-        """nan before the first number."""
+        """Computes the mean; nan before the first number."""
         return float(self._values[: self._count].mean())
 
 
 @dataclass(frozen=True)
 class RoundContext:
-    """Where in a run a client trains: round 1..rounds, the run's seed, the anchor's kernel if there is one.
+    """Round of a run: its number, the run's seed, and the anchor's kernel.
 
-    draws: a secret from which the draws follow too, in a secure federation; without it they follow from the seed alone.
+    round: 1 to rounds. draws: in a secure federation a secret that seeds the draws too; without it the run's seed alone
+    does.
     """
 
     round: int
@@ -55,7 +59,10 @@ class RoundContext:
 
 
 def load_named(model: nn.Module, received: Parameters) -> None:
-    """Overwrite the named parameters. ProtocolError for one that the model has not, or has in another shape."""
+    """Overwrites the named parameters.
+
+    Raises ProtocolError for a name or shape that the model does not have.
+    """
     own = dict(model.named_parameters())
     with torch.no_grad():
         for name, value in received.arrays.items():
@@ -65,25 +72,31 @@ def load_named(model: nn.Module, received: Parameters) -> None:
 
 
 def copy_named(model: nn.Module, names: Iterable[str]) -> dict[str, Float32]:
-    """These parameters as they are now, on the CPU."""
+    """Copies these parameters as they are now, on the CPU."""
     own = dict(model.named_parameters())
     return {name: own[name].detach().cpu().numpy().copy() for name in names}
 
 
 def to_tensors(received: Parameters, device: torch.device) -> dict[str, Tensor]:
-    """What was received, as a penalty reads it."""
+    """Converts received parameters to tensors for a penalty."""
     return {name: torch.from_numpy(np.array(value)).to(device) for name, value in received.arrays.items()}
 
 
 def seed_noise(shard: str, moment: RoundContext, purpose: str, *, once_a_run: bool) -> np.random.Generator:
-    """Noise on what leaves must not be guessed: beside what the aggregator knows, the shard's content seeds it."""
+    """Builds the generator of noise on messages, seeded by the shard's content too.
+
+    The aggregator knows the other inputs of the seed, and must not guess the noise.
+    """
     number = 0 if once_a_run else moment.round
     text = f"{shard}/{moment.seed}/{number}/{purpose}"
     return np.random.default_rng(int.from_bytes(hashlib.sha256(text.encode()).digest()))
 
 
 def seed_draws(client: str, moment: RoundContext, purpose: str) -> int:
-    """The seed of one stream a run, client, round and purpose: a round that is run again draws the same."""
+    """Computes the seed of a run, client, round and purpose.
+
+    A round that is run again draws the same.
+    """
     text = f"{moment.seed}/{client}/{moment.round}/{purpose}".encode()
     if not moment.draws:
         return zlib.crc32(text)
@@ -96,7 +109,7 @@ BROADCAST, MEMORY = "broadcast/", "memory/"
 
 @dataclass
 class StrategyTensors:
-    """Tensors of a run's strategy that no model holds: broadcast by the server, and this client's memory."""
+    """Tensors of a strategy outside the model: the server's broadcast, and the client's memory."""
 
     broadcast: Arrays = field(default_factory=dict)
     memory: Arrays = field(default_factory=dict)
@@ -104,12 +117,12 @@ class StrategyTensors:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What the rounds to come depend on.
+    """State on which the further rounds depend.
 
-    arrays: "model/<parameter>", "tables/<parameter>", "received/<parameter>", and what each optimiser remembers of a
-    parameter as "optimiser/<only>/<parameter>/<what>"; `only` is what it trains, "" everything. Of the strategy's
-    tensors "broadcast/<name>" and "memory/<name>", where it has some. scalars: those that
-    were received last. fitted: have the popularity tables been fitted?
+    arrays: "model/<parameter>", "tables/<parameter>", "received/<parameter>", and each optimiser's state of a parameter
+    as "optimiser/<only>/<parameter>/<what>"; `only` is the prefix of the parameters that it trains, "" for all. Of the
+    strategy's tensors "broadcast/<name>" and "memory/<name>", where it has some. scalars: those that were received
+    last. fitted: have the popularity tables been fitted?
     """
 
     arrays: Arrays
@@ -121,11 +134,11 @@ class TrainingState:
         return Parameters(self.part(RECEIVED), self.scalars)
 
     def part(self, start: str) -> dict[str, Float32]:
-        """The arrays whose names start so, without that start."""
+        """Returns the arrays whose names start so, without that start."""
         return {name.removeprefix(start): value for name, value in self.arrays.items() if name.startswith(start)}
 
     def with_strategy(self, tensors: StrategyTensors) -> TrainingState:
-        """The same with these tensors of the strategy."""
+        """Returns the state with these tensors of the strategy."""
         kept = {BROADCAST + name: value for name, value in tensors.broadcast.items()}
         kept |= {MEMORY + name: value for name, value in tensors.memory.items()}
         return replace(self, arrays={**self.arrays, **kept})
@@ -142,7 +155,10 @@ class TrainingState:
 def capture(
     model: nn.Module, tables: nn.Module, optimisers: Mapping[str, Optimizer], received: Parameters, fitted: bool
 ) -> TrainingState:
-    """The state as it is now. On a CPU its arrays are no copies: it must be kept before training goes on."""
+    """Captures the state as it is now.
+
+    On a CPU its arrays are no copies: it must be stored before training continues.
+    """
     arrays = {MODEL + name: _to_array(value) for name, value in model.named_parameters()}
     arrays |= {TABLES + name: _to_array(value) for name, value in tables.named_parameters()}
     arrays |= {RECEIVED + name: value for name, value in received.arrays.items()}
@@ -152,7 +168,7 @@ def capture(
 
 
 def fits(state: TrainingState, model: nn.Module, tables: nn.Module) -> bool:
-    """Is it a state of this model and these tables, to the name and the shape?"""
+    """Tells whether a state has the names and shapes of a model and its tables."""
     shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
     remembered = [(only, key.rpartition("/")[0]) for only, memory in state.optimiser_states().items() for key in memory]
     return (
@@ -163,14 +179,14 @@ def fits(state: TrainingState, model: nn.Module, tables: nn.Module) -> bool:
 
 
 def fill(module: nn.Module, arrays: Arrays) -> None:
-    """Overwrite every parameter."""
+    """Overwrites every parameter of a module."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             parameter.copy_(torch.tensor(arrays[name]))
 
 
 def restore_optimiser(optimiser: Optimizer, model: nn.Module, memory: Arrays) -> Optimizer:
-    """A new optimiser with the steps and moments that an earlier one had."""
+    """Restores the steps and moments of an earlier optimiser."""
     own = dict(model.named_parameters())
     places = {id(p): i for i, p in enumerate(p for group in optimiser.param_groups for p in group["params"])}
     held: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
@@ -182,7 +198,7 @@ def restore_optimiser(optimiser: Optimizer, model: nn.Module, memory: Arrays) ->
 
 
 def _memory(optimiser: Optimizer, model: nn.Module) -> dict[str, Float32]:
-    """Nothing of a parameter that the optimiser has not moved yet."""
+    """Returns the optimiser's state of each parameter, empty before its first step."""
     return {
         f"{name}/{what}": _to_array(value)
         for name, parameter in model.named_parameters()
@@ -191,7 +207,7 @@ def _memory(optimiser: Optimizer, model: nn.Module) -> dict[str, Float32]:
 
 
 def _match_layout(value: Float32, parameter: Tensor) -> Tensor:
-    """A moment in its parameter's own memory order, as the optimiser would have made it; a step as it is."""
+    """Puts a moment into its parameter's memory layout; a step stays as it is."""
     tensor = torch.tensor(value)
     return torch.empty_like(parameter).copy_(tensor) if tensor.shape == parameter.shape else tensor
 

@@ -54,14 +54,17 @@ class TransitionScores:
     second: float = SECONDS[0]
 
     def score(self, examples: Prefixes) -> Float32:
-        """How likely each item comes next, by rows that add up to 1, (B, N)."""
+        """Computes the probability that each item comes next, (B, N); rows add up to 1."""
         found: Float32 = self._weigh_items(examples).toarray()
         found += POPULAR * self.popular
         found /= found.sum(axis=1, keepdims=True)
         return found
 
     def rank(self, examples: Prefixes) -> Int64:
-        """The rank of each example's target among the scores, from 1 on, (B,), without the scores of all items."""
+        """Computes the rank of each example's target, from 1 on, (B,).
+
+        It does not compute the scores of all items.
+        """
         weights, popular = self._weigh_items(examples), np.float32(POPULAR) * self.popular
         rows = np.repeat(np.arange(len(examples)), np.diff(weights.indptr))
         values = weights.data + popular[weights.indices]
@@ -77,7 +80,7 @@ class TransitionScores:
         return 1 + beyond + np.bincount(rows, weights=changed, minlength=len(examples)).astype(np.int64)
 
     def _weigh_items(self, examples: Prefixes) -> sparse.csr_array:
-        """What tells of the items but their popularity, (B, N)."""
+        """Computes the weights of the items without their popularity, (B, N)."""
         visits = self._weigh_clicks(examples)
         found = _shares(sparse.csr_array(visits @ self.near))
         if self.second:
@@ -91,7 +94,7 @@ class TransitionScores:
         return found
 
     def _weigh_clicks(self, examples: Prefixes) -> sparse.csr_array:
-        """Each visit's items by their clicks' weights, (B, N)."""
+        """Sums the clicks' weights of each visit's items, (B, N)."""
         clicks, lengths = examples.pad()
         age = lengths[:, None] - 1 - np.arange(clicks.shape[1])
         inside = age >= 0
@@ -106,9 +109,10 @@ class TransitionScores:
 
 @dataclass(frozen=True, eq=False)
 class VisitScores:
-    """What a silo scores visits by without a network.
+    """Scorer of visits without a network.
 
-    own: by its own transitions alone. summed: by those of all silos. share: of these in the probability of an item.
+    own: by the silo's own transitions. summed: by those of all silos. share: weight of `summed` in an item's
+    probability.
     """
 
     own: TransitionScores
@@ -116,7 +120,7 @@ class VisitScores:
     share: float = 0.0
 
     def score(self, examples: Prefixes) -> Float32:
-        """How likely each item comes next, by rows that add up to 1, (B, N)."""
+        """Computes the probability that each item comes next, (B, N); rows add up to 1."""
         if self.summed is None or self.share == 0.0:
             return self.own.score(examples)
         if self.share == 1.0:
@@ -125,9 +129,9 @@ class VisitScores:
 
 
 def score_visits(shard: SessionShard, known: Transitions | None, interrupt: Interrupt = NEVER) -> VisitScores:
-    """A silo scores by all silos' transitions, unless validation prefers its own or both.
+    """Builds the scorer of visits from all silos' transitions, if validation agrees.
 
-    known: those of all silos; without them it scores by its own.
+    Validation may prefer the own ones or both. known: transitions of all silos; None: the silo's own alone.
     """
     own = score_by_transitions(shard, None, interrupt)
     if known is None:
@@ -146,7 +150,7 @@ def score_visits(shard: SessionShard, known: Transitions | None, interrupt: Inte
 def score_by_transitions(
     shard: SessionShard, known: Transitions | None, interrupt: Interrupt = NEVER
 ) -> TransitionScores:
-    """By the transitions of all silos, or None: by the shard's own."""
+    """Builds the scorer of the transitions of all silos; None: of the shard's own."""
     if known is None:
         counted = [own_transitions(shard), own_transitions(shard, NEXT_ALONE)]
     else:
@@ -168,7 +172,7 @@ def score_by_transitions(
 
 
 def _find_neighbours(pairs: sparse.csr_array, backward: float) -> sparse.csr_array:
-    """What goes with each item, row by row."""
+    """Computes the neighbours of each item, with damped counts in both directions."""
     return sparse.csr_array(_damp(pairs) + backward * _damp(sparse.csr_array(pairs.T)))
 
 
@@ -177,14 +181,14 @@ def _damp(pairs: sparse.csr_array) -> sparse.csr_array:
 
 
 def _contains(matrix: sparse.csr_array, rows: Int64, columns: np.ndarray) -> np.ndarray:
-    """Which of these entries the matrix has."""
+    """Tells which of these entries the matrix has."""
     width = matrix.shape[1]
     owners = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     return np.isin(rows * width + columns, owners * width + matrix.indices)
 
 
 def _shares(weights: sparse.csr_array) -> sparse.csr_array:
-    """Rows that add up to 1, or have nothing."""
+    """Scales rows to the sum 1; empty rows stay empty."""
     return scale_rows(weights, 1.0 / np.maximum(_row_sums(weights), 1e-9))
 
 
@@ -195,9 +199,9 @@ def _row_sums(matrix: sparse.csr_array) -> np.ndarray:
 def network_share(
     shard: SessionShard, model: ScoreItems, by_transitions: ScoreItems, interrupt: Interrupt = NEVER
 ) -> float:
-    """Validation chooses the share of a network beside transitions.
+    """Chooses by validation the share of a network beside transitions.
 
-    0 where no share is better than none by more than chance; else what validation prefers, drawn to USUAL_SHARE.
+    0 where no share is significantly better than none; else the preferred one, drawn to USUAL_SHARE.
     """
     examples = spread_examples(shard.valid, COMPARED_BY)
 
@@ -213,14 +217,14 @@ def network_share(
 
 
 def probabilities(scores: Float32) -> Float32:
-    """Softmax of each row."""
+    """Computes the softmax of each row."""
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
     found: Float32 = powers / powers.sum(axis=1, keepdims=True)
     return found
 
 
 def spread_examples(examples: Prefixes, most: int) -> Prefixes:
-    """At most so many examples, spread evenly."""
+    """Selects at most `most` examples, evenly spread."""
     step = max(1, -(-len(examples) // most))
     return Prefixes(examples.clicks, examples.begin[::step], examples.end[::step])
 
@@ -228,7 +232,7 @@ def spread_examples(examples: Prefixes, most: int) -> Prefixes:
 def _compare(
     examples: Prefixes, items: int, score: Callable[[Prefixes], Iterable[Float32]], interrupt: Interrupt
 ) -> np.ndarray:
-    """The gain of each example's target in each of the ways' scores, (ways, P)."""
+    """Computes the gain of each example's target by each candidate's scores, (candidates, P)."""
     step = max(1, min(128, SCORES // max(1, items)))
     found = []
     for begin in interrupt.each(range(0, len(examples), step)):
@@ -239,12 +243,18 @@ def _compare(
 
 
 def _gains(ranks: Int64) -> np.ndarray:
-    """1 / log2(1 + rank), 0 beyond DEPTH and for a miss: between hits and reciprocal ranks, steadier than both."""
+    """Computes the gain of each rank: 1 / log2(1 + rank).
+
+    0 beyond DEPTH and for a miss. It lies between hits and reciprocal ranks, and is steadier than both.
+    """
     return np.where((ranks > 0) & (ranks <= DEPTH), 1.0 / np.log2(1.0 + np.maximum(ranks, 1)), 0.0)
 
 
 def _choose_significant(values: np.ndarray, least_gain: float = LEAST_GAIN) -> int:
-    """The best way, or the first, the usual one, where no other is better by more than chance."""
+    """Chooses the best candidate, or the first where no gain is significant.
+
+    The first is the usual one.
+    """
     if not values.size:
         return 0
     best = int(values.mean(axis=1).argmax())
