@@ -15,8 +15,8 @@ from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.models.closed_form.content import (
     ContentSums,
     add_constant,
+    content_settings,
     find_item_features,
-    settings_of,
     sum_content,
 )
 from client_service.models.closed_form.part import TrainingGraph
@@ -179,7 +179,7 @@ def test_silos_whose_words_tell_nothing_of_taste_use_no_sum_of_the_others_and_al
     spectrum = cast("Spectrum", None)  # content does not look at it
     for shuffled in (False, True):
         drawn = [draw_taste(place, users=25, shuffled=shuffled) for place in range(6)]
-        used = [bool(settings_of(TrainingGraph(liked, spectrum, features, others))) for liked, features in drawn]
+        used = [bool(content_settings(TrainingGraph(liked, spectrum, features, others))) for liked, features in drawn]
         assert used == [not shuffled] * 6
 
 
