@@ -1,1 +1,1 @@
-"""A file or folder of interactions, in any of the formats of `formats.py` -> one Dataset with train, valid and test."""
+"""Readers of interaction data in the formats of `formats.py`, and their splits."""

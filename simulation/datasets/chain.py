@@ -1,16 +1,16 @@
-"""A seed -> the shops of one chain, for demonstrations: silos with customers of their own and mostly the same items.
+"""Generator of a chain of shops for demonstrations: own customers, mostly common items.
 
-How the data are made. Every item belongs to one of 60 themes (a quality and a genre, which its title tells) and has a
+How the data are made. Every item belongs to one of 60 themes (a quality and a genre, which its title shows) and has a
 popularity of its own, a power law, that is the same in all shops. Every customer has a taste: weights of the themes,
 drawn from one Dirichlet law for the whole chain, in which each shop stresses some themes more than others. A customer
 buys items in proportion to taste times popularity, and a few outside it. A shop has nine tenths of the catalogue in
 stock, drawn at random. The second shop has half as many customers as the first one, the third a third, and so on.
 
-Nothing in this knows of any model. What pooling is worth follows from the one thing that the shops have in common: who
-likes one item of a theme likes the others, and a small shop has too few customers to see that for most items.
+The generator does not depend on any model. Pooling helps because of the one thing that the shops have in common: users
+who like one item of a theme like the others, and a small shop has too few customers to show that for most items.
 
 With a lone shop, the last and smallest one belongs to no chain: it sells items of its own, of the same themes, and no
-other shop has any of them. Each shop also lists some items that have just arrived, which nobody has bought.
+other shop has any of them. Each shop also lists some new items without purchases.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ class Chain:
 
 
 def generate_chain(seed: int, shops: int, *, lone: bool = False) -> Chain:
-    """The same for the same seed and number of shops. DataError for more shops than there are customers for.
+    """Generates the shops of a chain.
 
-    lone: the last shop sells nothing that the others sell, and each shop lists new items.
+    It is the same for the same seed and number of shops. lone: the last shop sells only items that the others do not
+    sell, and each shop lists new items. Raises DataError for too many shops.
     """
     if not 1 + lone <= shops <= MOST_SHOPS:
         raise DataError(f"chain: expected {1 + lone} to {MOST_SHOPS} shops, got {shops}")
@@ -79,7 +80,7 @@ def generate_chain(seed: int, shops: int, *, lone: bool = False) -> Chain:
 
 
 def _fill_shops(shops: int, *, lone: bool) -> Int64:
-    """(M,): the first shop's customers, then those of the next one."""
+    """Assigns each customer to a shop, (M,), in the order of the shops."""
     shares = 1.0 / np.arange(1, shops - lone + 1)
     ends = np.round(np.cumsum(shares / shares.sum()) * USERS)
     if lone:
@@ -90,9 +91,10 @@ def _fill_shops(shops: int, *, lone: bool) -> Int64:
 def _draw_weights(
     shop: Int64, theme: Int64, rng: np.random.Generator, *, lone: bool
 ) -> tuple[Float64, NDArray[np.bool_]]:
-    """Draws taste times popularity (M, N), next to nothing for what the customer's shop has not in stock.
+    """Draws the purchase weights, taste times popularity, (M, N).
 
-    Also returns what each shop has in stock, (shops, N).
+    They are next to nothing for items that the customer's shop has not in stock. Also returns each shop's stock,
+    (shops, N).
     """
     shops = int(shop.max()) + 1
     stressed = TASTE * rng.lognormal(0.0, REGION, (shops, THEMES))
@@ -107,13 +109,13 @@ def _draw_weights(
 
 
 def _draw_degrees(users: int, rng: np.random.Generator) -> Int64:
-    """(M,): how much each customer buys, log-normal."""
+    """Draws how many items each customer buys, log-normal, (M,)."""
     drawn = BOUGHT * rng.lognormal(-(SPREAD**2) / 2, SPREAD, users)
     return np.clip(np.round(drawn), FEWEST, MOST).astype(np.int64)
 
 
 def _draw_titles(theme: Int64, rng: np.random.Generator) -> pl.Series:
-    """Made-up titles: the first word and the last one tell the theme."""
+    """Makes titles up; the first word and the last one give the theme."""
     quality = pl.Series(QUALITIES).gather(theme // len(KINDS))
     genre = pl.Series(KINDS).gather(theme % len(KINDS))
     thing = pl.Series(THINGS).gather(rng.integers(0, len(THINGS), len(theme)))

@@ -1,4 +1,4 @@
-"""Names of columns -> what is read of them: the usual names of each field, and what a user says of a file."""
+"""Column names of interaction files: known names of each field, and options that name others."""
 
 from __future__ import annotations
 
@@ -60,26 +60,31 @@ LIKING_EVENTS, OTHER_EVENTS, WORDS_OF_NAMES = (
 
 @dataclass(frozen=True)
 class FileOptions:
-    """What a user says of a file. columns: field of `COLUMNS` -> the file's own name; delimiter: None: it is found.
+    """Options of a data file.
 
-    attributes: names of columns that are read as attributes of items, of a file that describes them."""
+    columns: the file's own name of a field of `COLUMNS`. delimiter: None: it is detected. attributes: names of columns
+    that are read as item attributes, in a file of items.
+    """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     delimiter: str | None = None
     attributes: frozenset[str] = frozenset()
 
     def names(self, of: str) -> tuple[str, ...]:
-        """The names, in lower case, by which a field's column goes; none where it is given as "", not to be read."""
+        """Returns the names of a field's column, in lower case.
+
+        None for a field that is given as "", not to be read.
+        """
         if of not in self.columns:
             return COLUMNS[of]
         return (name,) if (name := self.columns[of].strip().lower()) else ()
 
     def is_id(self, name: str) -> bool:
-        """Whether a column of this name may hold ids or splits."""
+        """Tells whether a column of this name may hold ids or splits."""
         return any(name in self.names(of) for of in ID_FIELDS)
 
     def is_read(self, name: str) -> bool:
-        """Whether anything is read from a column of this name."""
+        """Tells whether a column of this name is read."""
         detail = any(name in self.names(of) for of in (*DETAIL_FIELDS, "title"))
         return self.is_id(name) or detail or is_title(name) or self.is_attribute(name)
 
@@ -92,10 +97,13 @@ AS_NAMED, OF_ITEMS = FileOptions(), FileOptions(attributes=ATTRIBUTES)
 
 
 def is_title(name: str) -> bool:
-    """Whether a column of this name may hold titles: "app_name" may."""
+    """Tells whether a column of this name, such as "app_name", may hold titles."""
     return "title" in name or "name" in name
 
 
 def plain_names(names: Sequence[str]) -> list[str]:
-    """Those that are usual words of a header. Others are not to be told: of a file without a header they are ids."""
+    """Selects names that are common header words.
+
+    The others are not shown: in a file without a header they are ids.
+    """
     return [name for name in names if name in KNOWN or WORDS_OF_NAMES.intersection(re.split(r"[^a-z]+", name))]

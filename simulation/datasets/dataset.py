@@ -1,4 +1,7 @@
-"""Events as they were read, by split -> a Dataset: clean pairs, a train, valid and test split, every change counted."""
+"""Data set: clean pairs with a train, validation and test split.
+
+Every change of the data is counted in the notes.
+"""
 
 from __future__ import annotations
 
@@ -61,11 +64,13 @@ def assemble_dataset(
     split: SplitKind = "random",
     draws: Draws = "pair",
 ) -> Dataset:
-    """`tables`: events (user, item; time and rating) by split, or all of them under `WHOLE`, which `split` says how to
-    divide; and under `MET` those that are no likings. `seed` draws the splits that did not come, as `draws` says.
-    `path` is named in errors.
+    """Builds a data set from events that were read.
 
-    Raises DataError when there is no training event, or a time is missing by which to divide.
+    tables: events (user, item; time and rating) by split, or all of them under `WHOLE`, which `split` divides; and
+    under `MET` those that are not positive. seed: of the splits that did not come with the data, drawn as `draws` says.
+    path: named in errors.
+
+    Raises DataError without a training event, or without times for a split by time.
     """
     named = {"train" if name == WHOLE else name: table for name, table in tables.items()}
     parts = [part.with_columns(split=pl.lit(name, dtype=SPLIT_TYPE)) for name, part in named.items()]
@@ -97,7 +102,7 @@ def _draw_validation(events: pl.DataFrame, seed: int, draws: Draws, notes: list[
 
 
 def describe_unmet(dataset: Dataset) -> pl.DataFrame | None:
-    """The described items of a data set that nobody in it has met; None where no item is described."""
+    """Lists the described items without any interaction; None where no item is described."""
     if dataset.titles is None:
         return None
     events = [one.select("item") for one in (dataset.events, dataset.met) if one is not None]
@@ -116,10 +121,10 @@ def _first_titles(titles: pl.DataFrame, notes: list[str]) -> pl.DataFrame | None
 
 
 def ordered_splits(values: Mapping[str, Value], where: Path) -> dict[str, Value]:
-    """What there is for each split, train before valid before test; training data alone are a whole to be split. What
-    is met stays beside them.
+    """Orders values by split: train, validation, test.
 
-    Raises DataError when there is no training data, or validation but no test data.
+    Training data alone are a whole to be split. Items under `MET` stay beside them. Raises DataError without training
+    data, or for validation without test data.
     """
     splits = [split for split in (WHOLE, *SPLITS) if split in values]
     if "train" not in splits and WHOLE not in splits:

@@ -28,9 +28,12 @@ Reader = Callable[[Path, FileOptions], Table]
 
 @dataclass(frozen=True)
 class Format:
-    """label: as errors list the format. stems: names without extension that mark a folder's file of interactions, `*`
-    for any. titles: names of files beside it that may hold titles, with `{stem}` for the file's own name.
-    numbered_titles: those that may, under ids whose numbers `item_map.txt` has."""
+    """File format of interactions.
+
+    label: as errors list the format. stems: names without extension that mark a folder's file of interactions, `*` for
+    any. titles: names of files beside it that may hold titles, with `{stem}` for the file's own name. numbered_titles:
+    names of title files whose ids are numbered in `item_map.txt`.
+    """
 
     label: str
     read: Reader

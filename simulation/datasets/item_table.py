@@ -30,23 +30,26 @@ EARLIEST, LATEST = 1000, 2199  # years that are years
 
 @dataclass(frozen=True)
 class ItemFileOptions(FileOptions):
-    """What a user says of a file of items, which has other fields than one of interactions."""
+    """Options of an item file, which has other fields than one of interactions."""
 
     def names(self, of: str) -> tuple[str, ...]:
-        """The names, in lower case, by which a field's column goes."""
+        """Returns the names of a field's column, in lower case."""
         if of in self.columns or of not in ITEM_COLUMNS:
             return super().names(of)
         return ITEM_COLUMNS[of]
 
     def is_id(self, name: str) -> bool:
-        """Numbers of the trade are text, as ids are: a leading zero counts."""
+        """Tells whether a column is read as text, as ids are.
+
+        GTINs and years are too: a leading zero counts.
+        """
         return any(name in self.names(of) for of in ("item", "year", "gtin"))
 
 
 def read_item_table(path: Path, file_options: FileOptions) -> pl.DataFrame:
-    """A file of items gives (item, title, year, gtin), each item once.
+    """Reads items (item, title, year, gtin) from a file, each item once.
 
-    null where nothing is known; of a list of ids the ids alone. DataError for a file that holds no items.
+    null where a value is missing; a list of ids gives the ids alone. Raises DataError for a file without items.
     """
     given = ItemFileOptions(file_options.columns, file_options.delimiter)
     read = TITLES.get(path.name.removesuffix(".gz")) or TITLES.get(format_extension(path))
@@ -61,7 +64,10 @@ def read_item_table(path: Path, file_options: FileOptions) -> pl.DataFrame:
 
 
 def complete_items(items: pl.DataFrame) -> pl.DataFrame:
-    """Each item once, with every column; a year at the end of a title, in brackets, is its year."""
+    """Keeps each item once, with every column.
+
+    A year in brackets at the end of a title becomes the item's year.
+    """
     lacking = [pl.lit(None, dtype=pl.String).alias(name) for name in ITEM_COLUMNS if name not in items.columns]
     whole = items.with_columns(lacking).select(*(pl.col(name).cast(pl.String) for name in ITEM_COLUMNS))
     whole = whole.unique("item", keep="first", maintain_order=True)
@@ -105,10 +111,10 @@ WIDE = re.compile(r"[぀-ヿ㐀-䶿一-鿿가-힯]+")
 
 
 def spell_title(title: str) -> tuple[str, ...]:
-    """The words of a title in one spelling: no case, accents, punctuation, article at either end or words of editions.
+    """Normalises the words of a title.
 
-    Roman and written numbers are digits. Chinese, Japanese and Korean is cut into pairs of characters; an emoji is a
-    word.
+    Without case, accents, punctuation, an article at either end and words of editions; Roman and written numbers become
+    digits. Chinese, Japanese and Korean is cut into pairs of characters; an emoji is a word.
     """
     text = unicodedata.normalize("NFKC", title).strip()
     if (turned := TRAILING.match(text)) is not None:
@@ -148,10 +154,10 @@ def _cut_word(word: str) -> list[str]:
 
 
 def spell_id(text: str) -> tuple[str, str]:
-    """An id falls into letters and a number; shops write both differently.
+    """Splits an id into letters and a number, which shops write differently.
 
-    The letters before a number, and the number without zeros before it; else the whole id, and "". Both without case
-    and separators.
+    Returns the letters before a number, and the number without zeros before it; else the whole id, and "". Both without
+    case and separators.
     """
     plain = re.sub(r"[\s_./:#]+", "-", unicodedata.normalize("NFKC", text).casefold().strip())
     if (numbered := re.fullmatch(r"([a-z]*)-*0*([1-9]\d*)", plain)) is not None:
@@ -160,9 +166,10 @@ def spell_id(text: str) -> tuple[str, str]:
 
 
 def spell_gtin(text: str) -> str | None:
-    """A number of the trade in 14 digits: GTIN-8, 12 (UPC), 13 (EAN, ISBN) and 14, or an ISBN of ten places.
+    """Converts a GTIN or ISBN to 14 digits.
 
-    None for a number of another length, or whose check digit is wrong.
+    GTIN-8, 12 (UPC), 13 (EAN, ISBN) and 14, or an ISBN of ten digits. None for a number of another length, or with a
+    wrong check digit.
     """
     plain = re.sub(r"[\s\-_.]+", "", unicodedata.normalize("NFKC", text)).upper()
     plain = re.sub(r"^(?:ISBN(?:1[03])?|EAN|GTIN|UPC):?", "", plain)
@@ -178,6 +185,9 @@ def spell_gtin(text: str) -> str | None:
 
 
 def _check_digit(digits: str) -> int:
-    """Of GTINs: from the right the weights are 3, 1, 3, ..."""
+    """Computes the check digit of a GTIN.
+
+    From the right the weights are 3, 1, 3, ...
+    """
     total = sum(int(one) * (3 if place % 2 == 0 else 1) for place, one in enumerate(reversed(digits)))
     return -total % 10

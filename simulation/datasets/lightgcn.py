@@ -1,4 +1,7 @@
-"""LightGCN text (`user item item ...`, one line a user, whole numbers from 0) -> a Table of user and item."""
+"""Reader of LightGCN text, `user item item ...`, one line a user.
+
+Ids are whole numbers from 0.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ NEWLINE, BLANK, MINUS, ZERO, NINE = (ord(character) for character in "\n -09")
 
 
 def read_lightgcn(path: Path, file_options: FileOptions) -> Table:
-    """The pairs, ids as strings of any length. A line with a user alone gives no pair.
+    """Reads the pairs of a file, ids as strings of any length.
 
-    Raises DataError with the line of the first character or line that does not belong.
+    A line with a user alone gives no pair. Raises DataError with the line of the first character or line that is not of
+    the format.
     """
     require_no_delimiter(path, file_options)
     whole = read_text(path).rstrip()
@@ -52,7 +56,10 @@ def _describe_foreign(character: int) -> str:
 
 
 def _check_lines(path: Path, numbers: pl.Series) -> None:
-    """Every line has a user, and no user has two lines (a user-item-rating table would pass for LightGCN text)."""
+    """Checks that every line has a user, and that no user has two lines.
+
+    A user-item-rating table would otherwise pass for LightGCN text.
+    """
     empty = numbers.list.len() == 0
     if empty.any():
         raise line_error(path, (empty.arg_max() or 0) + 1, "expected a user id, got an empty line")

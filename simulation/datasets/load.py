@@ -29,8 +29,11 @@ ASIDE = ("items", "movies", "users", "user", "item", "links", "tags", "readme", 
 
 @dataclass(frozen=True)
 class Files:
-    """interactions: split (or `WHOLE`) -> file, in order of precedence. titles: the file of titles, if there is one.
-    numbers: the file that has for each id of the titles the number by which the interactions call the item."""
+    """Files of one data set.
+
+    interactions: file of each split (or `WHOLE`), in order of precedence. titles: file of titles, if there is one.
+    numbers: file that maps the ids of the titles to the item numbers of the interactions.
+    """
 
     name: str
     interactions: Mapping[str, Path]
@@ -39,9 +42,10 @@ class Files:
 
 
 def locate_files(path: Path) -> Files:
-    """The files at `path`: one file, which is then split, or a folder with one file or with train and test files.
+    """Finds the files at `path`.
 
-    Raises DataError for a missing path, an unknown format, and a folder with no or several candidates.
+    It is one file, which is split, or a folder with one file or with train and test files. Raises DataError for a
+    missing path, an unknown format, and a folder with no or several candidates.
     """
     if not path.exists():
         raise DataError(f"{path}: expected a file or a folder, got nothing there")
@@ -53,7 +57,7 @@ def locate_files(path: Path) -> Files:
 
 
 def require_format(path: Path) -> str:
-    """The extension that names the file's format. Raises DataError for one that is not read."""
+    """Returns the extension of a file's format; raises DataError for an unknown one."""
     if format_extension(path) not in FORMATS:
         raise DataError(f"{path}: expected {READ}, got the extension {format_extension(path)!r}")
     return format_extension(path)
@@ -76,7 +80,10 @@ def _require_one(folder: Path, candidates: list[dict[str, Path]]) -> dict[str, P
 
 
 def _candidate_files(files: list[Path]) -> list[dict[str, Path]]:
-    """Groups of train, valid and test files and well-known single files; without those, any file it could be."""
+    """Lists groups of split files and well-known single files.
+
+    Without any, every file that could be the data is listed.
+    """
     groups: dict[tuple[str, str], dict[str, Path]] = {}
     known, others = [], []
     for file in (file for file in files if format_extension(file) in FORMATS):
@@ -119,8 +126,10 @@ def _find_files(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 class Events(NamedTuple):
-    """table: user and item, and split, time, rating and likes where the file has them. rated_by: the field that the
-    ratings come from."""
+    """Interactions of one file.
+
+    table: user and item, and split, time, rating and likes where the file has them. rated_by: field of the ratings.
+    """
 
     table: pl.DataFrame
     notes: list[str]
@@ -136,12 +145,13 @@ def load_dataset(
     draws: Draws = "pair",
     file_options: FileOptions = AS_NAMED,
 ) -> Dataset:
-    """The data set at `path`, a file or a folder. A split that comes with it is kept; `seed` draws what is missing, as
-    `draws` says, or `split` says how it is made: then none may have come (SettingsError).
-    Interactions with a rating below `min_rating` are met, not liked; None: each counts as a liking; a note says which.
-    file_options: which columns hold what.
+    """Loads the data set at `path`, a file or a folder.
 
-    Raises DataError naming the file, the line where there is one, what was expected and what came; never an id.
+    A split that comes with it is kept; otherwise `seed` and `draws` draw it, or `split` says how it is made. `split`
+    with data that have a split raises SettingsError. Interactions with a rating below `min_rating` are known but not
+    positive; None: each is positive; a note says which. file_options: which columns hold which field.
+
+    Raises DataError with the file, the line where there is one, what was expected and what came; never an id.
     """
     files = locate_files(path)
     read = {name: _read_table(file, file_options) for name, file in files.interactions.items()}
@@ -166,13 +176,16 @@ def load_dataset(
 
 @step("reading the interactions")
 def read_events(path: Path, file_options: FileOptions = AS_NAMED) -> Events:
-    """The interactions of one file. Raises DataError."""
+    """Reads the interactions of one file; raises DataError."""
     table = _read_table(path, file_options)
     return Events(*table.event_table(), table.rated_by)
 
 
 def read_clicks(path: Path, file_options: FileOptions = AS_NAMED) -> tuple[pl.DataFrame, list[str]]:
-    """(session, item, time in microseconds) of one file, and notes. Raises DataError."""
+    """Reads the clicks of one file, with notes.
+
+    (session, item, time in microseconds). Raises DataError.
+    """
     return _read_table(path, file_options).click_table()
 
 

@@ -1,4 +1,4 @@
-"""A Parquet file -> a Table."""
+"""Reader of Parquet files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from simulation.datasets.tables import MOST_NAMES, Table, require_no_delimiter, 
 
 
 def read_parquet(path: Path, file_options: FileOptions) -> Table:
-    """A row's "line" is its number. Ids may be strings, categories or whole numbers, times dates."""
+    """Reads a Parquet file; the line of a row is its number.
+
+    Ids may be strings, categories or whole numbers, times dates.
+    """
     require_no_delimiter(path, file_options)
     table, kinds = parse_foreign_table(path, read_content(path), lambda name: file_options.is_read(name.lower()))
     for name, kind in kinds.items():

@@ -1,4 +1,4 @@
-"""Ratings -> what they mean, which interactions count as a liking, and what is said of it."""
+"""Meaning of ratings: which interactions are positive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ there, see `learn_meaning`. None: each rating above 0 counts, as in published ta
 
 
 class Likings(NamedTuple):
-    """tables: likings by split, and what is none under the key `met`. meaning: of the ratings, None without any."""
+    """Positive interactions by split, and others under the key `met`.
+
+    meaning: of the ratings, None without any.
+    """
 
     tables: dict[str, pl.DataFrame]
     notes: list[str]
@@ -42,11 +45,12 @@ def choose_likings(
     known: RatingMeaning | None = None,
     earlier: pl.Series | None = None,
 ) -> Likings:
-    """Which interactions are likings: by `min_rating`, or as `known`, the meaning that the shard has kept, says.
+    """Selects the positive interactions by `min_rating` or by the shard's known meaning.
 
-    column: what the ratings came from: rating, label or count. earlier: ratings that the shard has. An interaction
-    without a rating counts. What the column `likes` denies is no liking either. DataError, which names `path`, for a
-    least rating where there are no ratings, and for many ratings outside the shard's scale.
+    column: source of the ratings: rating, label or count. known: meaning that the shard has kept. earlier: ratings that
+    the shard has. An interaction without a rating is positive; one that the column `likes` denies is not. Raises
+    DataError, which names `path`, for a least rating where there are no ratings, and for many ratings outside the
+    shard's scale.
     """
     tables, notes = _drop_unrated(tables)
     ratings = _known_ratings(tables)
@@ -73,10 +77,10 @@ def choose_likings(
 
 
 def learn_meaning(ratings: pl.Series, column: str = "rating") -> RatingMeaning | None:
-    """The meaning that ratings without a word about them most likely have; None without ratings.
+    """Infers the most likely meaning of ratings; None without ratings.
 
-    0 and 1; some below 0: likings are above 0; counts: each is one; up to 5, 10 or 100: likings are from 4, 8 or 80 on.
-    Of any other scale each rating above 0 counts.
+    0 and 1; some below 0: positive above 0; counts: each is positive; up to 5, 10 or 100: positive from 4, 8 or 80 on.
+    On any other scale each rating above 0 is positive.
     """
     if ratings.is_empty():
         return None
@@ -104,8 +108,11 @@ def learn_meaning(ratings: pl.Series, column: str = "rating") -> RatingMeaning |
 
 
 def _look_like_counts(values: np.ndarray) -> bool:
-    """Whole numbers of which 1 is by far the most frequent, and each further one is rarer than that before it; the
-    largest may hold whatever is beyond, but no more than 2 has."""
+    """Tells whether values look like counts.
+
+    Counts are whole numbers of which 1 is by far the most frequent, and each further one is rarer than that before it;
+    the largest may stand for all larger ones, but be no more frequent than 2.
+    """
     if len(values) < FEWEST_TO_JUDGE or values.min() < 0 or (values != np.floor(values)).any() or values.max() > 1000:
         return False
     counts = np.bincount(values.astype(np.int64))[1:]
@@ -116,7 +123,10 @@ def _look_like_counts(values: np.ndarray) -> bool:
 
 
 def join_splits(tables: Tables) -> pl.DataFrame:
-    """One table of all tables with their keys as splits; what is under `WHOLE` keeps its split, or is for training."""
+    """Joins tables into one, with their keys as splits.
+
+    Rows under `WHOLE` keep their split, or are for training.
+    """
     named = []
     for split, table in tables.items():
         if split != WHOLE:
@@ -128,7 +138,10 @@ def join_splits(tables: Tables) -> pl.DataFrame:
 
 
 def _divide(tables: Tables, meaning: RatingMeaning | None) -> dict[str, pl.DataFrame]:
-    """Likings under the keys that they have, and the rest under `met`; rows keep their order in a column `order`."""
+    """Moves interactions that are not positive to the key `met`.
+
+    Rows keep their order in a column `order`.
+    """
     found, met = dict(tables), [tables[MET]] if MET in tables else []
     for split, table in tables.items():
         verdicts = [meaning.likes(pl.col("rating"))] if meaning is not None and "rating" in table.columns else []
@@ -145,7 +158,10 @@ def _divide(tables: Tables, meaning: RatingMeaning | None) -> dict[str, pl.DataF
 
 
 def _drop_unrated(tables: Tables) -> tuple[dict[str, pl.DataFrame], list[str]]:
-    """Without the rows of a scale from -10 to 10 that say 99: not rated."""
+    """Drops rows with a rating of 99, which means not rated.
+
+    It is so on a scale from -10 to 10.
+    """
     ratings = _known_ratings(tables)
     rated = ratings.filter(ratings != NOT_RATED)
     if len(rated) in (0, len(ratings)) or not -10 <= float(rated.min()) < 0 or float(rated.max()) > 10:  # type: ignore[arg-type]
@@ -175,7 +191,10 @@ def _known_ratings(tables: Tables) -> pl.Series:
 
 
 def _describe_ratings(ratings: pl.Series, meaning: RatingMeaning | None, tables: Tables) -> list[str]:
-    """Nothing of ratings that are all the same and all likings: they say that there was an interaction."""
+    """Describes which ratings are positive.
+
+    Ratings that are all the same and all positive need no note.
+    """
     if ratings.is_empty() or meaning is None:
         return []
     values = ratings.to_numpy()

@@ -1,4 +1,4 @@
-"""Separated text, with and without a header -> a Table."""
+"""Readers of separated text, with and without a header."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNIT = "\x1f"  # ASCII's own separator of fields; lists of lists would take pola
 
 
 def read_ratings(path: Path, file_options: FileOptions) -> Table:
-    """MovieLens' `user::item::rating::timestamp`, or the same fields between tabs or commas."""
+    """Reads MovieLens' `user::item::rating::timestamp`, also with tabs or commas."""
     whole = read_text(path)
     first = whole.partition("\n")[0]
     separator = next((mark for mark in ("::", "\t", ",") if mark in first), None)
@@ -39,13 +39,16 @@ def read_ratings(path: Path, file_options: FileOptions) -> Table:
 
 
 def read_csv(path: Path, file_options: FileOptions) -> Table:
-    """Values whose first line names the columns, between commas, semicolons, tabs or bars, of which it has most."""
+    """Reads values with a header line.
+
+    They are separated by commas, semicolons, tabs or bars, the most frequent one.
+    """
     whole = read_text(path)
     return _with_header(path, whole, file_options.delimiter or _find_delimiter(whole.partition("\n")[0]), file_options)
 
 
 def read_recbole(path: Path, file_options: FileOptions) -> Table:
-    """RecBole's `.inter` and `.item`: tabs between fields, and a header of names with types (`user_id:token`)."""
+    """Reads RecBole's `.inter` and `.item`: tabs, and names with types (`user_id:token`)."""
     whole = read_text(path)
     table = _with_header(path, whole, file_options.delimiter or "\t", file_options)
     kinds = {
@@ -58,7 +61,10 @@ def read_recbole(path: Path, file_options: FileOptions) -> Table:
 
 
 def read_json_lines(path: Path, file_options: FileOptions) -> Table:
-    """An object a line, whose keys name the columns. Numbers keep all their digits; lists and objects are not read."""
+    """Reads one JSON object a line, whose keys name the columns.
+
+    Numbers keep all their digits; lists and objects are not read.
+    """
     require_no_delimiter(path, file_options)
     whole = read_text(path)
     require_text_memory(path, whole, ":")
@@ -113,7 +119,7 @@ def _find_delimiter(header: str) -> str:
 
 
 def read_movie_titles(path: Path, file_options: FileOptions) -> Table:
-    """MovieLens' `movies.dat`: `item::title::genres`, in latin-1 in some editions."""
+    """Reads MovieLens' `movies.dat`: `item::title::genres`, in latin-1 in some editions."""
     return _without_header(path, read_text(path, latin=True), "::", ("item", "title", "genres"), file_options)
 
 
@@ -142,7 +148,7 @@ def read_u_item(path: Path, file_options: FileOptions) -> Table:
 def _without_header(
     path: Path, whole: str, separator: str, names: Sequence[str], file_options: FileOptions = AS_NAMED
 ) -> Table:
-    """Text without quoting; `names` are the fields that every line must have."""
+    """Reads text without quoting and header; `names` are the fields of every line."""
     require_text_memory(path, whole, separator)
     line, records = _split_plain(whole, separator)
     return table_of_fields(path, names, records, line, file_options)
@@ -157,13 +163,13 @@ def _with_header(path: Path, whole: str, separator: str, file_options: FileOptio
 
 
 def _split_plain(whole: str, separator: str) -> tuple[pl.Series, pl.Series]:
-    """Each line's number and its fields."""
+    """Returns each line's number and its fields."""
     rows = split_lines(whole)
     return row_lines(len(rows)), pl.Series(rows, dtype=pl.String).str.split(separator)
 
 
 def _split_quoted(path: Path, whole: str, separator: str) -> tuple[pl.Series, pl.Series]:
-    """Records that may hold separators and line ends between quotes; each with the line on which it ends."""
+    """Returns records that may hold quoted separators and line ends, each with its last line."""
     reader = csv.reader(io.StringIO(whole.rstrip("\r\n"), newline=""), delimiter=separator, strict=True)
     numbers, records = [], []
     try:

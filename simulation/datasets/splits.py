@@ -1,7 +1,8 @@
-"""A user's interactions -> train, valid and test, drawn by seed or by time, whatever the order of the input.
+"""Splits of each user's interactions into train, validation and test, by seed or by time.
 
-A draw follows from the seed, the user's id and the item's id alone, so that the split of one user depends on nobody
-else: `basis.epsilon` assumes that a user who is there or not changes nothing but what is his.
+The order of the input does not matter. A draw follows from the seed, the user's id and the item's id alone, so that the
+split of one user does not depend on other users: `basis.epsilon` assumes that adding or removing a user changes only
+that user's own values.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  
 
 
 def split_by_user(events: pl.DataFrame, seed: int, kind: SplitKind = "random", draws: Draws = "pair") -> pl.DataFrame:
-    """The events with another `split`: 8:1:1 for each user, at least one of each; under 3 interactions, train only.
+    """Splits each user's events 8:1:1, with at least one in each split.
 
-    kind: random draws; time takes each user's last interactions for test and those before them for validation, equal
-    times as drawn; leave-one-out holds out one for each, by time for a user all of whose interactions have one;
-    global-time divides all users' interactions at the same two dates, see `choose_dates`, and may leave a user without
-    training items. Pairs must be distinct; rows come back sorted by user and item.
+    Users with fewer than 3 interactions are for training only. kind: random draws; time takes each user's last
+    interactions for test and those before them for validation, equal times as drawn; leave-one-out holds out one for
+    each, by time for a user all of whose interactions have one; global-time divides all users' interactions at the same
+    two dates, see `choose_dates`, and may leave a user without training items. Pairs must be distinct; rows come back
+    sorted by user and item.
     """
     if kind == "global-time":
         table = sort_pairs(events)
@@ -49,7 +51,7 @@ def split_by_user(events: pl.DataFrame, seed: int, kind: SplitKind = "random", d
 
 
 def split_validation(events: pl.DataFrame, seed: int, draws: Draws = "pair") -> pl.DataFrame:
-    """Training events with another `split`: a tenth of each user's items, rounded, becomes validation.
+    """Moves a tenth of each user's training items, rounded, to validation.
 
     Every user keeps at least one training item. Pairs must be distinct; rows come back sorted by user and item.
     """
@@ -62,7 +64,7 @@ def _rounded_tenth(size: Int64) -> Int64:
 
 
 def require_times(events: pl.DataFrame, kind: SplitKind, where: Path | str) -> None:
-    """DataError for a split by time of interactions some of which have none."""
+    """Raises DataError for a split by time where interactions lack times."""
     if kind not in ("time", "global-time"):
         return
     if not _has_times(events):
@@ -73,9 +75,10 @@ def require_times(events: pl.DataFrame, kind: SplitKind, where: Path | str) -> N
 
 
 def choose_dates(events: pl.DataFrame) -> Int64:
-    """(2,): since when interactions are for validation, and since when for test, in seconds since 1970.
+    """Chooses the dates from which interactions are for validation and for test.
 
-    About a tenth of the interactions is for each; equal times fall on one side, and none of the three parts is empty.
+    (2,), in seconds since 1970. About a tenth of the interactions is for each; equal times fall on one side, and none
+    of the three parts is empty.
     """
     times, counts = np.unique(events["time"].to_numpy(), return_counts=True)
     later = np.cumsum(counts[::-1])[::-1]  # at each time or after it
@@ -86,7 +89,7 @@ def choose_dates(events: pl.DataFrame) -> Int64:
 
 
 def describe_split(events: pl.DataFrame, seed: int, kind: SplitKind) -> list[str]:
-    """What is to be said of a split that was made here."""
+    """Describes a split that was made here."""
     if kind == "random":
         return [f"split drawn by user 8:1:1 with seed {seed}"]
     if kind == "time":
@@ -114,9 +117,10 @@ def _has_times(events: pl.DataFrame) -> bool:
 def _place_by_user(
     events: pl.DataFrame, seed: int, draws: Draws, *, by_time: bool
 ) -> tuple[pl.DataFrame, Int64, Int64]:
-    """The events sorted, with each row's place (from 0) among its user's rows and the number of those rows.
+    """Sorts events, and returns each row's place among its user's rows and their number.
 
-    The place is drawn; by_time: of a user all of whose rows have a time the latest is at 0, and equal times are drawn.
+    The place, from 0, is drawn; by_time: of a user all of whose rows have a time the latest is at 0, and equal times
+    are drawn.
     """
     table = sort_pairs(events)
     users = table["user"].rle_id().to_numpy().astype(np.int64)
@@ -130,15 +134,16 @@ def _place_by_user(
 
 
 def _times(table: pl.DataFrame, users: Int64) -> Int64:
-    """(E,), 0 for all rows of a user some of whose rows have no time."""
+    """Returns the times, (E,); 0 for all rows of a user who lacks a time."""
     missing = np.bincount(users, weights=table["time"].is_null().to_numpy()) > 0
     return np.where(missing[users], 0, table["time"].fill_null(0).to_numpy())
 
 
 def draw_pairs(table: pl.DataFrame, seed: int) -> NDArray[np.float64]:
-    """(E,), a number in [0, 1) for each row, which follows from seed, user and item alone, on every platform.
+    """Draws a number in [0, 1) for each row, (E,), on every platform the same.
 
-    FNV-1a of the UTF-8 bytes of each id, mixed by SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+    It follows from seed, user and item alone. FNV-1a of the UTF-8 bytes of each id, mixed by SplitMix64 (Steele, Lea,
+    Flood, OOPSLA 2014).
     """
     key = _mix(np.array([seed % 2**64], dtype=np.uint64))
     of_user, of_item = _hash_ids(table["user"]), _hash_ids(table["item"])
@@ -147,7 +152,10 @@ def draw_pairs(table: pl.DataFrame, seed: int) -> NDArray[np.float64]:
 
 
 def _hash_ids(ids: pl.Series) -> UInt64:
-    """(E,): FNV-1a, 64 bits, over the bytes of each id, one byte of all ids at a time."""
+    """Computes the 64-bit FNV-1a hash of each id's bytes, (E,).
+
+    It goes over one byte of all ids at a time.
+    """
     known = ids.unique()
     lengths = known.str.len_bytes().to_numpy().astype(np.int64)
     content = np.frombuffer("".join(known.to_list()).encode(), dtype=np.uint8)
@@ -165,7 +173,7 @@ def _hash_ids(ids: pl.Series) -> UInt64:
 
 
 def _mix(values: UInt64) -> UInt64:
-    """SplitMix64's output for each state."""
+    """Computes SplitMix64's output for each state."""
     state = values + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -173,5 +181,5 @@ def _mix(values: UInt64) -> UInt64:
 
 
 def _with_split(table: pl.DataFrame, codes: Int64) -> pl.DataFrame:
-    """codes (E,): 0 train, 1 valid, 2 test."""
+    """Sets the split of each row; codes (E,): 0 train, 1 valid, 2 test."""
     return table.with_columns(split=pl.Series(SPLITS, dtype=SPLIT_TYPE).gather(codes))

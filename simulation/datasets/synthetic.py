@@ -1,7 +1,7 @@
-"""A seed -> a small data set with communities of very different size and density, for demonstrations and tests.
+"""Generator of a small data set with communities of different size and density.
 
-What it plants: communities that clustering can find, genres inside them that a low-pass filter can learn, and item
-popularity with a long tail, so that popularity alone is a poor guide.
+It is for demonstrations and tests. It plants communities that clustering can find, genres inside them that a low-pass
+filter can learn, and item popularity with a long tail, so that popularity alone is a poor guide.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Community:
-    """Shares of all users and items, and how many items a user has on average, as a share of the community's."""
+    """Shares of all users and items, and the mean number of items of a user.
+
+    density: that number as a share of the community's items.
+    """
 
     users: float
     items: float
@@ -49,9 +52,10 @@ SMALLEST, LARGEST = 50, 30_000_000  # least users and items; most user-item pair
 
 
 def generate_dataset(seed: int, *, users: int = 2000, items: int = 1200) -> Dataset:
-    """A data set of about 30 interactions a user (at the default size), split 8:1:1, the same for the same seed.
+    """Generates a data set, split 8:1:1, the same for the same seed.
 
-    Raises DataError when the size cannot hold the communities, or the memory the pairs.
+    At the default size a user has about 30 interactions. Raises DataError for a size that cannot hold the communities,
+    or too many pairs for the memory.
     """
     if min(users, items) < SMALLEST or users * items > LARGEST:
         expected = f"expected at least {SMALLEST} users and items and at most {LARGEST} pairs"
@@ -70,19 +74,25 @@ def generate_dataset(seed: int, *, users: int = 2000, items: int = 1200) -> Data
 
 
 def _draw_communities(shares: list[float], count: int, rng: np.random.Generator) -> Int64:
-    """(count,): the community of each node, in shuffled order, so that an id says nothing about it."""
+    """Draws the community of each node, (count,), in shuffled order.
+
+    So an id says nothing about the community.
+    """
     edges = np.round(np.cumsum(shares) * count).astype(np.int64)
     return rng.permutation(np.searchsorted(edges, np.arange(count), side="right"))
 
 
 def _draw_affinity(users: Int64, items: Int64, genre: Int64, rng: np.random.Generator) -> Float64:
-    """(M, N): a user's taste for the genre of an item at home, and a small constant for all items abroad."""
+    """Draws the affinity of users for items, (M, N).
+
+    It is the taste for the item's genre within the user's community, and a small constant elsewhere.
+    """
     taste = rng.dirichlet(np.full(GENRES, TASTE), len(users))
     return np.where(users[:, None] == items[None, :], taste[:, genre] + ABROAD, ABROAD)
 
 
 def _draw_popularity(items: Int64, rng: np.random.Generator) -> Float64:
-    """(N,): a power law over the random ranks of the items of each community, with mean 1 there."""
+    """Draws item popularity, (N,): a power law in each community, with mean 1."""
     order = np.lexsort((rng.random(len(items)), items))
     sizes = np.bincount(items)
     rank = np.empty(len(items))
@@ -93,7 +103,10 @@ def _draw_popularity(items: Int64, rng: np.random.Generator) -> Float64:
 
 
 def _draw_degrees(users: Int64, items: Int64, rng: np.random.Generator) -> Int64:
-    """(M,): log-normal around each community's mean, at most half of its items."""
+    """Draws each user's number of items, (M,).
+
+    Log-normal around each community's mean, at most half of its items.
+    """
     sizes = np.bincount(items, minlength=len(COMMUNITIES))
     mean = np.array([community.density for community in COMMUNITIES]) * sizes
     noise = rng.lognormal(-(SPREAD**2) / 2, SPREAD, len(users))
@@ -101,9 +114,10 @@ def _draw_degrees(users: Int64, items: Int64, rng: np.random.Generator) -> Int64
 
 
 def draw_pairs(weight: Float64, degree: Int64, rng: np.random.Generator) -> tuple[Int64, Int64]:
-    """(M, N), (M,) -> (E,), (E,): each user's items, without replacement, with chances in proportion to the weights.
+    """Draws each user's items without replacement, in proportion to the weights.
 
-    The items with the largest log-weight plus Gumbel noise are such a draw.
+    weight: (M, N). degree: (M,). Returns users and items, (E,) each. The items with the largest log-weight plus Gumbel
+    noise are such a draw.
     """
     keys = np.log(weight) + rng.gumbel(size=weight.shape)
     order = np.argsort(-keys, axis=1)
@@ -112,13 +126,13 @@ def draw_pairs(weight: Float64, degree: Int64, rng: np.random.Generator) -> tupl
 
 
 def make_ids(kind: str, count: int) -> pl.Series:
-    """kind-00001, kind-00002, ..."""
+    """Makes the ids kind-00001, kind-00002, and so on."""
     numbers = pl.Series(np.arange(1, count + 1)).cast(pl.String)
     return pl.Series([f"{kind}-"]) + numbers.str.zfill(5)
 
 
 def _draw_titles(genre: Int64, rng: np.random.Generator) -> pl.Series:
-    """Made-up titles: the last word tells the genre, so that a list of recommendations can be judged by eye."""
+    """Makes titles up; the last word gives the genre, for a check by eye."""
     first, second = (pl.Series(words).gather(rng.integers(0, len(words), len(genre))) for words in (QUALITIES, THINGS))
     years = pl.Series(rng.integers(1950, 2025, len(genre))).cast(pl.String)
     return "The " + first + " " + second + " (" + years + ", " + pl.Series(KINDS).gather(genre) + ")"

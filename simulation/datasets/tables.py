@@ -1,4 +1,7 @@
-"""Named columns of one file, each row with the line it came from -> checked events and titles."""
+"""Table of one file: named columns, with the line of each row.
+
+Columns are checked as events, clicks or titles.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +40,10 @@ FEWEST_ROWS = 3  # of fewer none may lack an id
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns under lower-case names: ids, splits and titles as strings, times and ratings as the file has them.
+    """Table under lower-case column names.
 
-    line: the line (from 1) on which each row stands in the file. others: names of columns that are not read.
-    has_names: are the names surely names, and no ids of a first line?
+    Ids, splits and titles are strings, times and ratings as in the file. line: line (from 1) of each row in the file.
+    others: names of columns that are not read. has_names: are the names surely names, and no ids of a first line?
     """
 
     path: Path
@@ -51,10 +54,11 @@ class Table:
     has_names: bool = False
 
     def event_table(self) -> tuple[pl.DataFrame, list[str]]:
-        """(user, item), and split, time (seconds since 1970 UTC), rating, and likes (Boolean) where the file has such
-        columns; and notes. likes: by the kind of event and the quantity; null where neither says anything.
+        """Returns the checked events, and notes.
 
-        Raises DataError with the line of the first value that is of another kind, or where many rows have no id.
+        (user, item), and split, time (seconds since 1970 UTC), rating, and likes (Boolean) where the file has such
+        columns. likes: by the kind of event and the quantity; null where neither says anything. Raises DataError with
+        the line of the first wrong value, or where many rows have no id.
         """
         table, notes = self._with_ids("user", "item")
         columns = {name: table._id_column(name) for name in ("user", "item")}
@@ -77,8 +81,10 @@ class Table:
         return next((of for of in RATED if self.name_of(of) is not None), RATED[0])
 
     def click_table(self) -> tuple[pl.DataFrame, list[str]]:
-        """(session, item, time), time in microseconds since 1970 UTC; and notes. Where no column names sessions, one of
-        users does."""
+        """Returns the checked clicks (session, item, time), and notes.
+
+        time: in microseconds since 1970 UTC. Where no column names sessions, one of users does.
+        """
         table, notes = self._with_ids("session", "item")
         times = table._required("time")
         empty = times.is_null() | ((times == "").fill_null(True) if times.dtype == pl.String else False)
@@ -105,15 +111,21 @@ class Table:
         return pl.DataFrame({"item": items, "title": titles.replace("", None), **attributes})
 
     def find_column(self, of: str) -> pl.Series | None:
-        """The column of a field, as the file has it; None where there is none."""
+        """Returns the column of a field as it is in the file.
+
+        None where there is none.
+        """
         return self._find(of)
 
     def ids_of(self, of: str) -> pl.Series:
-        """The ids of a field, each in its one spelling. DataError with the line of the first that could be none."""
+        """Returns the normalised ids of a field.
+
+        Raises DataError with the line of the first invalid one.
+        """
         return self._with_ids(of, strict=True)[0]._id_column(of)
 
     def _find(self, of: str) -> pl.Series | None:
-        """The column that goes by one of the field's names, if there is one."""
+        """Returns the column with one of the field's names, if there is one."""
         names = [name for name in self.file_options.names(of) if name in self.columns]
         if of == "title" and of not in self.file_options.columns:
             names += [name for name in self.columns if is_title(name)]
@@ -131,7 +143,10 @@ class Table:
         return column
 
     def _came(self) -> str:
-        """The names in the header. Those that are no usual words are not told: without a header they would be ids."""
+        """Describes the names in the header for an error.
+
+        Only common words are shown: without a header the others would be ids.
+        """
         names = [*self.columns, *self.others]
         told = names if self.has_names else plain_names(names)
         if not told:
@@ -140,8 +155,10 @@ class Table:
         return f"got none, but {', '.join(told[:MOST_NAMES])}" + (f" and {rest} more" if rest else "")
 
     def _with_ids(self, *fields: str, strict: bool = False) -> tuple[Table, list[str]]:
-        """The rows that have an id in each field, and a note of the others. DataError where they are many, or,
-        `strict`, any."""
+        """Returns the rows with an id in each field, and a note of the others.
+
+        Raises DataError where many lack one, or, `strict`, any.
+        """
         missing = {of: self._lacks_id(self._required(of)) for of in fields}
         lacking = pl.DataFrame(list(missing.values())).select(pl.any_horizontal(pl.all())).to_series()
         if not (count := int(lacking.sum())):
@@ -167,7 +184,10 @@ class Table:
         return column.is_null() | (normalise_ids(column) == "").fill_null(True) | column.is_in(MISSING).fill_null(True)
 
     def _id_column(self, of: str) -> pl.Series:
-        """Each in its one spelling. DataError with the line of the first that could be none."""
+        """Returns a column of normalised ids.
+
+        Raises DataError with the line of the first invalid one.
+        """
         ids = normalise_ids(self._required(of))
         if (found := find_unusable_ids(ids)) is not None:
             self.require_none(found[0], f"in the field {of!r} {found[1]}")
@@ -203,7 +223,10 @@ class Table:
         return seconds
 
     def _parsed_numbers(self, of: str, column: pl.Series) -> pl.Series:
-        """Float64. Text may have a decimal comma; true and false are 1 and 0."""
+        """Parses numbers as Float64.
+
+        Text may have a decimal comma; true and false are 1 and 0.
+        """
         texts = column
         if column.dtype == pl.String:
             texts = column.str.strip_chars().str.replace(r"^([+-]?\d+),(\d+)$", "${1}.${2}")
@@ -217,7 +240,7 @@ class Table:
         return numbers
 
     def _judge_events(self, notes: list[str]) -> pl.Series | None:
-        """Which events are likings, by their kind; each kind is noted with its number."""
+        """Tells which events are positive by their kind; notes count each kind."""
         column = self._find("event")
         if column is None:
             return None
@@ -246,7 +269,10 @@ class Table:
         return likes.alias("event")
 
     def _judge_quantities(self, notes: list[str]) -> pl.Series | None:
-        """Which quantities are likings: those above 0; a negative one has been returned."""
+        """Tells which quantities are positive: those above 0.
+
+        A negative quantity is a return.
+        """
         column = self._find("quantity")
         if column is None:
             return None
@@ -256,7 +282,10 @@ class Table:
         return likes.alias("quantity")
 
     def require_none(self, wrong: pl.Series, expected: str, shown: pl.Series | None = None) -> None:
-        """DataError with the line of the first wrong row, where there is one, and with its value if it may be shown."""
+        """Raises DataError with the line of the first wrong row, where there is one.
+
+        shown: values that the error may show.
+        """
         if not wrong.any():
             return
         row = wrong.arg_max() or 0
@@ -280,14 +309,17 @@ def _attribute_values(name: str, column: pl.Series) -> pl.Series | None:
 
 
 def row_lines(count: int, first: int = 1) -> pl.Series:
-    """The lines of `count` rows that stand one beneath the other."""
+    """Returns the lines of `count` adjacent rows."""
     return pl.Series(np.arange(first, first + count))
 
 
 def table_of_fields(
     path: Path, names: Sequence[str], fields: pl.Series, line: pl.Series, file_options: FileOptions = AS_NAMED
 ) -> Table:
-    """Lists of fields (E,), each as long as `names`, -> their table. Raises DataError for a list of another length."""
+    """Builds a table from lists of fields (E,), each as long as `names`.
+
+    Raises DataError for a list of another length.
+    """
     if fields.is_empty():
         raise line_error(path, 2, "expected data after the header, got none")
     wrong = fields.list.len() != len(names)
@@ -301,7 +333,10 @@ def table_of_fields(
 
 
 def _stands_above(names: Sequence[str], fields: pl.Series) -> bool:
-    """Is the first line a header? It is where a name without digits stands above numbers alone."""
+    """Tells whether the first line is a header.
+
+    It is where a name without digits stands above numbers alone.
+    """
     first = fields.head(ROWS_OF_EVIDENCE)
     if len(first) < FEWEST_ROWS or len(names) > MOST_NAMES:
         return False
@@ -314,6 +349,6 @@ def _stands_above(names: Sequence[str], fields: pl.Series) -> bool:
 
 
 def require_no_delimiter(path: Path, file_options: FileOptions) -> None:
-    """DataError for a delimiter that is given for a format without any."""
+    """Raises DataError for a --delimiter with a format that has none."""
     if file_options.delimiter is not None:
         raise DataError(f"{path}: expected no --delimiter for this format, got {file_options.delimiter!r}")

@@ -1,6 +1,7 @@
-"""Shards, data files, or lists that silos have made of theirs -> the list of all their items, which all clients share.
+"""Common catalogue: the list of all items of all silos.
 
-The list is public among the clients. The aggregator needs its length alone.
+It is made from shards, data files or lists. The list is public among the clients. The aggregator needs its length
+alone.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class DataReading:
 
 
 def write_catalogue(shards: tuple[Path, ...], folder: Path, matches: Mapping[str, Path] | None = None) -> Path:
-    """Write the ids of all items of all shards, sorted, one a line, and return the file. matches: see `merge_named`."""
+    """Writes the sorted item ids of all shards, one a line; returns the file.
+
+    matches: see `merge_named`.
+    """
     path = folder / CATALOGUE
     folder.mkdir(parents=True, exist_ok=True)
     save_catalogue(merge_named(shards, matches or {}), path)
@@ -45,8 +49,10 @@ def write_catalogue(shards: tuple[Path, ...], folder: Path, matches: Mapping[str
 
 
 def merge_named(shards: Iterable[Path], matches: Mapping[str, Path]) -> pl.Series:
-    """Every id of these shards once and sorted. matches: what silos have signed of their own ids, by a shard's name:
-    these are under the ids that they have matched."""
+    """Returns every item id of these shards once, sorted.
+
+    matches: by a shard's name, the silo's signed matches of its own ids; matched items have their common ids.
+    """
     found = [_name_shard(shard, matches.get(shard.name)) for shard in shards]
     return pl.concat(found).unique().sort()
 
@@ -60,8 +66,11 @@ def _name_shard(shard: Path, matches: Path | None) -> pl.Series:
 
 
 def merge_items(sources: Iterable[Path], reading: DataReading | None = None) -> pl.Series:
-    """Every id of these shards (folders), data files and lists (files, one id a line), once and sorted. DataError for
-    what cannot be read, or where there is no id. reading: how data files are read; None: as `lpsfed join` does."""
+    """Returns every item id of shards, data files and lists once, sorted.
+
+    Shards are folders, lists are files with one id a line. reading: how data files are read; None: as `lpsfed join`
+    does. Raises DataError for an unreadable source, or where there is no id.
+    """
     items = pl.concat([_items_of(path, reading or DataReading()) for path in sources]).unique().sort()
     if items.is_empty():
         raise DataError("catalogue: expected ids of items, got none")
@@ -69,7 +78,7 @@ def merge_items(sources: Iterable[Path], reading: DataReading | None = None) -> 
 
 
 def save_catalogue(items: Sequence[str] | pl.Series, path: Path) -> str:
-    """Write the list, whole or not at all; its sha256, by which two silos see whether theirs is the same."""
+    """Writes the list atomically; returns its sha256, by which silos compare their lists."""
     try:
         replace_file(path, list_content(items))
     except OSError as error:
@@ -93,12 +102,18 @@ def _items_of(path: Path, reading: DataReading) -> pl.Series:
 
 
 def _may_be_data(path: Path) -> bool:
-    """A file of a format of interactions; text is a list, because each list would pass for a graph."""
+    """Tells whether a file has a format of interactions.
+
+    Text is taken for a list, because each list would pass for a graph.
+    """
     return format_extension(path) in FORMATS and format_extension(path) != "txt"
 
 
 def _listed_items(path: Path, refused: DataError) -> pl.Series:
-    """The list in a file that holds no interactions. `refused`, where it is no list either."""
+    """Reads the list in a file without interactions.
+
+    Raises `refused` where it is no list either.
+    """
     try:
         return read_id_list(path, "item")
     except DataError:

@@ -45,11 +45,11 @@ ROWS = 1024  # own items that are compared with the list at a time
 
 
 def propose_matches(own: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
-    """Each own item gets at most one proposal from the list, the surest first.
+    """Proposes at most one item of the list for each own item, the surest first.
 
-    See COLUMNS. own, listed: as `read_item_table` gives them. take: is it sure enough to be taken? What is comes first.
-    By id, number of the trade, title and year, title, spelling of the id, and similar title. What a surer kind has
-    matched is not compared again. An item that several fit is proposed, and not taken.
+    See COLUMNS. own, listed: as `read_item_table` gives them. take: is it sure enough to be taken? These come first. By
+    id, GTIN, title and year, title, spelling of the id, and similar title. An item that a surer kind has matched is not
+    compared again. An item with several matches is proposed, and not taken.
     """
     left, right = _spell(own), _spell(listed)
     found: list[pl.DataFrame] = []
@@ -75,10 +75,10 @@ def propose_matches(own: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
 
 
 def make_keys(own: pl.DataFrame, kinds: Sequence[Key] = KEYS) -> pl.DataFrame:
-    """An own item gets a name that every silo would give it.
+    """Gives each own item a name that every silo would give it, without a list.
 
-    Where nobody has a list: by the first of these kinds that tells it from every other own item; no name where none
-    does. gtin: the number of the trade; title: with the year; id: in its one spelling.
+    The name is of the first of these kinds that distinguishes it from every other own item; none where no kind does.
+    gtin: the GTIN; title: with the year; id: normalised.
     """
     spelled = _spell(own)
     year = pl.col("year").cast(pl.String).fill_null("")
@@ -108,7 +108,10 @@ def make_keys(own: pl.DataFrame, kinds: Sequence[Key] = KEYS) -> pl.DataFrame:
 
 
 def write_proposals(proposals: pl.DataFrame, path: Path) -> None:
-    """A table that the silo edits: `take` says yes or no, and `shared` may be another item of the list."""
+    """Writes a table of proposals that the silo edits.
+
+    `take` says yes or no, and `shared` may be another item of the list.
+    """
     words = pl.when("take").then(pl.lit("yes")).otherwise(pl.lit("no"))
     try:
         replace_file(path, proposals.with_columns(take=words).write_csv().encode(), PRIVATE)
@@ -117,8 +120,11 @@ def write_proposals(proposals: pl.DataFrame, path: Path) -> None:
 
 
 def read_proposals(path: Path) -> dict[str, str]:
-    """Own id -> the federation's, of the rows that the silo has said yes to. An own id that the list has, and that the
-    silo says no to, is none of the federation's. DataError for a table without the columns, or with another word."""
+    """Reads the accepted proposals: common id by own id.
+
+    An own id that is on the list, and whose proposal the silo rejects, is not a common item. Raises DataError for a
+    table without the columns, or with another word than yes or no.
+    """
     try:
         table = pl.read_csv(path, infer_schema=False)
     except OSError as error:
@@ -197,7 +203,7 @@ def _titled_items(shard: Path) -> pl.DataFrame:
 
 
 def _spell(items: pl.DataFrame) -> pl.DataFrame:
-    """With each title, number and id in its one spelling; null where there is none."""
+    """Adds normalised titles, numbers and ids; null where there is none."""
     titles = [None if title is None else spell_title(title) for title in items["title"]]
     mains = items["title"].str.replace_all(BRACKETED, " ").str.strip_chars()
     main = [" ".join(spell_title(title)) or None if title else None for title in mains]
@@ -219,12 +225,15 @@ def _spell(items: pl.DataFrame) -> pl.DataFrame:
 
 
 def _numbers_of(words: Sequence[str] | None) -> str:
-    """By which "Part II" is told from the first part, however alike the titles are."""
+    """Returns the numbers in a title, which distinguish "Part II" from the first part."""
     return " ".join(sorted(word for word in words or () if word.isdigit()))
 
 
 def _join(left: pl.DataFrame, right: pl.DataFrame, keys: list[str], condition: pl.Expr | None) -> pl.DataFrame:
-    """Pairs that agree in the keys. Of many items of one key, such as "unknown", a few alone: none of them is taken."""
+    """Returns pairs that agree in the keys.
+
+    Of many items with one key, such as "unknown", a few alone are kept: none of them is taken.
+    """
     known = pl.all_horizontal(pl.col(key).is_not_null() for key in keys)
     few = known & (pl.int_range(pl.len()).over(keys) < MOST_ALIKE)
     renamed = right.filter(few).rename({name: f"{name}_listed" for name in right.columns})
@@ -235,7 +244,10 @@ def _join(left: pl.DataFrame, right: pl.DataFrame, keys: list[str], condition: p
 
 
 def _judge(pairs: pl.DataFrame, by: str, *, prefixed: bool) -> pl.DataFrame:
-    """Each pair with how sure it is. Titles that contradict an id, and several that fit, are left to the silo."""
+    """Adds how sure each pair is.
+
+    Titles that contradict an id, and several matches of an item, are left to the silo.
+    """
     first, second = pl.col("words").str.split(" "), pl.col("words_listed").str.split(" ")
     common = first.list.set_intersection(second).list.len() / first.list.set_union(second).list.len()
     unlike = ((common < UNLIKE) | (pl.col("counted") != pl.col("counted_listed"))).fill_null(False)
@@ -279,8 +291,10 @@ def _no_rows() -> pl.DataFrame:
 
 
 def _propose_similar(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
-    """Own items whose best title on the list is similar, of the same numbers and about the same year. Taken is what is
-    the best of both by a margin, and of one year."""
+    """Proposes the most similar title of the list for each own item.
+
+    Numbers must be the same, and years nearly. It is taken where each is the other's best by a margin, and of one year.
+    """
     told = pl.col("words").is_not_null() & (pl.len().over("words") <= MOST_ALIKE)
     left, right = (side.filter(told) for side in (left, right))
     if left.is_empty() or right.is_empty():
@@ -309,7 +323,10 @@ def _propose_similar(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
 
 
 def _count_words(ours: pl.Series, theirs: pl.Series) -> tuple[sparse.csr_array, sparse.csr_array]:
-    """Which words each title has, 0/1, (O, W) and (L, W), times the square root of how telling a word is."""
+    """Returns the weighted words of each title, (O, W) and (L, W).
+
+    Entries are 0/1 times the square root of a word's inverse frequency weight.
+    """
     words = pl.concat([ours, theirs]).str.split(" ")
     table = pl.DataFrame({"row": np.arange(len(words)), "word": words}).explode("word").unique(maintain_order=True)
     column = table["word"].rank("dense").to_numpy() - 1
@@ -323,7 +340,10 @@ def _count_words(ours: pl.Series, theirs: pl.Series) -> tuple[sparse.csr_array, 
 def _compare(
     ours: sparse.csr_array, theirs: sparse.csr_array, left: pl.DataFrame, right: pl.DataFrame
 ) -> sparse.csr_array:
-    """The weighted share of words that two titles have in common, (O, L); 0 for other numbers or years."""
+    """Computes the weighted share of common words of two titles, (O, L).
+
+    0 for other numbers or years.
+    """
     sizes = [np.asarray(one.multiply(one).sum(axis=1)).ravel() for one in (ours, theirs)]
     codes = pl.concat([left["counted"], right["counted"]]).rank("dense").to_numpy()
     numbers = codes[: len(left)], codes[len(left) :]
@@ -341,7 +361,10 @@ def _compare(
 
 
 def _two_best(alike: sparse.csr_array) -> tuple[tuple[NDArray[np.int64], Float64], Float64]:
-    """Of each row the column and the value of its best entry, and the value of its second best; 0: there is none."""
+    """Returns each row's best column and its value, and the second best value.
+
+    0: there is none.
+    """
     rows, columns = alike.nonzero()
     values = np.asarray(alike[rows, columns]).ravel()
     order = np.lexsort((columns, -values, rows))
@@ -357,7 +380,10 @@ def _two_best(alike: sparse.csr_array) -> tuple[tuple[NDArray[np.int64], Float64
 
 
 def _leave_one(rows: pl.DataFrame) -> pl.DataFrame:
-    """Of several that are taken for one item of the list the surest; of equally sure ones none."""
+    """Keeps the surest of several own items that match one listed item.
+
+    Of equally sure ones none is kept.
+    """
     taken = pl.col("take")
     most = pl.col("sure").filter(taken).max().over("shared")
     ties = (taken & (pl.col("sure") == most)).sum().over("shared")

@@ -1,8 +1,8 @@
-"""Partition methods: the training graph -> the silo of each user and item.
+"""Partition methods: divide users and items of a training graph among silos.
 
-A spectral cut leaves no stray parts: no handful of users that stands apart, or hangs on by little, is a client. The
-leading eigenvectors of a graph of several connected components are the components' indicators, so that the cut would
-make a client of each stray component before it divides the rest.
+A spectral cut leaves no small separate part: no handful of users that is disconnected, or nearly so, becomes a client.
+The leading eigenvectors of a graph of several connected components are the components' indicators, so that the cut
+would make a client of each small component before it divides the rest.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ NOWHERE = -1
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """users (M,), items (N,): a client's number, -1 for none. items is None where items follow their users.
+    """Client number of each user (M,) and item (N,), -1 for none.
 
-    least: how many users each client must have. notes: what was done about stray parts.
+    items is None where items follow their users. least: users that each client must have. notes: what was done about
+    small parts.
     """
 
     users: Int64
@@ -49,20 +50,23 @@ Cut = Callable[[sparse.csr_array, int, float], Groups]
 
 
 def least_users(users: int, clients: int) -> int:
-    """What a client must have: 50 users or, of small data, a tenth of an equal share; never fewer than 2."""
+    """Computes the least number of users of a client.
+
+    50 users or, of small data, a tenth of an equal share; never fewer than 2.
+    """
     return max(FEWEST, min(LEAST_USERS, users // (EQUAL_SHARES * clients)))
 
 
 def cut_without_strays(graph: sparse.csr_array, clients: int, cut: Cut) -> Groups:
-    """Exactly `clients` groups of `least_users` or more.
+    """Divides a graph into exactly `clients` groups of at least `least_users` users.
 
     1. Connected components with less than a tenth of an equal share of the users are set aside, and the rest is cut.
     2. Where a part is too small, it is cut again with more and more added to the degrees, which keeps knots of a few
        users from being parts; if that does not do, into twice as many parts, of which the largest are the clients.
     3. Every other part joins the client with which it has most interactions in common; a part that has none in common
-       with anybody, as each component set aside, joins the client with most users.
+       with any client, as each component set aside, joins the client with most users.
 
-    Where the graph has no stray part, that is the first cut itself. Where no cut has enough large parts it is the first
+    Where the graph has no small part, that is the first cut itself. Where no cut has enough large parts it is the first
     cut too, but with `least` users asked of each client, which not all of them have.
     """
     body, least = _body(graph, clients), least_users(graph.shape[0], clients)
@@ -90,7 +94,7 @@ def _stray_notes(groups: Groups, large: list[int], added: float, least: int) -> 
 
 
 def _body(graph: sparse.csr_array, clients: int) -> tuple[Mask, Mask]:
-    """Users (M,) and items (N,) of the components that are large enough, all of them where none is."""
+    """Selects users (M,) and items (N,) of large components; all where none is large."""
     users, edges = graph.shape[0], graph.tocoo()
     nodes = (edges.row.astype(np.int64), edges.col.astype(np.int64) + users)
     whole = sparse.coo_array((edges.data, nodes), shape=(sum(graph.shape),) * 2)
@@ -102,7 +106,7 @@ def _body(graph: sparse.csr_array, clients: int) -> tuple[Mask, Mask]:
 
 
 def _spread(groups: Groups, body: tuple[Mask, Mask]) -> Groups:
-    """Groups of the nodes of the body -> of all nodes."""
+    """Extends groups of the selected nodes to all nodes."""
     users = np.full(len(body[0]), NOWHERE, dtype=np.int64)
     users[body[0]] = groups.users
     if groups.items is None:
@@ -113,7 +117,10 @@ def _spread(groups: Groups, body: tuple[Mask, Mask]) -> Groups:
 
 
 def _large_parts(graph: sparse.csr_array, groups: Groups, least: int) -> list[int]:
-    """The parts with users enough that have an item inside, most users first; with 2 items too where items are cut."""
+    """Lists the parts with enough users that have an item inside, most users first.
+
+    Where items are divided, a part needs 2 items.
+    """
     edges = graph.tocoo()
     part = groups.users[edges.row]
     inside = part >= 0 if groups.items is None else (part >= 0) & (part == groups.items[edges.col])
@@ -125,7 +132,7 @@ def _large_parts(graph: sparse.csr_array, groups: Groups, least: int) -> list[in
 
 
 def _merge_parts(graph: sparse.csr_array, groups: Groups, large: list[int]) -> Groups:
-    """The large parts, numbered as they stand, and every other part in one of them."""
+    """Numbers the large parts, and merges every other part into one of them."""
     common = _common_interactions(graph, groups)
     client = np.zeros(len(common) + 1, dtype=np.int64)  # the largest: for the last place, -1, and for what stands apart
     client[:-1] = np.argmax(common[:, large], axis=1)
@@ -134,9 +141,10 @@ def _merge_parts(graph: sparse.csr_array, groups: Groups, large: list[int]) -> G
 
 
 def _common_interactions(graph: sparse.csr_array, groups: Groups) -> Float64:
-    """(parts, parts): the interactions between users of the one and items of the other, both ways.
+    """Counts interactions between users of one part and items of another, (parts, parts).
 
-    Where items are not divided, an interaction counts for each part by its share of the item's interactions.
+    They count both ways. Where items are not divided, an interaction counts for each part by its share of the item's
+    interactions.
     """
     labels = groups.users if groups.items is None else np.concatenate([groups.users, groups.items])
     parts = np.arange(labels.max() + 1)
@@ -151,10 +159,10 @@ OVERSAMPLING = 4  # columns looked at by the randomised variant, in units of k l
 
 
 def joint_labels(interactions: sparse.csr_array, clusters: int, seed: int, added: float = 0.0) -> tuple[Int64, Int64]:
-    """(M, N) 0/1 -> labels (M,) of users and (N,) of items, clustered together as nodes of one bipartite graph.
+    """Clusters users and items together, as nodes of one bipartite graph.
 
-    Every node needs an edge. seed 0 is the deterministic rule, any other its randomised variant. added: to every
-    degree, as a multiple of the mean degree.
+    interactions: (M, N), 0/1, where every node needs an edge. Returns labels (M,) and (N,). seed 0 is the deterministic
+    rule, any other its randomised variant. added: to every degree, as a multiple of the mean degree.
     """
     spectrum = low_spectrum(interactions, _require_clusters(interactions, clusters), added=added)
     labels = pivoted_qr_labels(spectrum.basis, seed)
@@ -162,13 +170,16 @@ def joint_labels(interactions: sparse.csr_array, clusters: int, seed: int, added
 
 
 def user_labels(interactions: sparse.csr_array, clusters: int, seed: int, added: float = 0.0) -> Int64:
-    """(M, N) 0/1 -> labels (M,) of the users, clustered alone by the left singular vectors."""
+    """Clusters users alone by the left singular vectors of the graph.
+
+    interactions: (M, N), 0/1. Returns labels (M,).
+    """
     spectrum = low_spectrum(interactions, _require_clusters(interactions, clusters), added=added)
     return pivoted_qr_labels(spectrum.users, seed)
 
 
 def pivoted_qr_labels(vectors: Float64, seed: int = 0) -> Int64:
-    """(n, k) orthonormal columns -> (n,) labels in 0..k-1."""
+    """Clusters rows of orthonormal columns (n, k) by pivoted QR; labels (n,) in 0..k-1."""
     clusters = vectors.shape[1]
     rows = _columns_to_pivot(vectors, seed)
     _, pivots = linalg.qr(vectors[rows].T, mode="r", pivoting=True)
@@ -179,7 +190,10 @@ def pivoted_qr_labels(vectors: Float64, seed: int = 0) -> Int64:
 
 
 def _columns_to_pivot(vectors: Float64, seed: int) -> Int64:
-    """All nodes, or a sample drawn by leverage (the row's squared norm) without replacement."""
+    """Selects all nodes, or a sample drawn by leverage without replacement.
+
+    Leverage is the row's squared norm.
+    """
     count, clusters = vectors.shape
     leverage = np.square(vectors).sum(axis=1)
     sample = max(clusters, int(np.ceil(OVERSAMPLING * clusters * np.log(clusters))))
@@ -199,24 +213,24 @@ def _require_clusters(interactions: sparse.csr_array, clusters: int) -> int:
 
 
 def spectral_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
-    """Users and items clustered together (Appendix D.2)."""
+    """Clusters users and items together (Appendix D.2)."""
     return cut_without_strays(
         graph, clients, lambda body, parts, added: Groups(*joint_labels(body, parts, seed, added))
     )
 
 
 def user_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
-    """Users clustered alone."""
+    """Clusters users alone."""
     return cut_without_strays(graph, clients, lambda body, parts, added: Groups(user_labels(body, parts, seed, added)))
 
 
 def random_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
-    """Random-Const.: random subsets of users, of equal size."""
+    """Draws random subsets of users of equal size (Random-Const.)."""
     return Groups(np.random.default_rng(seed).permutation(graph.shape[0]) % clients)
 
 
 def interconnected_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
-    """Interconnected-Const.: the graph that a group of users induces, with all of their items."""
+    """Divides users, and gives each client all of their items (Interconnected-Const.)."""
     # Paper: "a full bipartite graph induced by a group of users", which group is left open; here: the users of the
     # spectral clusters, because then it differs from `spectral_groups` in nothing but the edges that the cut drops.
     return cut_without_strays(
@@ -225,7 +239,7 @@ def interconnected_groups(graph: sparse.csr_array, clients: int, seed: int) -> G
 
 
 def ego_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
-    """Ego-graph: users by the nearest ego, items by the client in whose edges they have the largest share."""
+    """Divides users by the nearest ego, and items by the largest share of edges."""
     # Paper: "a 1-hop ego network of a single user", 100 clients a round; here: every user joins the ego that is the
     # fewest hops away, because a client of one user has nobody to learn from and nothing to compare.
     egos = _draw_egos(graph, clients, np.random.default_rng(seed))
@@ -236,7 +250,10 @@ def ego_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
 
 
 def _draw_egos(graph: sparse.csr_array, clients: int, rng: np.random.Generator) -> Int64:
-    """(clients,) users, drawn by degree among the half that has least in common with those drawn before."""
+    """Draws egos, (clients,), by degree among users far from those drawn before.
+
+    Far: the half with least in common.
+    """
     degree = degrees(graph)[0]
     closeness = np.zeros(graph.shape[0])
     chosen: list[int] = []
@@ -251,7 +268,10 @@ def _draw_egos(graph: sparse.csr_array, clients: int, rng: np.random.Generator) 
 
 
 def _nearest_ego(graph: sparse.csr_array, egos: Int64) -> Int64:
-    """(M,): the ego reached in the fewest hops, the one with most items in common among several; -1: none reached."""
+    """Finds the ego reached in the fewest hops, (M,); -1: none is reached.
+
+    Of several the one with most items in common.
+    """
     label = np.full(graph.shape[0], -1, dtype=np.int64)
     label[egos] = np.arange(len(egos))
     reached: Float64 = np.zeros((graph.shape[0], len(egos)))

@@ -1,7 +1,8 @@
-"""A Dataset -> disjoint groups of users with a catalogue each, and their shard folders.
+"""Partition of a Dataset into disjoint groups of users, with their shard folders.
 
-Groups are made from training interactions alone; validation and test pairs follow. An item without a training
-interaction has no place in the graph and is left out, as putting it where its test pairs are would leak them.
+Each group has a catalogue. Groups are made from training interactions alone; validation and test pairs follow. An item
+without a training interaction has no place in the graph and is left out, as putting it where its test pairs are would
+leak them.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ class PartSizes:
 
 @dataclass(frozen=True, eq=False)
 class ClientPart:
-    """One client: its users (each with a training item inside it) and its catalogue, ids sorted. met: what it keeps so
-    that no list repeats it, see `_met_events`; None where there is nothing. unmet: items that it lists and nobody has
-    met; None: all that the data set describes."""
+    """One client: its users, each with a training item, and its catalogue, ids sorted.
+
+    met: known pairs that no list may repeat, see `_met_events`; None where there is nothing. unmet: items that it lists
+    without interactions; None: all that the data set describes.
+    """
 
     name: str
     users: pl.Series
@@ -56,10 +59,13 @@ class ClientPart:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """parts: largest first, by training interactions, then users, then items. edges_kept: share of the training
-    interactions that lie inside a client. notes: stray parts and what the cut dropped, counted. hidden: (user, item,
-    split, cold) of users who are in no client, and of items that clients list and nobody has, kept for an evaluation
-    alone; None where there are none."""
+    """Clients of a partition.
+
+    parts: largest first, by training interactions, then users, then items. edges_kept: share of the training
+    interactions that lie inside a client. notes: small parts and dropped pairs, counted. hidden: (user, item, split,
+    cold) of users who are in no client, and of items without interactions that clients list, kept for an evaluation
+    alone; None where there are none.
+    """
 
     method: str
     seed: int
@@ -71,7 +77,10 @@ class Partition:
 
 @dataclass(frozen=True, eq=False)
 class _LabelledGraph:
-    """Training graph, and for each of its users and items the client; -1 for none, no items where they follow users."""
+    """Training graph with the client of each of its users and items.
+
+    -1 for none; no items where they follow users.
+    """
 
     users: pl.Series
     items: pl.Series
@@ -81,16 +90,16 @@ class _LabelledGraph:
 
 @step("dividing the data")
 def partition_dataset(dataset: Dataset, *, clients: int, method: str, seed: int) -> Partition:
-    """Divide the data set among `clients`.
+    """Divides a data set among `clients`.
 
     spectral: users and items together by pivoted-QR spectral clustering, edges between clients dropped; users: users
     alone by the same rule; random: users at random, in equal parts; ego: users by the nearest of `clients` drawn users,
     items by majority; interconnected: users as in spectral. Where items are not divided, a client has every item its
-    users have a training interaction with, and nothing is dropped. The spectral cuts leave no stray part, see
+    users have a training interaction with, and nothing is dropped. The spectral cuts leave no small part, see
     `methods.cut_without_strays`.
 
     Raises DataError for an unknown method, too many clients, a client with fewer than 2 users or 2 items, or a spectral
-    cut that does not find so many clients that are large enough.
+    cut that does not find enough large clients.
     """
     if method not in METHODS:
         raise DataError(f"partition: expected one of {', '.join(METHODS)}, got {method!r}")
@@ -101,7 +110,7 @@ def partition_dataset(dataset: Dataset, *, clients: int, method: str, seed: int)
 
 
 def require_clients(clients: int, users: int) -> None:
-    """DataError where so many users cannot be divided among so many clients."""
+    """Raises DataError for more clients than so few users allow."""
     most, there = users // FEWEST, count_noun(users, "user")
     if not most:
         raise DataError(f"partition: expected {FEWEST} or more users with a training item, got {there}")
@@ -112,9 +121,10 @@ def require_clients(clients: int, users: int) -> None:
 
 @step("dividing the data")
 def partition_shops(dataset: Dataset, shops: pl.DataFrame, new: pl.DataFrame | None = None) -> Partition:
-    """Divide the data set as it is: `shops` has each user's shop (from 0), and a shop all items that it has sold.
+    """Divides a data set by given shops.
 
-    new: item, shop, of the items that a shop lists and nobody has; None: all shops list all such items.
+    A shop has all items that it has sold. shops: each user's shop, from 0. new: item, shop, of the items without
+    interactions that a shop lists; None: all shops list all such items.
     """
     users, items, graph = training_graph(dataset)
     labels = pl.DataFrame({"user": users}).join(shops, on="user", how="left", maintain_order="left")["shop"]
@@ -128,7 +138,7 @@ def partition_shops(dataset: Dataset, shops: pl.DataFrame, new: pl.DataFrame | N
 
 
 def training_graph(dataset: Dataset) -> tuple[pl.Series, pl.Series, sparse.csr_array]:
-    """Users and items with a training interaction, sorted, and their matrix."""
+    """Returns users and items with a training interaction, sorted, and their matrix."""
     train = dataset.events.filter(pl.col("split") == "train")
     users, items = (train[column].unique().sort() for column in ("user", "item"))
     rows, columns = row_numbers(train["user"], users), row_numbers(train["item"], items)
@@ -147,9 +157,9 @@ def _divide(dataset: Dataset, labelled: _LabelledGraph, clients: int, method: st
 
 @step("writing the shards")
 def write_partition(dataset: Dataset, partition: Partition, folder: Path) -> list[Path]:
-    """Write each part as a shard folder `folder/client-1`, ... and return these folders.
+    """Writes each part as a shard folder, `folder/client-1` and so on; returns the folders.
 
-    Raises DataError when `folder` has shards of an earlier partition that would stay beside the new ones.
+    Raises DataError where `folder` has shards of an earlier partition beside the new ones.
     """
     names = {part.name for part in partition.parts}
     earlier = sorted(path.name for path in folder.glob("client-*") if path.name not in names)
@@ -163,7 +173,7 @@ def write_partition(dataset: Dataset, partition: Partition, folder: Path) -> lis
 
 
 def build_part(dataset: Dataset, part: ClientPart, name: str, notes: Sequence[str]) -> Shard:
-    """The shard of one client, under this name."""
+    """Builds the shard of one client, under this name."""
     catalogue = pl.DataFrame({"item": part.items})
     if dataset.titles is not None:
         catalogue = catalogue.join(dataset.titles, on="item", how="left")
@@ -176,7 +186,10 @@ def build_part(dataset: Dataset, part: ClientPart, name: str, notes: Sequence[st
 
 
 def _client_members(labelled: _LabelledGraph, client: int) -> tuple[pl.Series, pl.Series]:
-    """Users and catalogue of one client. A user whose training items are all elsewhere is nobody's."""
+    """Returns users and catalogue of one client.
+
+    A user whose training items are all outside is in no client.
+    """
     rows = np.flatnonzero(labelled.groups.users == client)
     inside = labelled.graph[rows]
     columns = np.flatnonzero(np.bincount(inside.indices, minlength=len(labelled.items)))
@@ -191,10 +204,11 @@ def _events_inside(events: pl.DataFrame, users: pl.Series, items: pl.Series) -> 
 
 
 def _met_events(dataset: Dataset, part: ClientPart, clients: int, *, divided: bool) -> pl.DataFrame | None:
-    """What the client's users have met and do not like; of a single client all that is met, also by other users.
+    """Returns known pairs of a client's users that are not positive.
 
-    Where items are not divided among clients, the validation and test items of its users that are outside its catalogue
-    are among them: nobody is trained or judged on them, and no list may repeat them once they are inside.
+    Of a single client those of other users too. Where items are not divided among clients, the validation and test
+    items of its users that are outside its catalogue are among them: they are neither trained nor evaluated on, and no
+    list may repeat them once they are inside.
     """
     own = pl.col("user").is_in(part.users.implode())
     tables = [] if dataset.met is None else [dataset.met if clients == 1 else dataset.met.filter(own)]
@@ -212,7 +226,10 @@ def _client_part(events: pl.DataFrame, users: pl.Series, items: pl.Series) -> Cl
 
 
 def _ordered_parts(parts: Sequence[ClientPart], method: str, least: int) -> tuple[ClientPart, ...]:
-    """The parts from large to small, as client-1, client-2, ...; with leading zeros, so that names sort."""
+    """Orders the parts from large to small, as client-1, client-2 and so on.
+
+    Numbers have leading zeros, so that names sort.
+    """
     small = [part for part in parts if part.sizes.users < least or part.sizes.items < FEWEST]
     if small:
         sizes = ", ".join(
@@ -229,7 +246,7 @@ def _ordered_parts(parts: Sequence[ClientPart], method: str, least: int) -> tupl
 
 
 def _loss_notes(dataset: Dataset, parts: Sequence[ClientPart], *, divided: bool) -> tuple[str, ...]:
-    """What is in no client any more, or not as a liking."""
+    """Describes pairs, users and items that are in no client, or not as positive ones."""
     events = dataset.events
     whole = dict(events["split"].value_counts().iter_rows())
     lost = {split: whole.get(split, 0) - sum(getattr(part.sizes, split) for part in parts) for split in SPLITS}

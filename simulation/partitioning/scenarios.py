@@ -57,7 +57,7 @@ def _place_by(method: str) -> Callable[[Dataset, int, int], Int64]:
 
 
 def _place_one_large(dataset: Dataset, silos: int, seed: int) -> Int64:
-    """One silo of 70 % of the users; the others share the rest equally."""
+    """Places 70 % of the users in one silo; the others share the rest equally."""
     users = len(training_graph(dataset)[0])
     order, large = np.random.default_rng(seed).permutation(users), round(LARGE_SHARE * users)
     placed = np.zeros(users, dtype=np.int64)
@@ -153,7 +153,7 @@ def _separate_shops(
 
 
 def _list_cold_items(partition: Partition, hidden: pl.DataFrame, placed: pl.DataFrame) -> Partition:
-    """Adds to each shop's items its cold ones, without any interaction; no shop lists those of another."""
+    """Adds each shop's cold items, without any interaction, to its own items."""
     parts = []
     for part in partition.parts:
         shop = int(placed.filter(pl.col("user") == part.users[0])["shop"][0])
@@ -164,7 +164,10 @@ def _list_cold_items(partition: Partition, hidden: pl.DataFrame, placed: pl.Data
 
 
 def _place_one_late(dataset: Dataset, silos: int, seed: int) -> Int64:
-    """One silo of 20 users; the others share the rest equally. DataError where another has not more than it."""
+    """Places 20 users in one silo; the others share the rest equally.
+
+    Raises DataError where another silo has not more users than it.
+    """
     users = len(training_graph(dataset)[0])
     if silos < 2 or (users - LATE_USERS) // (silos - 1) <= LATE_USERS:
         most = max(1, (users - LATE_USERS) // (LATE_USERS + 1) + 1)
@@ -177,7 +180,10 @@ def _place_one_late(dataset: Dataset, silos: int, seed: int) -> Int64:
 
 
 def _drop_other_regions(dataset: Dataset, silo_of_user: pl.DataFrame, seed: int) -> Dataset:
-    """Leaves 60 % of the items to all silos, and each other item to one silo drawn for it."""
+    """Leaves 60 % of the items to all silos, each other to one silo.
+
+    The silo is drawn.
+    """
     items = _sorted_items(dataset)
     generator, silos = np.random.default_rng(seed), int(silo_of_user["shop"].n_unique())
     region = np.where(generator.random(len(items)) < COMMON_SHARE, -1, generator.integers(silos, size=len(items)))
@@ -203,7 +209,10 @@ def _drop_other_regions(dataset: Dataset, silo_of_user: pl.DataFrame, seed: int)
 
 
 def _rename_items(dataset: Dataset, silo_of_user: pl.DataFrame, seed: int) -> Dataset:
-    """Gives 30 % of the items, drawn anew for each silo, an id that this silo alone uses."""
+    """Gives 30 % of each silo's items an id that it alone uses.
+
+    They are drawn anew for each silo.
+    """
     items, silos = _sorted_items(dataset), int(silo_of_user["shop"].n_unique())
     renamed = np.random.default_rng(seed).random((silos, len(items))) < OWN_IDS
     shops, places = np.nonzero(renamed)
@@ -233,7 +242,10 @@ def _rename_items(dataset: Dataset, silo_of_user: pl.DataFrame, seed: int) -> Da
 
 
 def _respell(kinds: Int64) -> pl.Expr:
-    """Titles as another shop writes them: as they are, in capitals, with the medium, or with the article at the end."""
+    """Spells titles as another shop would.
+
+    As they are, in capitals, with the medium, or with the article at the end.
+    """
     kind, title = pl.lit(pl.Series(kinds)), pl.col("title")
     moved = title.str.replace(r"^(The|A|An) (.+)$", "${2}, ${1}")
     return (
@@ -275,7 +287,10 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 
 def find_late_silos(name: str, shards: Sequence[Path]) -> tuple[Path, ...]:
-    """Of a scenario's shards those whose silos join after the run: in `late-joiner` the one of the fewest users."""
+    """Finds the shards of a scenario whose silos join after the run.
+
+    In `late-joiner` it is the one of the fewest users.
+    """
     if name != "late-joiner":
         return ()
     return (min(shards, key=lambda path: shard_head(load_shard(path)).users),)

@@ -1,4 +1,7 @@
-"""Shards on the disk, from what a user names as data: a data set, a folder of shards, or the name of generated data."""
+"""Shards on disk, made from the data that a command names.
+
+These are a data set, a folder of shards, or the name of generated data.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def number_silos(silos: int) -> tuple[str, ...]:
-    """1 to `silos` as text, with leading zeros, so that names sort as their numbers do."""
+    """Returns the numbers 1 to `silos` as text, with leading zeros, so that names sort."""
     digits = len(str(silos))
     return tuple(f"{number:0{digits}d}" for number in range(1, silos + 1))
 
@@ -61,7 +64,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Shards:
-    """Shards on the disk, with the summary of the partition they came from where there is one."""
+    """Shards on disk, with the summary of their partition where there is one."""
 
     paths: tuple[Path, ...]
     summary: dict[str, Any]
@@ -73,7 +76,7 @@ class Shards:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the cut has dropped, and how the data were read, where it is known."""
+        """Notes on dropped interactions, and on how the data were read."""
         notes = tuple(self.summary.get("notes", ()))
         if self.edges_kept is None or self.edges_kept == 1.0 or "caption" in self.summary:
             return notes
@@ -86,8 +89,10 @@ CutData = Callable[[str, Cut, Path], Shards]
 
 
 def find_or_cut_shards(data: str, cut: Cut, folder: Path, cut_anew: CutData | None = None) -> Shards:
-    """A folder of shards as it is, or another data set divided into `folder`. SettingsError where shards that are there
-    are to be divided in another way."""
+    """Returns a folder's shards as they are, or divides another data set into `folder`.
+
+    Raises SettingsError for options that would divide existing shards in another way.
+    """
     found = find_shards(Path(data))
     if found is None:
         return (cut_anew or cut_shards)(data, cut, folder)
@@ -112,7 +117,7 @@ def find_or_cut_shards(data: str, cut: Cut, folder: Path, cut_anew: CutData | No
 
 
 def cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
-    """Read, divide and write a data set; the summary goes beside the shards."""
+    """Reads, divides and writes a data set, with the summary beside the shards."""
     from simulation.partitioning.partition import write_partition
 
     if cut.rules:
@@ -167,7 +172,7 @@ def holds_shards(folder: Path, name: str) -> bool:
 
 
 def find_shards(folder: Path) -> Shards | None:
-    """The shards in a folder's subfolders, or None where it holds none and is a data set."""
+    """Finds the shards in a folder's subfolders; None for a data set."""
     if not folder.is_dir():
         return None
     names = ("interactions.parquet", "sessions.parquet", "nodes.parquet")

@@ -1,4 +1,4 @@
-"""Divides sessions among clients (by time, at random, by item, by device) and makes the shard of each."""
+"""Division of sessions among clients: by time, at random, by item, by device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ PAIRS = 20_000  # of clients, of which the divergence of a cut is a mean
 
 
 def cut_by_time(sessions: Sessions, clients: int, seed: int) -> Int64:
-    """Blocks of sessions as they lie, each split by itself. Of a client's own days it is judged on the last."""
+    """Divides sessions into consecutive blocks, each split by itself.
+
+    A client is evaluated on the last of its own days.
+    """
     del seed
     found = np.empty(len(sessions), dtype=np.int64)
     for split in np.unique(sessions.splits):
@@ -32,7 +35,7 @@ def cut_by_time(sessions: Sessions, clients: int, seed: int) -> Int64:
 
 
 def cut_at_random(sessions: Sessions, clients: int, seed: int) -> Int64:
-    """Drawn, of equal size."""
+    """Divides sessions at random, into equal parts."""
     return np.random.default_rng(seed).permutation(len(sessions)) % clients
 
 
@@ -52,7 +55,10 @@ def cut_by_items(sessions: Sessions, clients: int, seed: int) -> Int64:
 
 
 def _main_directions(having: sparse.csr_array, seed: int) -> Float64:
-    """Of sessions in the space of their items, (at most DIRECTIONS, N)."""
+    """Computes the main directions of sessions in the space of their items.
+
+    (at most DIRECTIONS, N).
+    """
     least = min(having.shape)
     if least < 3:
         return np.eye(having.shape[1])[:DIRECTIONS]
@@ -62,7 +68,10 @@ def _main_directions(having: sparse.csr_array, seed: int) -> Float64:
 
 
 def cut_by_device(sessions: Sessions, clients: int, seed: int) -> Int64:
-    """Sessions that begin with items near in number share a device; devices differ as much as whole visits do."""
+    """Divides sessions by their first item: those with near numbers share a device.
+
+    Devices differ as much as whole visits do.
+    """
     del seed
     first = sessions.clicks[sessions.starts[:-1]]
     found = np.empty(len(sessions), dtype=np.int64)
@@ -83,8 +92,11 @@ CUTS: dict[str, Callable[[Sessions, int, int], Int64]] = {
 
 
 def cut_sessions(sessions: Sessions, cut: str, clients: int, seed: int) -> tuple[Sessions, Int64]:
-    """The sessions, and the client of each, (S,), numbered from 0 on without a gap. A client without a training session
-    is left out with its sessions. SettingsError for an unknown cut, or more clients than training sessions."""
+    """Divides sessions; returns them and the client of each, (S,).
+
+    Clients are numbered from 0 on without a gap. A client without a training session is left out with its sessions.
+    Raises SettingsError for an unknown cut, or more clients than training sessions.
+    """
     if cut not in CUTS:
         raise SettingsError(f"--method: expected one of {', '.join(CUTS)} for sessions, got {cut!r}")
     if clients > (most := int(np.count_nonzero(sessions.splits == TRAIN))):
@@ -93,14 +105,15 @@ def cut_sessions(sessions: Sessions, cut: str, clients: int, seed: int) -> tuple
 
 
 def measure_divergence(sessions: Sessions, clients: Int64) -> float:
-    """JD of the clients' training sessions."""
+    """Computes the Jaccard distance of the clients' training sessions."""
     return jaccard_distance(sessions.of_split(TRAIN), clients[sessions.splits == TRAIN])
 
 
 def jaccard_distance(sessions: Sessions, clients: Int64, *, seed: int = 0) -> float:
-    """JD: the mean over pairs of clients of 1 - |I_i and I_j| / |I_i or I_j|, I the items in a client's sessions.
+    """Computes the mean Jaccard distance over pairs of clients.
 
-    Of more than PAIRS pairs so many are drawn; of one client 0.
+    JD: the mean of 1 - |I_i and I_j| / |I_i or I_j|, I the items in a client's sessions. Of more than PAIRS pairs a
+    sample is drawn; for one client it is 0.
     """
     # Paper: the formula of JD is an image that the text does not have; here: this reading of its name.
     count = int(clients.max()) + 1
@@ -118,9 +131,10 @@ def jaccard_distance(sessions: Sessions, clients: Int64, *, seed: int = 0) -> fl
 
 
 def divide_sessions(sessions: Sessions, clients: Int64) -> list[SessionShard]:
-    """A shard for each client, in the order of their numbers `clients` (S,), over all items' table.
+    """Builds a shard for each client, in the order of their numbers.
 
-    A client's candidates are the items of its own sessions, held-out ones too: a shop knows what it sells.
+    Item numbers are those of all items' table. clients: (S,). A client's candidates are the items of its own sessions,
+    held-out ones too: a shop knows its assortment.
     """
     order = np.argsort(clients, kind="stable")
     bounds = np.searchsorted(clients[order], np.arange(int(clients.max()) + 2))
@@ -129,7 +143,7 @@ def divide_sessions(sessions: Sessions, clients: Int64) -> list[SessionShard]:
 
 
 def build_session_part(name: str, own: Sessions) -> SessionShard:
-    """One client's sessions; places are the numbers that the items have in `own`."""
+    """Builds one client's shard; places are the item numbers in `own`."""
     places, clicks = np.unique(own.clicks, return_inverse=True)
     ids = tuple(own.items[place] for place in places)
     return SessionShard(name, ids, clicks.astype(np.int64), own.starts, own.splits, places, notes=own.notes)

@@ -1,7 +1,7 @@
-"""A seed -> click sessions of the shops of one chain, with a planted chain of Markov.
+"""Generator of click sessions of a chain of shops, with a planted Markov chain.
 
-What it plants: items are of kinds, and after one kind another is likely, in all shops alike. A shop's own counts know
-what followed an item that it has seen often; that items of a kind are followed alike has to be learnt.
+It plants: items are of kinds, and after one kind another is likely, in all shops alike. A shop's own counts show what
+followed an item that was clicked often; that items of a kind are followed alike has to be learnt.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def generate_sessions(seed: int, *, sessions: int = 8000, items: int = 1000) -> 
 
 
 def _draw_items(cumulative: NDArray[np.float64], rng: np.random.Generator) -> Int64:
-    """One item a row, by its cumulative weights."""
+    """Draws one item a row, by its cumulative weights."""
     drawn = rng.random((len(cumulative), 1)) * cumulative[:, -1:]
     found: Int64 = (cumulative <= drawn).sum(axis=1)
     return found
 
 
 def title_items(items: list[str]) -> pl.DataFrame:
-    """A title for each generated item."""
+    """Makes a title for each generated item."""
     words = ((QUALITIES, 1), (KINDS, 10), (THINGS, 100))
     titles = [
         " ".join(names[number // step % len(names)].capitalize() for names, step in words)

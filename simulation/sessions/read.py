@@ -1,4 +1,4 @@
-"""Files of click sessions -> Sessions. DataError with file and line for what is none.
+"""Readers of click session files; an invalid file raises DataError with file and line.
 
 A folder with train_sessions.txt and test.txt, plain or .gz, as the public preprocessing of session data leaves them: a
 session a line, and `prefix <tab> target` a line. Or a file with the columns session, time and item, in any format that
@@ -39,8 +39,11 @@ EXAMPLE = r"^[^\t]*\S[^\t]*\t\s*\S+\s*$"  # clicks, a tab and the next click
 
 @step("reading the sessions")
 def read_sessions(path: Path, rules: SessionRules = USUAL_RULES, file_options: FileOptions = AS_NAMED) -> Sessions:
-    """Of a folder or a file; the last tenth of the training sessions is for validation. Items that no training session
-    has are left out: no client could rank them. DataError where nothing is left to train on."""
+    """Reads sessions of a folder or a file.
+
+    The last tenth of the training sessions is for validation. Items without a training session are left out: no client
+    could rank them. Raises DataError without training sessions.
+    """
     found = read_session_file(path, rules, file_options) if path.is_file() else read_session_folder(path)
     kept = keep_supported(hold_out_last(keep_usual_lengths(found, rules), VALID_SHARE, VALID), rules)
     if not (kept.splits == TRAIN).any():
@@ -50,15 +53,18 @@ def read_sessions(path: Path, rules: SessionRules = USUAL_RULES, file_options: F
 
 
 def read_session_folder(folder: Path) -> Sessions:
-    """Training sessions, and the test sessions that the test file's lines are the prefixes of."""
+    """Reads training sessions, and rebuilds test sessions from their prefixes."""
     train, test = _train_sessions(_find_file(folder, TRAIN_FILE)), _test_sessions(_find_file(folder, TEST_FILE))
     splits = np.repeat(np.array([TRAIN, TEST], dtype=np.int8), [len(train), len(test)])
     return _number_items(folder.name, pl.concat([train, test]), splits)
 
 
 def read_session_file(path: Path, rules: SessionRules = USUAL_RULES, file_options: FileOptions = AS_NAMED) -> Sessions:
-    """Clicks in the order of time, equal times in that of the file; a pause of more than `gap_seconds` ends a session.
-    The last tenth is for testing."""
+    """Reads clicks in the order of time, and splits sessions at pauses.
+
+    A pause of more than `gap_seconds` ends a session. Equal times keep the order of the file. The last tenth is for
+    testing.
+    """
     clicks, notes = read_clicks(path, file_options)
     ordered = clicks.sort("session", "time", maintain_order=True)
     found = replace(_split_at_gaps(file_stem(path), ordered, rules.gap_seconds), notes=tuple(notes))
@@ -78,16 +84,17 @@ def _split_at_gaps(name: str, table: pl.DataFrame, gap_seconds: float) -> Sessio
 
 
 def _train_sessions(path: Path) -> pl.Series:
-    """The items of each line, in its order; lines without any do not count."""
+    """Returns the items of each line, in order, without empty lines."""
     found = _lines(path).str.extract_all(WORDS)
     return found.filter(found.list.len() > 0)
 
 
 def _test_sessions(path: Path) -> pl.Series:
-    """The whole sessions. A session of l clicks has l - 1 lines, one for each prefix of it, in any order.
+    """Rebuilds whole sessions from a file of prefixes.
 
-    Where a session's lines follow each other, longest first, as published files have them, sessions keep their order.
-    DataError where a session lacks one of its prefixes.
+    A session of l clicks has l - 1 lines, one for each prefix of it, in any order. Where a session's lines follow each
+    other, longest first, as published files have them, sessions keep their order. Raises DataError where a session
+    lacks one of its prefixes.
     """
     lines = _lines(path)
     wrong = (lines.str.strip_chars() != "") & ~lines.str.contains(EXAMPLE)
@@ -112,9 +119,10 @@ def _test_sessions(path: Path) -> pl.Series:
 def _count_sessions(
     path: Path, whole: pl.Series, shorter: pl.Series, lengths: pl.Series, line: pl.Series
 ) -> pl.DataFrame:
-    """(whole, sessions): how many sessions end there, of all prefixes that end there as many as no longer one needs.
+    """Counts how many sessions end with each prefix, (whole, sessions).
 
-    Some public files have no prefix of one click: the shortest that occurs may lack its own.
+    Of all lines of a prefix those are counted that no longer prefix needs. Some public files have no prefix of one
+    click: the shortest that occurs may lack its own.
     """
     prefixes = pl.DataFrame({"whole": whole, "shorter": shorter, "length": lengths, "line": line})
     ending = prefixes.group_by("whole").agg(pl.len().cast(pl.Int64).alias("here"))
@@ -133,7 +141,7 @@ def _count_sessions(
 
 
 def _lines(path: Path) -> pl.Series:
-    """Each line; an id in it that is none is a DataError with its line."""
+    """Reads the lines of a file; raises DataError with the line of an invalid id."""
     lines = pl.Series(split_lines(read_text(path)), dtype=pl.String)
     words = lines.str.extract_all(WORDS)
     owners = pl.Series(np.repeat(np.arange(1, len(lines) + 1), words.list.len().to_numpy()))
@@ -150,14 +158,14 @@ def _find_file(folder: Path, name: str) -> Path:
 
 
 def _number_items(name: str, sessions: pl.Series, splits: np.ndarray) -> Sessions:
-    """Lists of items (S,) -> arrays."""
+    """Builds sessions from lists of items (S,)."""
     starts = np.append(0, np.cumsum(sessions.list.len().to_numpy().astype(np.int64)))
     items, clicks = _number_ids(sessions.explode())
     return Sessions(name, clicks, starts, splits, items)
 
 
 def _number_ids(ids: pl.Series) -> tuple[tuple[str, ...], np.ndarray]:
-    """The different ids in their order, and the number of each."""
+    """Returns the distinct ids, sorted, and the number of each id."""
     ids = normalise_ids(ids)
     known = ids.unique().sort()
     numbers = ids.cast(pl.Enum(known)).to_physical().to_numpy().astype(np.int64)

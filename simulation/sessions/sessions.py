@@ -37,7 +37,7 @@ USUAL_RULES = SessionRules()
 
 
 def parse_rules(changes: Mapping[str, Any]) -> SessionRules:
-    """SettingsError naming each rule that is unknown or out of range."""
+    """Parses session rules; raises SettingsError for one unknown or out of range."""
     return validate_settings(SessionRules, dict(changes))
 
 
@@ -66,7 +66,7 @@ class Sessions:
         return np.diff(self.starts)
 
     def select(self, chosen: Int64 | NDArray[np.bool_]) -> Sessions:
-        """Some of the sessions, in this order; the items keep their numbers."""
+        """Selects sessions in this order; items keep their numbers."""
         rows = np.flatnonzero(chosen) if np.asarray(chosen).dtype == bool else np.asarray(chosen)
         lengths = self.lengths[rows]
         starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -74,17 +74,17 @@ class Sessions:
         return replace(self, clicks=self.clicks[places], starts=starts, splits=self.splits[rows])
 
     def of_split(self, split: int) -> Sessions:
-        """The sessions of one split."""
+        """Selects the sessions of one split."""
         return self.select(self.splits == split)
 
     def examples(self, split: int) -> Prefixes:
-        """Every prefix of a split's sessions with the click after it."""
+        """Returns every prefix of a split's sessions with the click after it."""
         part = self.of_split(split)
         return prefixes_of_sessions(part.clicks, part.starts)
 
 
 def keep_usual_lengths(sessions: Sessions, rules: SessionRules) -> Sessions:
-    """Without sessions that are shorter or longer than the rules say."""
+    """Drops sessions that are shorter or longer than the rules allow."""
     short, long = sessions.lengths < rules.shortest, sessions.lengths > rules.longest
     notes = (
         _note_dropped(short, "session", f"of fewer than {count_noun(rules.shortest, 'click')}"),
@@ -94,7 +94,10 @@ def keep_usual_lengths(sessions: Sessions, rules: SessionRules) -> Sessions:
 
 
 def keep_supported(sessions: Sessions, rules: SessionRules) -> Sessions:
-    """Without clicks on items that have fewer training clicks than `support`, and sessions that are then too short."""
+    """Drops rare items, and sessions that are then too short.
+
+    Rare: fewer training clicks than `support`.
+    """
     owners = np.repeat(np.arange(len(sessions)), sessions.lengths)
     trained = sessions.clicks[sessions.splits[owners] == TRAIN]
     kept = (np.bincount(trained, minlength=len(sessions.items)) >= rules.support)[sessions.clicks]
@@ -111,7 +114,10 @@ def keep_supported(sessions: Sessions, rules: SessionRules) -> Sessions:
 
 
 def hold_out_last(sessions: Sessions, share: float, split: int) -> Sessions:
-    """The last share of the training sessions, as they lie, in another split: data that name no validation sessions."""
+    """Moves the last share of the training sessions to another split.
+
+    It is for data without validation sessions. Sessions keep their order.
+    """
     train = np.flatnonzero(sessions.splits == TRAIN)
     splits = sessions.splits.copy()
     splits[train[len(train) - round(share * len(train)) :]] = split
@@ -119,14 +125,16 @@ def hold_out_last(sessions: Sessions, share: float, split: int) -> Sessions:
 
 
 def number_present_items(sessions: Sessions) -> Sessions:
-    """The same sessions over the items that occur in them, numbered anew in their order."""
+    """Renumbers the items that occur in the sessions, in their order."""
     present, clicks = np.unique(sessions.clicks, return_inverse=True)
     return replace(sessions, clicks=clicks.astype(np.int64), items=tuple(sessions.items[place] for place in present))
 
 
 def keep_trained_clients(sessions: Sessions, clients: Int64, asked: int) -> tuple[Sessions, Int64]:
-    """Without the sessions of clients that have none for training, which could learn nothing; the others are numbered
-    anew. clients: of each session, (S,); asked: how many clients there should be."""
+    """Drops clients without training sessions; the others are renumbered.
+
+    clients: of each session, (S,). asked: how many clients there should be.
+    """
     trained = np.unique(clients[sessions.splits == TRAIN])
     kept, missing = np.isin(clients, trained), asked - len(trained)
     fewer = f"{count_noun(missing, 'client')} of {asked:,} left out, without training sessions" if missing else ""
@@ -135,7 +143,7 @@ def keep_trained_clients(sessions: Sessions, clients: Int64, asked: int) -> tupl
 
 
 def _note_dropped(dropped: NDArray[np.bool_], noun: str, which: str) -> str:
-    """Of nothing that is dropped there is nothing to say."""
+    """Describes how many were dropped; empty for none."""
     count = int(np.count_nonzero(dropped))
     return f"{count_noun(count, noun)} {which} dropped" if count else ""
 

@@ -1,4 +1,4 @@
-"""What a user names as session data (a folder, a CSV file, or 'clicks') -> shards on the disk."""
+"""Session shards on disk from a folder, a CSV file, or generated clicks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USUAL_CUT = "random"
 
 
 def cut_session_shards(data: str, cut: Cut, folder: Path) -> Shards:
-    """Read, divide and write sessions; the summary goes beside the shards."""
+    """Reads, divides and writes sessions, with the summary beside the shards."""
     if cut.split is not None or cut.min_rating not in (None, "usual"):
         raise SettingsError("--split, --min-rating: expected none with sessions, which are split by time")
     if cut.scenario is not None:
@@ -68,7 +68,10 @@ def _summarise(sessions: Sessions, shards: list[SessionShard], how: dict[str, An
 
 
 def _measure_shard(shard: SessionShard) -> dict[str, Any]:
-    """Sessions stand where users do, and examples, a prefix with its next click each, where interactions do."""
+    """Counts a shard's sessions and examples, in the fields of users and interactions.
+
+    An example is a prefix with its next click.
+    """
     examples = {"train": len(shard.train), "valid": len(shard.valid), "test": len(shard.test)}
     sessions = int(np.count_nonzero(shard.splits == TRAIN))
     return {"client": shard.name, "users": sessions, "items": len(shard.item_ids), **examples}
