@@ -282,7 +282,7 @@ class Table:
         return likes.alias("quantity")
 
     def require_none(self, wrong: pl.Series, expected: str, shown: pl.Series | None = None) -> None:
-        """Raises DataError with the line of the first wrong row, where there is one.
+        """Raises DataError with the line of the first wrong row, if any.
 
         shown: values that the error may show.
         """

@@ -203,7 +203,7 @@ def _titled_items(shard: Path) -> pl.DataFrame:
 
 
 def _spell(items: pl.DataFrame) -> pl.DataFrame:
-    """Adds normalised titles, numbers and ids; null where there is none."""
+    """Adds normalised titles, numbers and ids; null for missing ones."""
     titles = [None if title is None else spell_title(title) for title in items["title"]]
     mains = items["title"].str.replace_all(BRACKETED, " ").str.strip_chars()
     main = [" ".join(spell_title(title)) or None if title else None for title in mains]

@@ -132,7 +132,7 @@ def _large_parts(graph: sparse.csr_array, groups: Groups, least: int) -> list[in
 
 
 def _merge_parts(graph: sparse.csr_array, groups: Groups, large: list[int]) -> Groups:
-    """Numbers the large parts, and merges every other part into one of them."""
+    """Merges each small part into a large one, and renumbers these."""
     common = _common_interactions(graph, groups)
     client = np.zeros(len(common) + 1, dtype=np.int64)  # the largest: for the last place, -1, and for what stands apart
     client[:-1] = np.argmax(common[:, large], axis=1)

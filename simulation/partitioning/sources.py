@@ -64,7 +64,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Shards:
-    """Shards on disk, with the summary of their partition where there is one."""
+    """Shards on disk, with the summary of their partition if there is one."""
 
     paths: tuple[Path, ...]
     summary: dict[str, Any]

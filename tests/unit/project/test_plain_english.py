@@ -87,7 +87,6 @@ NOT_YET: frozenset[str] = frozenset(
         "client_service/evaluation",
         "client_service/event_log",
         "client_service/federation",
-        "client_service/models",
         "docs/site",
         "lpsfed/__init__",
         "lpsfed/answers",
@@ -114,14 +113,11 @@ NOT_YET: frozenset[str] = frozenset(
         "shared/timeouts",
         "shared/web",
         "shared/words",
-        "simulation/datasets",
         "simulation/engines",
         "simulation/experiments",
         "simulation/flower",
         "simulation/graphs",
-        "simulation/partitioning",
         "simulation/reports",
-        "simulation/sessions",
         "simulation/tuning",
     }
 )
