@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.compiled.arrays import save_folder
+from client_service.compilation.folder_publisher import FolderPublisher
 from client_service.compiled.nodes import (
     KIND,
     MODEL_KIND,
@@ -22,7 +21,6 @@ from client_service.compiled.nodes import (
     open_node_model,
     open_nodes,
 )
-from client_service.compiled.publication import Publication, publish_model, publish_shard
 from client_service.compiled.texts import id_arrays
 from client_service.compiled.weight_rows import weight_arrays
 from client_service.data.node_graphs import TRAIN, NodeShard
@@ -32,22 +30,26 @@ Arrays = dict[str, NDArray[Any]]
 TakeUp = Callable[[ServedNodes], CompiledNodeModel]
 
 
-def publish_nodes(shard: NodeShard, serving: Path, *, at_once: bool = True) -> tuple[CompiledNodes, TakeUp]:
+def publish_nodes(
+    shard: NodeShard, publisher: FolderPublisher, *, at_once: bool = True
+) -> tuple[CompiledNodes, TakeUp]:
     """Compiles and publishes a node graph.
 
     Returns the compiled graph, and a function that compiles and publishes each model of it. An already published model
     of the same graph stays until that function publishes another. at_once: is the graph published before it has a
-    model? Otherwise the graph before it answers until then.
+    model? Otherwise the graph before it answers until then. Both are in memory where the disk refuses.
     """
-    nodes = open_nodes(save_folder(serving, KIND, *_compile_nodes(shard)))
-    here = Publication(task="nodes", shard=nodes.name, shard_digest=shard.digest, lists_digest=shard.lists_digest)
+    compiled = _compile_nodes(shard)
+    place = publisher.save_shard(KIND, *compiled)
+    nodes = CompiledNodes(*compiled) if place is None else open_nodes(place)
     if at_once:
-        publish_shard(serving, here)
+        publisher.publish_shard()
 
     def take_up(served: ServedNodes) -> CompiledNodeModel:
-        folder = save_folder(serving, MODEL_KIND, *_compile_model(served, nodes))
-        model = open_node_model(folder, nodes)
-        publish_model(serving, here, folder.name, served.version, served.kept_at)
+        head, arrays = _compile_model(served, nodes)
+        folder = publisher.save_model(MODEL_KIND, head, arrays)
+        model = CompiledNodeModel(head, arrays, nodes) if folder is None else open_node_model(folder, nodes)
+        publisher.publish_model(folder, served)
         return model
 
     return nodes, take_up

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.compiled.arrays import save_folder
-from client_service.compiled.publication import Publication, publish_model, publish_shard
+from client_service.compilation.folder_publisher import FolderPublisher
 from client_service.compiled.session_network import parameter_arrays
 from client_service.compiled.sessions import (
     KIND,
@@ -36,30 +34,23 @@ Arrays = dict[str, NDArray[Any]]
 TakeUp = Callable[[ServedSessions], CompiledNextModel]
 
 
-def compile_sessions(shard: SessionShard, serving: Path) -> Path:
-    """Writes the shard's folder `sessions-<digest>` in `serving`, or reuses an existing one."""
-    return save_folder(serving, KIND, *_compile_sessions(shard))
-
-
-def compile_next_model(served: ServedSessions, sessions: CompiledSessions, serving: Path) -> Path:
-    """Writes the model's folder `model-<digest>` in `serving`."""
-    return save_folder(serving, MODEL_KIND, *_compile_model(served, sessions))
-
-
-def publish_sessions(shard: SessionShard, serving: Path) -> tuple[CompiledSessions, TakeUp]:
+def publish_sessions(shard: SessionShard, publisher: FolderPublisher) -> tuple[CompiledSessions, TakeUp]:
     """Compiles and publishes a shard of visits.
 
     Returns the compiled visits, and a function that compiles and publishes each model of them. An already published
-    model of the same visits stays until that function publishes another.
+    model of the same visits stays until that function publishes another. Both are in memory where the disk refuses.
     """
-    sessions = open_sessions(compile_sessions(shard, serving))
-    here = Publication(task="sessions", shard=sessions.name, shard_digest=shard.digest, lists_digest=shard.lists_digest)
-    publish_shard(serving, here)
+    compiled = compile_sessions(shard)
+    place = publisher.save_shard(KIND, *compiled)
+    sessions = CompiledSessions(*compiled) if place is None else open_sessions(place)
+    publisher.publish_shard()
 
     def take_up(served: ServedSessions) -> CompiledNextModel:
-        folder = compile_next_model(served, sessions, serving)
-        model = open_next_model(folder, sessions)
-        publish_model(serving, here, folder.name, served.version, served.kept_at)
+        head, arrays = compile_next_model(served, sessions)
+        folder = publisher.save_model(MODEL_KIND, head, arrays)
+        count = len(shard.item_ids)
+        model = CompiledNextModel(head, arrays, count) if folder is None else open_next_model(folder, sessions)
+        publisher.publish_model(folder, served)
         return model
 
     return sessions, take_up
@@ -70,12 +61,13 @@ def compile_sessions_in_memory(shard: SessionShard) -> tuple[CompiledSessions, T
 
     Returns the compiled visits, and a function that compiles each model of them.
     """
-    sessions = CompiledSessions(*_compile_sessions(shard))
+    sessions = CompiledSessions(*compile_sessions(shard))
     count = len(shard.item_ids)
-    return sessions, lambda served: CompiledNextModel(*_compile_model(served, sessions), count)
+    return sessions, lambda served: CompiledNextModel(*compile_next_model(served, sessions), count)
 
 
-def _compile_sessions(shard: SessionShard) -> tuple[SessionsHead, Arrays]:
+def compile_sessions(shard: SessionShard) -> tuple[SessionsHead, Arrays]:
+    """Makes the head and the arrays of a shard of visits."""
     clicks, starts = shard.split_sessions(TRAIN)
     count = len(shard.item_ids)
     head = SessionsHead(name=shard.name, digest=shard.digest, items=count, titles=shard.titles is not None)
@@ -89,7 +81,7 @@ def _compile_sessions(shard: SessionShard) -> tuple[SessionsHead, Arrays]:
     return head, arrays
 
 
-def _compile_model(served: ServedSessions, sessions: CompiledSessions) -> tuple[NextModelHead, Arrays]:
+def compile_next_model(served: ServedSessions, sessions: CompiledSessions) -> tuple[NextModelHead, Arrays]:
     """Makes the head and the arrays of a next-item model.
 
     A network whose share is 0 is left out.

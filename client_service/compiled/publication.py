@@ -91,26 +91,6 @@ def drop_unpublished(serving: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def publish_shard(serving: Path, here: Publication) -> None:
-    """Publishes a shard without a model, unless it is published already, and removes other folders.
-
-    A published model of it stays. A damaged publication, or one of another version, is replaced.
-    """
-    try:
-        before = read_publication(serving)
-    except DataError:
-        before = None
-    if before is None or before.shard != here.shard:
-        publish(serving, here)
-    drop_unpublished(serving)
-
-
-def publish_model(serving: Path, here: Publication, model: str, version: str, kept_at: str) -> None:
-    """Publishes a model, named by its folder, beside the shard, and removes other folders."""
-    publish(serving, here.model_copy(update={"model": model, "version": version, "kept_at": kept_at}))
-    drop_unpublished(serving)
-
-
 @contextmanager
 def write_folder(serving: Path, kind: str) -> Iterator[Path]:
     """Makes a temporary folder to write compiled arrays into.

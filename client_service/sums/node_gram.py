@@ -21,11 +21,15 @@ from shared.method.settings import MethodSettings, NodeSettings
 from shared.sums.node_directions import require_sizes
 from shared.sums.node_gram import NODE_GRAM, RIGHT, SQUARE, decode_gram, encode_gram, gram_number_format
 from shared.sums.sum import EMPTY_PART_DIGEST, Float64, UInt32
+from shared.words import count_noun
 
 Int64 = NDArray[np.int64]
 MOST_SUMMED = 1 << 10  # silos, for which the low words of a sum have room
+MOST_NAMED = 5  # columns in an error
 SLACK = 1e-7  # of the largest eigenvalue, by which rounding may leave one below 0
-SCALE_HINT = "scale the features of nodes to about 1, alike in all silos, or set nodes.fraction_bits lower"
+SCALE_HINT = (
+    "give them in another unit or as logarithms, about 1 in size, alike in all silos, or set nodes.fraction_bits lower"
+)
 FALSE_NUMBERS = (
     "a silo or the aggregator gave false numbers; sum anew (lpsfed run --renew-basis), or train without them"
 )
@@ -107,7 +111,29 @@ def add_gram(at: SumRound) -> Sums:
     try:
         return encode_gram(own.square, own.right, at.method.nodes, at.clients)
     except ProtocolError as error:
-        raise ProtocolError(f"{error}: {SCALE_HINT}") from None
+        told = explain_large_columns(at.counted, at.method.nodes, at.clients)
+        raise ProtocolError(told or f"{error}: features of nodes: {SCALE_HINT}") from None
+
+
+def explain_large_columns(part: GramPart, nodes: NodeSettings, clients: int) -> str:
+    """Names the columns of features whose squares have no room in a sum of so many silos; "" where all have.
+
+    Those of neighbours count too. Projected features have room, because their rows are of length 1.
+    """
+    if nodes.projected:
+        return ""
+    spec = build_design_spec(nodes)
+    design = make_design(part.shard, spec)[choose_nodes(part.shard, part.least), : 1 + spec.linear].astype(np.float64)
+    squares = (design**2).sum(0)[1:].reshape(-1, spec.block).max(0)
+    bound = gram_number_format(nodes).limit / clients
+    large = [repr(part.shard.feature_names[int(place)]) for place in np.flatnonzero(~(squares < bound))]
+    if not large:
+        return ""
+    told = ", ".join(large[:MOST_NAMED]) + (f" and {len(large) - MOST_NAMED} more" if large[MOST_NAMED:] else "")
+    return (
+        f"features of nodes: expected columns whose squares add up to less than {bound:,.0f} over a silo's training"
+        f" nodes ({count_noun(clients, 'silo')}), got more in {told}: {SCALE_HINT}"
+    )
 
 
 def _require_directions(at: SumRound) -> NodeDirections | None:

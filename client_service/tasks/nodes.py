@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from client_service.compilation.folder_publisher import FolderPublisher
 from client_service.compilation.nodes import compile_nodes_in_memory, publish_nodes
 from client_service.compiled.publication import SERVING
 from client_service.data.node_files import load_node_shard, save_node_shard
@@ -146,7 +147,9 @@ def answer_nodes(shard: NodeShard, serving: Path | None = None) -> NodeLabels:
 
     serving: the folder in which it is published; None: it is compiled in memory alone.
     """
-    return NodeLabels(*(compile_nodes_in_memory(shard) if serving is None else publish_nodes(shard, serving)))
+    if serving is None:
+        return NodeLabels(*compile_nodes_in_memory(shard))
+    return NodeLabels(*publish_nodes(shard, FolderPublisher(serving, "nodes", shard)))
 
 
 def open_nodes(settings: ClientSettings, shard: NodeShard) -> OpenedTask:
@@ -163,12 +166,13 @@ def merge_events(settings: ClientSettings, shard: NodeShard, store: NodeStore) -
 
 def reopen_nodes(settings: ClientSettings, shard: NodeShard) -> Reopened:
     """Opens answers from another graph, which is published with its first model."""
-    serving = settings.state_directory / SERVING
-    answers = NodeLabels(*publish_nodes(shard, serving, at_once=False))
+    publisher = FolderPublisher(settings.state_directory / SERVING, "nodes", shard)
+    answers = NodeLabels(*publish_nodes(shard, publisher, at_once=False))
 
-    def publish_without_model() -> None:
+    def publish_without_model() -> OSError | None:
         if answers.served is None:  # the graph before it, which may hold an erased node, must answer no more
-            publish_nodes(shard, serving)
+            publisher.publish_shard()
+        return publisher.failure
 
     return Reopened(answers, answers.overlay, publish_without_model)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from client_service.compilation.folder_publisher import FolderPublisher
 from client_service.compilation.sessions import compile_sessions_in_memory, publish_sessions
 from client_service.data.interaction_files import find_places
 from client_service.data.item_matches import name_items, read_matches
@@ -116,7 +117,9 @@ def answer_visits(shard: SessionShard, serving: Path | None = None) -> NextItems
 
     serving: the folder in which it is published; None: it is compiled in memory alone.
     """
-    return NextItems(*(compile_sessions_in_memory(shard) if serving is None else publish_sessions(shard, serving)))
+    if serving is None:
+        return NextItems(*compile_sessions_in_memory(shard))
+    return NextItems(*publish_sessions(shard, FolderPublisher(serving, "sessions", shard)))
 
 
 SESSIONS = Task(

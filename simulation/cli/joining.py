@@ -16,7 +16,7 @@ from simulation.cli import options
 from simulation.reports.terminal import print_on_stderr
 
 if TYPE_CHECKING:
-    from shared.method.settings import NodeSettings
+    from shared.method.settings import MethodSettings
     from shared.protocol.signing.invitation import FederationOut, Invitation, InvitationOut
     from simulation.datasets.columns import FileOptions
     from simulation.datasets.dataset import Dataset
@@ -278,7 +278,7 @@ def _prepare_shard(
     if described is None:
         if given.path is None:
             raise SettingsError("--data: expected the silo's own data, got none")
-        graph = None if federation is None or task != "nodes" else federation.method.nodes
+        graph = None if federation is None or task != "nodes" else federation.method
         convert = (
             partial(_convert_interactions, task=task, noised=noised)
             if graph is None
@@ -323,7 +323,7 @@ def _convert_interactions(
 
 
 def _convert_graph(
-    silo: SiloFolder, name: str, path: Path, given: DataOptions, *, shared: NodeSettings
+    silo: SiloFolder, name: str, path: Path, given: DataOptions, *, shared: MethodSettings
 ) -> Sequence[str]:
     """Writes the shard of a graph with the shared columns and classes.
 
@@ -335,17 +335,18 @@ def _convert_graph(
 
     if given.split is not None or given.least != "usual":
         raise SettingsError("--split, --min-rating: expected none with nodes: a column split, or --rule train=.6")
+    nodes = shared.nodes
     rules, said = parse_graph_rules(options.parse_pairs(given.rules, "--rule")), given.files
     reading = options.parse_graph_options(said.columns, said.delimiter, said.values, shared=False)
-    reading = add_shared_names(reading, shared.feature_names, shared.class_names)
-    graph = take_columns(read_graph(path, said.edges, reading, official=rules.official), shared.feature_names)
+    reading = add_shared_names(reading, nodes.feature_names, nodes.class_names)
+    graph = take_columns(read_graph(path, said.edges, reading, official=rules.official), nodes.feature_names)
     for what, agreed, own in (
-        ("columns of features", shared.features, len(graph.feature_names)),
-        ("classes", shared.classes, len(graph.classes)),
+        ("columns of features", nodes.features, len(graph.feature_names)),
+        ("classes", nodes.classes, len(graph.classes)),
     ):
         if agreed not in (0, own):
             raise DataError(f"{path}: expected {agreed} {what}, as all silos of the federation have, got {own}")
-    return save_graph(silo, name, graph, rules)
+    return save_graph(silo, name, graph, rules, shared)
 
 
 def _require_explicit_options(dataset: Dataset, given: DataOptions) -> None:

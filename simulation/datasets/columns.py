@@ -63,12 +63,13 @@ class FileOptions:
     """Options of a data file.
 
     columns: the file's own name of a field of `COLUMNS`. delimiter: None: it is detected. attributes: names of columns
-    that are read as item attributes, in a file of items.
+    that are read as item attributes, in a file of items. needs_rows: is a file without rows refused?
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     delimiter: str | None = None
     attributes: frozenset[str] = frozenset()
+    needs_rows: bool = True
 
     def names(self, of: str) -> tuple[str, ...]:
         """Returns the names of a field's column, in lower case.

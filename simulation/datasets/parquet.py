@@ -24,7 +24,7 @@ def read_parquet(path: Path, file_options: FileOptions) -> Table:
     for name, kind in kinds.items():
         if kind.is_nested() and file_options.is_id(name.lower()):
             raise DataError(f"{path}: expected strings or whole numbers in column {name!r}, got {kind.base_type()}")
-    if table.is_empty() and table.columns:
+    if table.is_empty() and table.columns and file_options.needs_rows:
         raise line_error(path, 1, "expected data, got a table without rows")
     columns, details = {}, {name for of in DETAIL_FIELDS for name in file_options.names(of)}
     for column in table.get_columns():

@@ -320,7 +320,7 @@ def table_of_fields(
 
     Raises DataError for a list of another length.
     """
-    if fields.is_empty():
+    if fields.is_empty() and file_options.needs_rows:
         raise line_error(path, 2, "expected data after the header, got none")
     wrong = fields.list.len() != len(names)
     if wrong.any():

@@ -199,7 +199,8 @@ def read_tables(nodes_path: Path, edges_path: Path, options: GraphOptions = AS_N
 
     An edge to a node that the first table does not have is foreign: another silo's.
     """
-    nodes, edges = _read_table(nodes_path, options, "node"), _read_table(edges_path, options, "source")
+    nodes = _read_table(nodes_path, options, "node")
+    edges = _read_table(edges_path, replace(options, needs_rows=False), "source")
     name = file_stem(nodes_path)
     return _build_graph(nodes_path.parent.name if name.lower() in NODE_STEMS else name, nodes, edges, options)
 
@@ -247,9 +248,11 @@ def _read_edges(edges: Table, ids: pl.Series, notes: list[str]) -> tuple[sparse.
     counts once.
     """
     names = [edges.ids_of(of) for of in ("source", "target")]
+    if not len(names[0]):
+        notes.append("no edge: labels follow from each node's own features alone")
     table = pl.DataFrame({"low": names[0], "high": names[1], "weight": _read_weights(edges, len(names[0]))})
     weighted = edges.find_column("weight") is not None
-    if (kinds := edges.find_column("type")) is not None:
+    if (kinds := edges.find_column("type")) is not None and len(kinds):
         notes.append(f"edges of {count_noun(kinds.n_unique(), 'type')} are read as one graph")
     if count := int((table["low"] == table["high"]).sum()):
         notes.append(f"{count_noun(count, 'edge')} of a node to itself left out")

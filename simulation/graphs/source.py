@@ -13,9 +13,12 @@ from pydantic import Field, field_validator, model_validator
 
 from client_service.data.node_files import save_node_shard
 from client_service.data.node_graphs import TEST, TRAIN, VALID, NodeShard
-from shared.errors import SettingsError
+from client_service.sums.node_gram import GramPart, explain_large_columns
+from shared.errors import DataError, SettingsError
 from shared.message import Message
-from shared.method.settings import validate_settings
+from shared.method.settings import MethodSettings, validate_settings
+from shared.sums import list_sums
+from shared.sums.node_gram import NODE_GRAM
 from simulation.graphs.cut import GraphCut, cut_graph, divide_graph, draw_stratified_splits
 from simulation.graphs.generator import GraphSizes, generate_graph
 from simulation.graphs.read import AS_NAMED, SHARES, GraphOptions, read_graph
@@ -118,6 +121,16 @@ def split_own_graph(graph: NodeShard, name: str, rules: GraphRules, seed: int = 
     if brings_split(graph):
         return replace(graph, name=name)
     return replace(graph, name=name, splits=draw_stratified_splits(graph.labels, seed, rules.find_shares(OWN_SHARES)))
+
+
+def require_summable(shard: NodeShard, method: MethodSettings) -> None:
+    """Checks that Gram sums have room for the silo's features. DataError with their names where they have not."""
+    basis = next((one for one in list_sums(method).values() if one.kind == NODE_GRAM.name), None)
+    if basis is None:
+        return
+    nodes = method.nodes.model_copy(update={"features": len(shard.feature_names), "classes": len(shard.classes)})
+    if told := explain_large_columns(GramPart(shard, basis.least_pairs), nodes, basis.least_silos):
+        raise DataError(told)
 
 
 def _summarise(graph: NodeShard, shards: Sequence[NodeShard], cut: GraphCut, number: int) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from shared.errors import (
     UnavailableError,
 )
 from shared.files import PUBLIC, create_secret, replace_file
+from shared.method.settings import MethodSettings
 from shared.protocol.problem import ProblemOut
 from shared.protocol.signing.enrolment import KeyFiles, kept_pair
 from shared.protocol.signing.invitation import (
@@ -56,7 +57,7 @@ from shared.web.calling import Calling, failure, reason
 from shared.words import count_noun
 from simulation.datasets.dataset import Dataset, describe_unmet
 from simulation.experiments.processes import free_port_from
-from simulation.graphs.source import GraphRules, split_own_graph
+from simulation.graphs.source import GraphRules, require_summable, split_own_graph
 from simulation.joining.silo_toml import (
     AgreedSettings,
     SiloChoices,
@@ -145,14 +146,17 @@ def save_sessions(folder: SiloFolder, name: str, sessions: Sessions) -> tuple[st
 
 
 @step("writing the shard")
-def save_graph(folder: SiloFolder, name: str, graph: NodeShard, rules: GraphRules) -> tuple[str, ...]:
+def save_graph(
+    folder: SiloFolder, name: str, graph: NodeShard, rules: GraphRules, method: MethodSettings
+) -> tuple[str, ...]:
     """Saves the graph as the silo's shard, and returns notes of what was left out.
 
-    A split in the data is kept, else one is drawn.
+    A split in the data is kept, else one is drawn. DataError for features that the federation cannot sum.
     """
     shard = split_own_graph(graph, name, rules)
     if not len(shard.nodes_of(TRAIN)):
         raise DataError(f"{folder.shard}: expected a node with a label for training, got none")
+    require_summable(shard, method)
     save_node_shard(folder.shard, shard)
     return tuple(graph.notes)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy import sparse
 
+from client_service.compilation.folder_publisher import FolderPublisher
 from client_service.compilation.nodes import compile_nodes_in_memory, publish_nodes
 from client_service.compiled.nodes import (
     CompiledNode,
@@ -171,7 +172,7 @@ def test_slopes_and_parts_make_the_score() -> None:
 
 def test_a_published_model_opens_beside_its_graph_alone(tmp_path: Path) -> None:
     shard = small_graph()
-    nodes, take_up = publish_nodes(shard, tmp_path)
+    nodes, take_up = publish_nodes(shard, FolderPublisher(tmp_path, "nodes", shard))
     take_up(freeze_nodes("run-1.0", train(shard)))
     published = read_publication(tmp_path)
     assert published is not None and published.task == "nodes" and published.model is not None

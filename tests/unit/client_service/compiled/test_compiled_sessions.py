@@ -12,8 +12,16 @@ import pytest
 import torch
 
 from client_service.compilation.sessions import compile_next_model, compile_sessions, compile_sessions_in_memory
+from client_service.compiled.arrays import save_folder
 from client_service.compiled.publication import read_publication
-from client_service.compiled.sessions import CompiledNextModel, CompiledSessions, open_next_model, open_sessions
+from client_service.compiled.sessions import (
+    KIND,
+    MODEL_KIND,
+    CompiledNextModel,
+    CompiledSessions,
+    open_next_model,
+    open_sessions,
+)
 from client_service.data.prefixes import LONGEST_PREFIX, Prefixes
 from client_service.data.sessions import SessionShard
 from client_service.evaluation.session_ranking import score_by_popularity, score_by_successors
@@ -71,7 +79,7 @@ def sessions(shop: SessionShard) -> CompiledSessions:
 
 
 def compiled(served: ServedSessions, sessions: CompiledSessions, folder: Path) -> CompiledNextModel:
-    return open_next_model(compile_next_model(served, sessions, folder), sessions)
+    return open_next_model(save_folder(folder, MODEL_KIND, *compile_next_model(served, sessions)), sessions)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -164,9 +172,9 @@ def test_published_folders_answer_as_the_trainer_does(shop: SessionShard, tmp_pa
 
 
 def test_a_damaged_folder_and_one_of_other_visits_are_refused(shop: SessionShard, tmp_path: Path) -> None:
-    sessions = open_sessions(compile_sessions(shop, tmp_path))
-    other = open_sessions(compile_sessions(make_shop(ITEMS - 1), tmp_path))
-    folder = compile_next_model(draw_model("srgnn", 0, shop), sessions, tmp_path)
+    sessions = open_sessions(save_folder(tmp_path, KIND, *compile_sessions(shop)))
+    other = open_sessions(save_folder(tmp_path, KIND, *compile_sessions(make_shop(ITEMS - 1))))
+    folder = save_folder(tmp_path, MODEL_KIND, *compile_next_model(draw_model("srgnn", 0, shop), sessions))
     with pytest.raises(DataError, match="a model of the published visits, got one of other visits"):
         open_next_model(folder, other)
     (folder / "vectors.npy").write_bytes(b"")

@@ -29,7 +29,7 @@ from shared.errors import ProtocolError, SettingsError
 from shared.method.settings import MethodSettings, method_settings
 from shared.protocol.signing.invitation import FederationOut
 from shared.sums.node_directions import PRODUCTS, draw_directions
-from shared.sums.node_gram import RIGHT, SQUARE, encode_gram, gram_number_format
+from shared.sums.node_gram import encode_gram, gram_number_format
 from shared.sums.sum import EMPTY_PART_DIGEST
 from simulation.joining.consent import describe_terms
 from simulation.joining.silo_toml import agree
@@ -200,8 +200,11 @@ def test_features_that_a_sum_has_no_room_for_are_refused_without_their_values() 
         values = shard.features.toarray()
         values[0, 0] = value
         large = replace(shard, features=sparse.csr_array(values))
-        with pytest.raises(ProtocolError, match=f"^({SQUARE}|{RIGHT}): expected values below .* scale the features"):
+        with pytest.raises(
+            ProtocolError, match=r"^features of nodes: expected columns .*, got more in 'f000'"
+        ) as refused:
             add_gram(at_round(large, method, None))
+        assert "logarithms" in str(refused.value) and f"{value:g}" not in str(refused.value)
     most = gram_number_format(method.nodes)
     assert most.limit == 2.0**21 and most.most_silos == 1024
     values[0, 0] = 1e6

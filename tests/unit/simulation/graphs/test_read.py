@@ -60,6 +60,25 @@ def test_a_pair_of_tables_is_a_graph(tmp_path: Path) -> None:
     assert load_node_shard(tmp_path / "shard").digest == found.digest
 
 
+@pytest.mark.parametrize("header", ["source,target\n", "from;to;weight", "src\tdst\ttype\n"])
+def test_edges_of_a_header_alone_are_none_and_said(tmp_path: Path, header: str) -> None:
+    found = read_graph(write_tables(tmp_path / "bank", edges=header))
+    assert found.edges == 0 and found.foreign is None and len(found.node_ids) == 4
+    assert [note for note in found.notes if "edge" in note] == [
+        "no edge: labels follow from each node's own features alone"
+    ]
+    save_node_shard(tmp_path / "shard", found)
+    assert load_node_shard(tmp_path / "shard").digest == found.digest
+    kinds = {"source": pl.String, "target": pl.Int64, "weight": pl.Float64}
+    (tmp_path / "bank" / "edges.csv").unlink()
+    pl.DataFrame(schema=kinds).write_parquet(tmp_path / "bank" / "edges.parquet")
+    assert read_graph(tmp_path / "bank").digest == found.digest
+    with pytest.raises(DataError, match="expected a column target"):
+        read_graph(write_tables(tmp_path / "other", edges="source,where\n"))
+    with pytest.raises(DataError, match="expected data after the header"):
+        read_graph(write_tables(tmp_path / "none", nodes="node,label,amount\n"))
+
+
 def test_semicolons_decimal_commas_gzip_and_other_names(tmp_path: Path) -> None:
     nodes = "konto;gesperrt;umsatz\nÄ1;ja;1,5\nÄ2;nein;2,25\n"
     (tmp_path / "knoten.csv").write_bytes(nodes.encode("utf-8"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from client_service.data.node_files import load_node_shard, save_node_shard
 from client_service.data.node_graphs import TEST, TRAIN, UNKNOWN, UNLABELLED, VALID, NodeShard
@@ -21,7 +22,7 @@ from simulation.experiments.tasks import recognise_task, simulated_task
 from simulation.graphs.cut import cut_graph, divide_graph
 from simulation.graphs.generator import GraphSizes, generate_graph
 from simulation.graphs.read import GraphOptions, add_shared_names, take_columns
-from simulation.graphs.source import cut_node_shards, parse_graph_rules, split_own_graph
+from simulation.graphs.source import cut_node_shards, parse_graph_rules, require_summable, split_own_graph
 from simulation.partitioning.sources import Cut
 
 SMALL = GraphSizes(accounts=120, homophily=(0.95, 0.1))
@@ -229,3 +230,23 @@ def test_options_of_graphs_are_for_graphs_alone() -> None:
             options.parse_graph_options(None, None, [wrong])
     with pytest.raises(SettingsError, match="expected fields of node, label"):
         options.parse_graph_options("user=a", None, None)
+
+
+def test_columns_too_large_for_the_sum_are_refused_by_name_before_anybody_joins() -> None:
+    """Of a column in cents among numbers about 1, in training nodes or in their neighbours."""
+    shard = make_platforms()[0]
+    values = shard.dense_features.copy()
+    values[:, 3] *= 1e5
+    large = replace(shard, features=sparse.csr_array(values))
+    method = method_settings(**{"basis.kind": "node_gram"})
+    require_summable(shard, method)
+    with pytest.raises(
+        DataError, match=r"expected columns whose squares .*, got more in 'habit-04': give them in an"
+    ) as told:
+        require_summable(large, method)
+    assert "p1-" not in str(told.value)
+    require_summable(large, method_settings())  # nothing is summed
+    require_summable(large, method_settings(**{"basis.kind": "node_gram", "nodes.directions": 8}))
+    beyond = np.where((shard.splits == TRAIN)[:, None], shard.dense_features, values)
+    with pytest.raises(DataError, match="got more in 'habit-04'"):
+        require_summable(replace(shard, features=sparse.csr_array(beyond)), method)

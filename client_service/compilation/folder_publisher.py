@@ -1,0 +1,96 @@
+"""Publishes a compiled shard and its models for the processes that answer, and goes on without a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from pydantic import BaseModel
+
+from client_service.compiled.arrays import Arrays, save_folder
+from client_service.compiled.publication import Publication, drop_unpublished, publish, read_publication
+from client_service.model_store.model_server import FrozenModel
+from client_service.runtime.logs import LOGGER
+from shared.errors import DataError
+
+T = TypeVar("T")
+
+
+class DigestedShard(Protocol):
+    """Shard with the digests of what models, and answers, follow from."""
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def lists_digest(self) -> str: ...
+
+
+class FolderPublisher:
+    """Publisher of one shard and its models, in the folder `serving`, of a task whose models are compiled at once.
+
+    If the disk refuses, this process answers from memory, the log says that the other processes do not have these
+    answers, and `failure` holds the error until something is published.
+    """
+
+    def __init__(self, serving: Path, task: str, shard: DigestedShard) -> None:
+        self.failure: OSError | None = None
+        self._serving, self._task, self._shard = serving, task, shard
+        self._here: Publication | None = None
+
+    def save_shard(self, kind: str, head: BaseModel, arrays: Arrays) -> Path | None:
+        """Writes the compiled shard and returns its folder; None where the disk refuses."""
+        folder = self._save(kind, head, arrays)
+        if folder is not None:
+            own = self._shard
+            self._here = Publication(
+                task=self._task, shard=folder.name, shard_digest=own.digest, lists_digest=own.lists_digest
+            )
+        return folder
+
+    def publish_shard(self) -> None:
+        """Publishes the saved shard without a model, unless it is published already, and removes other folders.
+
+        A published model of it stays. A damaged publication, or one of another version, is replaced.
+        """
+        if (here := self._here) is None:
+            return
+        try:
+            before = read_publication(self._serving)
+        except DataError:
+            before = None
+        self._publish(here if before is None or before.shard != here.shard else None)
+
+    def save_model(self, kind: str, head: BaseModel, arrays: Arrays) -> Path | None:
+        """Writes a compiled model and returns its folder; None where the disk refuses, now or with the shard."""
+        return None if self._here is None else self._save(kind, head, arrays)
+
+    def publish_model(self, folder: Path | None, served: FrozenModel) -> None:
+        """Publishes a model beside the shard, and removes other folders. folder: None where it could not be saved."""
+        if folder is not None and self._here is not None:
+            named = {"model": folder.name, "version": served.version, "kept_at": served.kept_at}
+            self._publish(self._here.model_copy(update=named))
+
+    def _save(self, kind: str, head: BaseModel, arrays: Arrays) -> Path | None:
+        return self._try(lambda: save_folder(self._serving, kind, head, arrays))
+
+    def _publish(self, publication: Publication | None) -> None:
+        """Publishes, where there is something new, and removes old folders."""
+
+        def replace() -> bool:
+            if publication is not None:
+                publish(self._serving, publication)
+            drop_unpublished(self._serving)
+            return True
+
+        if self._try(replace):
+            self.failure = None
+
+    def _try(self, write: Callable[[], T]) -> T | None:
+        try:
+            return write()
+        except OSError as error:
+            self.failure = error
+            LOGGER.warning("answers_not_published", reason=error.strerror)
+            return None
