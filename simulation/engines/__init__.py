@@ -1,4 +1,7 @@
-"""The registry of engines: what carries the clients of a simulation. A new one is a file here and a line below."""
+"""Registry of engines, which run the clients of a simulation.
+
+A new engine is a file here and a line below.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ ENGINES: dict[str, Callable[[RayCluster], Conduct]] = {
 
 
 def choose_engine(name: str, cluster: RayCluster) -> Conduct:
-    """What runs an experiment. SettingsError for a cluster that is not used, and for an engine that is not there."""
+    """Returns the function that runs an experiment on this engine.
+
+    Raises SettingsError for a cluster that is not used, and for an unknown engine.
+    """
     if name != RAY and cluster != RayCluster():
         raise SettingsError(f"--ray-address, --ray-cpus: expected them with --engine ray alone, got them with {name}")
     if name == RAY:

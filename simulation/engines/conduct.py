@@ -1,4 +1,4 @@
-"""An experiment and a crew that hosts its silos -> the outcome: see `rounds`, which holds the run."""
+"""Runs an experiment on workers that host its silos; `rounds` has the loop."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class HostingCrew(Crew, Protocol):
     """A crew that is given its silos by the experiment."""
 
     def take_in(self, orders: Iterator[SiloOrder]) -> None:
-        """Host these silos, each until the crew is left."""
+        """Hosts these silos, each until the workers end."""
 
 
 def conduct_experiment(experiment: Experiment, observe: Observe, crew: HostingCrew) -> Outcome:
-    """Run the experiment, or what is left of it. SettingsError for what only services do.
+    """Runs the experiment, or the rest of it.
 
     Each silo's own files are in its folder of the experiment as soon as it has answered, so that the same experiment in
-    the same folder goes on from there.
+    the same folder continues from there. Raises SettingsError for an experiment that needs the services.
     """
     require_open_run(experiment)
     crew.take_in(_order_silos(experiment))
@@ -38,7 +38,10 @@ def conduct_experiment(experiment: Experiment, observe: Observe, crew: HostingCr
 
 
 def require_open_run(experiment: Experiment) -> None:
-    """SettingsError for an experiment that needs the services' boundary, or silos that join late."""
+    """Raises SettingsError for an experiment that needs the services.
+
+    These have the privacy boundary, and silos that join late.
+    """
     if experiment.late:
         raise SettingsError("--scenario late-joiner: expected it with --engine services alone, where silos join")
     for flag, asked in (("--secure", experiment.secure), ("--privacy", bool(experiment.privacy))):
@@ -47,7 +50,7 @@ def require_open_run(experiment: Experiment) -> None:
 
 
 def _order_silos(experiment: Experiment) -> Iterator[SiloOrder]:
-    """One after the other, so that not all shards are in memory at once."""
+    """Yields the silos one by one, so that few shards are in memory."""
     catalogue = None if experiment.catalogue is None else experiment.catalogue.read_bytes()
     for shard in experiment.shards:
         kept = read_files(experiment.state_of(shard))

@@ -1,4 +1,4 @@
-"""Several silos in one process, each with its files in a scratch folder of that process's machine."""
+"""Host of several silos in one process, each with its files in a scratch folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKAGES = ("client_service", "shared", "simulation")
 
 @dataclass(frozen=True)
 class SiloOrder:
-    """A silo to be hosted. `settings`: of its client; the paths in it are those of the host's own folders then."""
+    """Silo to be hosted; the host replaces the paths in `settings` by its own."""
 
     settings: ClientSettings
     shard: Files
@@ -36,7 +36,7 @@ class SiloOrder:
 
 @dataclass(frozen=True)
 class SiloReport:
-    """Where a silo stands, for the simulation that owns it: no silo of others gives one."""
+    """State of a silo in a simulation; a silo of another owner gives none."""
 
     status: StatusOut
     quality: QualityOut
@@ -45,7 +45,7 @@ class SiloReport:
 
 @dataclass(frozen=True)
 class SiloReply:
-    """What a verb gave; and of a simulation's own silo its report."""
+    """Result of a call to a silo, with a report in a simulation."""
 
     client: str
     value: Any
@@ -53,7 +53,7 @@ class SiloReply:
 
 
 class SiloHost:
-    """Runs its silos one at a time, with so many threads of linear algebra."""
+    """Runs its silos one at a time, with this number of threads of linear algebra."""
 
     def __init__(self, threads: int) -> None:
         pin_threads(threads)
@@ -62,7 +62,10 @@ class SiloHost:
         self._extra_fields: dict[str, Marks] = {}
 
     def take_in(self, order: SiloOrder) -> str:
-        """Open a silo from its files. Its name. DataError for a shard of no use."""
+        """Opens a silo from its files; returns its name.
+
+        Raises DataError for an unusable shard.
+        """
         name, folder = order.settings.name, Path(self._scratch.name) / order.settings.name
         places = {"shard": folder / "shard", "state_directory": folder / "state", "cache_directory": None}
         write_changes(folder / "shard", FolderChanges(order.shard))
@@ -76,7 +79,7 @@ class SiloHost:
         return name
 
     def ask(self, client: str, verb: Verb, arguments: tuple[Any, ...]) -> SiloReply:
-        """Let a silo do one thing."""
+        """Calls a method of a silo."""
         silo, folder = self._silos[client], Path(self._scratch.name) / client / "state"
         value = getattr(silo, verb)(*arguments)
         changes, self._extra_fields[client] = changes_since(folder, self._extra_fields[client])
@@ -87,10 +90,10 @@ class SiloHost:
         return code_of_engine()
 
     def close(self) -> None:
-        """Remove the scratch folder."""
+        """Removes the scratch folder."""
         self._scratch.cleanup()
 
 
 def code_of_engine() -> Mapping[str, str]:
-    """Digests of the packages that decide what a run gives."""
+    """Computes digests of the packages on which the result of a run depends."""
     return {package: digest_folder(package_folder(package)) for package in PACKAGES}

@@ -20,18 +20,18 @@ class PlainCrew:
         self._host, self._worker = host, worker
 
     def take_in(self, orders: Iterator[SiloOrder]) -> None:
-        """Host these silos."""
+        """Hosts these silos."""
         for order in orders:
             self._worker.submit(self._host.take_in, order).result()
 
     def ask(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> Iterator[SiloReply]:
-        """One silo after the other."""
+        """Calls one silo after the other."""
         for client, arguments in each.items():
             yield self._worker.submit(self._host.ask, client, verb, arguments).result()
 
 
 def conduct_plainly(experiment: Experiment, observe: Observe) -> Outcome:
-    """Run the experiment in this process, by the services' functions alone."""
+    """Runs the experiment in this process, without services."""
     threads = experiment.threads
     with closing(SiloHost(threads)) as host, TrainingWorker(threads, nullcontext()) as worker:
         return conduct_experiment(experiment, observe, PlainCrew(host, worker))

@@ -1,6 +1,6 @@
-"""The engine over a cluster: hosts of silos as Ray actors, one for each so many CPUs, shards in Ray's object store.
+"""Engine over a Ray cluster: silos on actors, shards in the object store.
 
-For research alone: Ray carries Python objects between the machines of one owner, and nothing here is a boundary.
+For research alone: Ray carries Python objects between the machines of one owner, without a privacy boundary.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would tell its make
 
 
 def import_ray() -> Any:
-    """Ray. SettingsError where it is not installed."""
+    """Imports Ray; raises SettingsError where it is not installed."""
     try:
         import ray
     except ImportError:
@@ -37,14 +37,16 @@ def import_ray() -> Any:
 
 @dataclass(frozen=True)
 class RayCluster:
-    """Where Ray is. address: of a running cluster; "": one is started on this machine for the run, with `cpus` CPUs
-    (0: all of them)."""
+    """Address of a Ray cluster.
+
+    address: of a running cluster; "": one is started on this machine for the run, with `cpus` CPUs (0: all of them).
+    """
 
     address: str = ""
     cpus: int = 0
 
     def require_usable(self) -> None:
-        """SettingsError where Ray is not installed, or where both an address and a number of CPUs are given."""
+        """Raises SettingsError without Ray, or for both an address and a number of CPUs."""
         import_ray()
         if self.address and self.cpus:
             raise SettingsError(
@@ -53,8 +55,10 @@ class RayCluster:
 
     @contextmanager
     def connected(self) -> Iterator[Any]:
-        """Ray, connected; as it was found where this process is connected already. UnavailableError where no cluster
-        answers."""
+        """Connects to Ray while the context is open.
+
+        An existing connection of this process is used as it is. Raises UnavailableError where no cluster answers.
+        """
         ray = import_ray()
         if ray.is_initialized():
             yield ray
@@ -72,14 +76,17 @@ class RayCluster:
 
 
 def _require_answer(address: str) -> None:
-    """OSError where nobody listens at host:port: Ray itself would try for minutes."""
+    """Raises OSError where host:port does not answer; Ray itself would try for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
 
 
 class RayCrew:
-    """Silos on actors of a cluster. A silo stays where it is: its model is in its actor's memory."""
+    """Silos on actors of a cluster, each on one actor throughout.
+
+    Its model is in the actor's memory.
+    """
 
     def __init__(self, ray: Any, threads: int, device: str) -> None:
         self._ray = ray
@@ -89,7 +96,10 @@ class RayCrew:
         self.places: dict[str, Any] = {}
 
     def take_in(self, orders: Iterator[SiloOrder]) -> None:
-        """The heaviest silos first, each to the host that has least; their files go through the object store."""
+        """Places the heaviest silos first, each on the host with the least load.
+
+        Their files go through the object store.
+        """
         self._await_hosts()
         sized = sorted(((order.size, order.settings.name, self._ray.put(order)) for order in orders), reverse=True)
         loads = [(0, number) for number in range(len(self.hosts))]
@@ -103,11 +113,11 @@ class RayCrew:
             pass
 
     def ask(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> Iterator[SiloReply]:
-        """All hosts at once, each its silos one after the other."""
+        """Calls the silos on all hosts at once, those of one host in turn."""
         return self._gather([self.places[name].ask.remote(name, verb, arguments) for name, arguments in each.items()])
 
     def close(self) -> None:
-        """End the actors; their scratch folders go with them."""
+        """Ends the actors and removes their scratch folders."""
         for host in self.hosts:
             self._ray.kill(host)
 
@@ -126,8 +136,11 @@ class RayCrew:
                     raise UnavailableError(f"{words} ({type(error).__name__})") from None
 
     def _await_hosts(self) -> None:
-        """Go on with those that are there in time. SettingsError where a node has another version: its silos would
-        train otherwise. UnavailableError where no host has started."""
+        """Waits for hosts, and continues with those that are there in time.
+
+        Raises SettingsError where a node has another version: its silos would train otherwise. UnavailableError where
+        no host has started.
+        """
         asked = {host.code.remote(): host for host in self.hosts}
         ready, _ = self._ray.wait([*asked], num_returns=1, timeout=START_SECONDS)
         ready, late = self._ray.wait([*asked], num_returns=len(asked), timeout=LATE_SECONDS if ready else 0)
@@ -146,7 +159,10 @@ class RayCrew:
 
 
 def count_hosts(nodes: Sequence[Mapping[str, float]], needs: Mapping[str, int]) -> int:
-    """How many hosts have room on the nodes of a cluster, by their resources. UnavailableError for none."""
+    """Computes how many hosts fit on the nodes of a cluster by their resources.
+
+    Raises UnavailableError for none.
+    """
     named = {"CPU": needs["num_cpus"], "GPU": needs["num_gpus"]}
     wanted = {name: need for name, need in named.items() if need}
     count = sum(min(int(has.get(name, 0) // need) for name, need in wanted.items()) for has in nodes)
@@ -157,7 +173,7 @@ def count_hosts(nodes: Sequence[Mapping[str, float]], needs: Mapping[str, int]) 
 
 
 def _own_error(error: Any) -> Exception:
-    """An error of ours as it was raised there; another with its words."""
+    """Returns an error of ours as it was raised, or wraps another one."""
     cause = error.cause
     if isinstance(cause, FederationError):
         return cause
@@ -165,7 +181,7 @@ def _own_error(error: Any) -> Exception:
 
 
 def conduct_over_ray(experiment: Experiment, observe: Observe, cluster: RayCluster = RayCluster()) -> Outcome:
-    """Run the experiment on a cluster, or what is left of it."""
+    """Runs the experiment on a cluster, or the rest of it."""
     with cluster.connected() as ray:
         crew = RayCrew(ray, experiment.threads, experiment.device)
         try:

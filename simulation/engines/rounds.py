@@ -29,7 +29,10 @@ from simulation.engines.silo import Terms
 
 
 class RunServer:
-    """Of one run. `state`: after the last round that was closed, or where the run begins."""
+    """Aggregator of one run.
+
+    state: after the last round that was closed, or at the start of the run.
+    """
 
     def __init__(self, request: RunIn, strategy: str) -> None:
         self.strategy = strategy_of_part(request.part, strategy, request.method)
@@ -38,29 +41,31 @@ class RunServer:
         self.start = encode(self.strategy.common_answer(self.state))
 
     def restore(self, stored: bytes, latest: Mapping[str, Scalars]) -> None:
-        """Go on from a state that was stored."""
+        """Continues from a stored state."""
         self.state = unpack_state(decode(stored)[1], latest)
 
     def close_round(self, bodies: Mapping[str, bytes]) -> bytes:
-        """Aggregate the updates of a round, by client; the state after it, as it is stored. ProtocolError for an update
-        that was not declared."""
+        """Aggregates the updates of a round by client; returns the state after it, encoded.
+
+        Raises ProtocolError for an update that was not declared.
+        """
         after = self.strategy.aggregate(self.state, [self.read_update(*item) for item in sorted(bodies.items())])
         stored = encode(pack_state(after))
         self.restore(stored, after.latest)
         return stored
 
     def answer(self, client: str, body: bytes) -> bytes:
-        """What a client gets for its update after the round."""
+        """Returns a client's personalised parameters after the round."""
         return encode(self.strategy.personalise(self.state, self.read_update(client, body)))
 
     def read_update(self, client: str, body: bytes) -> Update:
-        """A body as an update. ProtocolError for what was not declared."""
+        """Decodes a body as an update; raises ProtocolError for undeclared content."""
         specification, content = decode(body)
         check(self._declaration, specification, content)
         return Update(client, content.arrays, content.scalars)
 
     def describe_update(self, client: str, body: bytes, received_at: str) -> ParticipantOut:
-        """A client's row in the history of the round just closed."""
+        """Builds a client's row in the history of the round just closed."""
         return ParticipantOut(
             client=client,
             received=True,
@@ -76,8 +81,11 @@ FOLDER = "engine"
 
 
 class KeptRun(Message):
-    """Where a run stands. round: the last one aggregated; 0: none. state: sha256 of the state after it. seconds: spent
-    so far, over all processes that worked on it. latest: the last scalars of each client."""
+    """Checkpoint of a run.
+
+    round: the last one aggregated; 0: none. state: sha256 of the state after it. seconds: spent so far, over all
+    processes that worked on it. latest: the last scalars of each client.
+    """
 
     request: RunIn
     started_at: str
@@ -96,7 +104,10 @@ class RunFolder:
         self._run = run
 
     def load(self, request: RunIn) -> KeptRun | None:
-        """What is kept of this run; None where nothing is. DataError for another run's, or a damaged document."""
+        """Loads the checkpoint of this run; None without one.
+
+        Raises DataError for another run's, or a damaged document.
+        """
         try:
             kept = KeptRun.model_validate_json(self._document.read_bytes())
         except FileNotFoundError:
@@ -108,7 +119,10 @@ class RunFolder:
         return kept
 
     def load_state(self, kept: KeptRun) -> bytes:
-        """The state after the last round. DataError where the file is another than was kept."""
+        """Loads the state after the last round.
+
+        Raises DataError where the file differs from the checkpoint.
+        """
         path = self._state(kept.round)
         content = path.read_bytes() if path.exists() else b""
         if hashlib.sha256(content).hexdigest() != kept.state:
@@ -116,7 +130,10 @@ class RunFolder:
         return content
 
     def keep(self, kept: KeptRun, state: bytes | None = None) -> KeptRun:
-        """Put it on the disk, a new state before the document that names it; the states before it go."""
+        """Saves a checkpoint, and deletes earlier states.
+
+        A new state is written before the document that names it.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
         if state is not None:
             kept = kept.model_copy(update={"state": hashlib.sha256(state).hexdigest()})
@@ -136,15 +153,18 @@ Note = Callable[[SiloReply, int, Part], None]
 
 
 class Crew(Protocol):
-    """Whoever can be asked for the silos."""
+    """Workers that call the silos."""
 
     def ask(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> Iterator[SiloReply]:
-        """Let each of these silos do one thing of `SiloRun` with its arguments; their replies as they come."""
+        """Calls a method of `SiloRun` on each of these silos; yields replies as they come."""
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What is to be run. folder: for what is kept. names: of the silos. request: its `clients` is their number."""
+    """Plan of a run.
+
+    folder: of its checkpoints. names: of the silos. request: its `clients` is their number.
+    """
 
     folder: Path
     strategy: str
@@ -161,13 +181,15 @@ class HeldRun:
 
 
 def ignore_reply(reply: SiloReply, rounds: int, part: Part) -> None:
-    """The note of a run whose silos tell nothing of themselves."""
+    """Ignores a reply, for runs whose silos give no report."""
     del reply, rounds, part
 
 
 def hold_runs(plan: RunPlan, crew: Crew, note: Note = ignore_reply) -> HeldRun:
-    """The run of the plan, after one for each sum that its method has. SettingsError for what only the aggregator
-    service does."""
+    """Runs the plan, after one run for each sum that its method has.
+
+    Raises SettingsError for a request that only the aggregator service can run.
+    """
     require_plain_method(plan.request)
     spent, basis, parts = 0.0, None, tuple(list_sums(plan.request.method))
     for number, part in enumerate(parts, 1):
@@ -183,7 +205,7 @@ def hold_runs(plan: RunPlan, crew: Crew, note: Note = ignore_reply) -> HeldRun:
 
 
 def require_plain_method(request: RunIn) -> None:
-    """SettingsError for what the aggregator service alone does."""
+    """Raises SettingsError for a request that only the aggregator service can run."""
     if request.method.strategy.get("send", True) in (False, "false"):
         words = "expected true, because here a run that trains makes the silos' models: --engine services needs none"
         raise SettingsError(f"strategy.send: {words}, got false")
@@ -204,7 +226,7 @@ class _EngineRun:
         self._kept = found or self._folder.keep(KeptRun(request=plan.request, started_at=_now()))
 
     def hold(self) -> HeldRun:
-        """Every round that is left, and each silo's last evaluation."""
+        """Runs every remaining round, and each silo's last evaluation."""
         terms = Terms(self._name, self._plan.request)
         applied = self._ask("begin", dict.fromkeys(self._plan.names, (terms, self._server.start, self._kept.round)))
         self._catch_up(applied)
@@ -215,7 +237,10 @@ class _EngineRun:
         return HeldRun(self._history(), self._kept.seconds)
 
     def _catch_up(self, applied: Mapping[str, int]) -> None:
-        """Silos that were interrupted in the last round that was aggregated do it again; its state stays."""
+        """Repeats the last aggregated round at silos that were interrupted in it.
+
+        The state stays as it is.
+        """
         closed = self._kept.round
         if lost := sorted(name for name, number in applied.items() if number < closed - 1):
             raise DataError(f"{lost[0]}: expected its training after round {closed - 1}, it is gone: take a new folder")
@@ -245,7 +270,10 @@ class _EngineRun:
         self._kept = self._folder.keep(self._kept.model_copy(update={"seconds": seconds, **changes}), state)
 
     def _ask(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-        """Each silo's value, by name; every reply is noted before the next step."""
+        """Calls the silos and returns each one's value by name.
+
+        Every reply is noted before the next step.
+        """
         values, request = {}, self._plan.request
         for reply in self._crew.ask(verb, each):
             self._note(reply, request.rounds, request.part)
@@ -264,5 +292,5 @@ class _EngineRun:
 
 
 def _now() -> str:
-    """UTC, ISO 8601, as the services write it."""
+    """Returns the time in UTC, ISO 8601, as the services write it."""
     return datetime.now(UTC).isoformat(timespec="seconds")

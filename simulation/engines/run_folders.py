@@ -27,13 +27,15 @@ class FolderChanges:
 
 
 def read_files(folder: Path) -> Files:
-    """All files beneath the folder; none where there is no such folder."""
+    """Reads all files beneath the folder; none without a folder."""
     return {name: (folder / name).read_bytes() for name in mark_files(folder)}
 
 
 def write_changes(folder: Path, changes: FolderChanges) -> None:
-    """Make the changes in the order in which they were made first: whatever interrupts this leaves what an interrupt
-    there would have left."""
+    """Applies changes in the order in which they were made.
+
+    An interrupt leaves the files as one at the same moment of the original changes would have.
+    """
     for name, content in changes.written.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,14 +45,14 @@ def write_changes(folder: Path, changes: FolderChanges) -> None:
 
 
 def mark_files(folder: Path) -> Marks:
-    """When and how long, by name, in the order of writing."""
+    """Returns the time and size of each file, in the order of writing."""
     found = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
     ordered = sorted(found, key=lambda path: (found[path].st_mtime_ns, str(path)))
     return {str(path.relative_to(folder)): (found[path].st_mtime_ns, found[path].st_size) for path in ordered}
 
 
 def changes_since(folder: Path, before: Marks) -> tuple[FolderChanges, Marks]:
-    """What has changed since these marks, and the marks of now."""
+    """Returns the changes since these marks, and the marks of now."""
     now = mark_files(folder)
     written = {name: (folder / name).read_bytes() for name, mark in now.items() if before.get(name) != mark}
     return FolderChanges(written, tuple(name for name in before if name not in now)), now
@@ -60,7 +62,10 @@ COMMAND = "command.json"
 
 
 def open_run_folder(folder: Path, command: Mapping[str, Any]) -> None:
-    """Note the command in the folder. SettingsError where something else is there, or was begun by another command."""
+    """Notes the command in the folder.
+
+    Raises SettingsError for a folder with other files, or of another command.
+    """
     path, said = folder / COMMAND, json.loads(json.dumps(command))
     if not path.exists():
         if any(folder.iterdir()):
@@ -73,13 +78,16 @@ def open_run_folder(folder: Path, command: Mapping[str, Any]) -> None:
 
 
 def find_or_cut_again(data: str, cut: Cut, folder: Path, cut_anew: CutData | None = None) -> Shards:
-    """The shards of the folder where an earlier process has cut all of them, else as `find_or_cut_shards`."""
+    """Returns the shards that an earlier process has cut completely, or cuts them.
+
+    See `find_or_cut_shards`.
+    """
     found = find_shards(folder) if (folder / SUMMARY).exists() else None
     return find_or_cut_shards(data, cut, folder, cut_anew) if found is None else found
 
 
 def command_words(data: str, cut: Cut, **settings: Any) -> dict[str, Any]:
-    """What decides the outcome of a command, in JSON's own types."""
+    """Returns the values on which the outcome of a command depends, in JSON types."""
     words = asdict(cut)
     words["file_options"] = {"columns": dict(cut.file_options.columns), "delimiter": cut.file_options.delimiter}
     if values := getattr(cut.file_options, "values", {}):

@@ -1,6 +1,6 @@
-"""One silo of a run without network: the compute half of a client service, between the bodies of its messages.
+"""Silo of a run without network: the client service's computation between two messages.
 
-It trains with `client_service.federation.training_run`, the very class that the service's agent drives, and its updates
+It trains with `client_service.federation.training_run`, the class that the service's agent uses too, and its updates
 pass the service's gate for form and declaration. It has no ledger, no signatures and no boundary.
 """
 
@@ -31,14 +31,17 @@ from shared.strategies import strategy_of_part
 
 @dataclass(frozen=True)
 class Terms:
-    """A run as a silo is told of it: its name and the operator's request, whose `basis` names an earlier run."""
+    """Run as a silo knows it: its name and the operator's request.
+
+    The request's `basis` names an earlier run.
+    """
 
     run: str
     request: RunIn
 
 
 class Sent(Message):
-    """What is known of the update of a round: the bytes of its body, its scalars, the seconds that training took."""
+    """Update of a round: the bytes of its body, its scalars, the seconds of training."""
 
     round: int
     size: int
@@ -47,11 +50,17 @@ class Sent(Message):
 
 
 class SiloRun:
-    """A silo and the run at hand. The methods are called in the order begin, (fit, apply) for each round, finish."""
+    """Silo and its current run.
+
+    The methods are called in the order begin, (fit, apply) for each round, finish.
+    """
 
     def __init__(self, settings: ClientSettings) -> None:
-        """DataError for a shard of no use, SettingsError for a device that is not there, PrivacyError for a silo that
-        demands masks or noise, which nothing adds here."""
+        """Opens the silo.
+
+        Raises DataError for an unusable shard, SettingsError for a device that the machine lacks, PrivacyError for a
+        silo that demands masks or noise, which are not added here.
+        """
         if settings.secure or settings.privacy.on:
             raise PrivacyError("expected a silo without secure and privacy, because updates leave here as they are")
         self._settings, self._task = settings, task_named(settings.task)
@@ -64,8 +73,10 @@ class SiloRun:
         self._sent: Sent | None = None
 
     def begin(self, terms: Terms, start: bytes, closed: int) -> int:
-        """Take up a run of which `closed` rounds are aggregated: where this silo left off, or at its start. The last
-        round that is applied here."""
+        """Begins or resumes a run of which `closed` rounds are aggregated.
+
+        Returns the last round that is applied here.
+        """
         self._terms, self._sent, self._part = terms, None, None
         if self._has_finished(terms):
             self._phase, self._applied = "finished", terms.request.rounds
@@ -77,7 +88,7 @@ class SiloRun:
         return part.applied
 
     def fit(self, number: int) -> bytes:
-        """This silo's update of a round, as the body that the service would send."""
+        """Computes this silo's update of a round, as the body that the service would send."""
         part, terms = self._running()
         strategy = strategy_of_part(part.part, self._settings.strategy, part.place.method)
         anchor = self._anchor(terms.request, number) if strategy.spectral_scalar else None
@@ -88,19 +99,19 @@ class SiloRun:
         return body
 
     def save_fitted(self, number: int) -> Sent:
-        """Leave a fitted round to another process, which is handed what this returns."""
+        """Saves a fitted round for another process, which needs the returned value."""
         assert self._sent is not None, "expected a round that was fitted"
         self._running()[0].save_fitted(number)
         return self._sent
 
     def resume_fitted(self, sent: Sent) -> None:
-        """Be where `save_fitted` left off. DataError where nothing of that round is kept."""
+        """Resumes after `save_fitted`; raises DataError where nothing of that round is stored."""
         if not self._running()[0].resume_fitted(sent.round):
             raise DataError(f"{self._settings.name}: expected the training of round {sent.round}, it is not kept")
         self._sent = sent
 
     def apply(self, number: int, answer: bytes) -> int:
-        """Take over what the round gave, judge it and keep it. The last round applied."""
+        """Applies the round's answer, evaluates it and saves it; returns the last round applied."""
         part, _ = self._running()
         sent = self._sent
         assert sent is not None, "expected a round that was fitted"
@@ -116,14 +127,14 @@ class SiloRun:
         return part.applied
 
     def finish(self) -> None:
-        """Test the best model, or keep the common basis."""
+        """Tests the best model, or stores the common basis."""
         if self._part is not None:
             self._part.finish()
             self._part, self._phase = None, "finished"
 
     @property
     def quality(self) -> QualityOut:
-        """What the silo knows of its last training run."""
+        """Quality of the silo's last training run."""
         return load_quality(self._settings.models_directory, self._settings.name)
 
     @property
@@ -168,6 +179,6 @@ class SiloRun:
         return self._part, self._terms
 
     def _anchor(self, request: RunIn, number: int) -> Float64:
-        """K^R of the round, as every client draws it."""
+        """Draws the kernel K^R of the round, as every client does."""
         size = declared_size(request.method.anchor)
         return draw_anchor(request.method, size, seed=request.seed, number=number)

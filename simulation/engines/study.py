@@ -1,4 +1,4 @@
-"""An experiment -> its run, its floors and the files that keep both: config.json, metrics.jsonl, report.json."""
+"""Experiment with its run, its floors and its files: config.json, metrics.jsonl, report.json."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ Conduct = Callable[[Experiment, Observe], Outcome]
 def run_study(
     experiment: Experiment, conduct: Conduct, *, edges_kept: float | None, shown: bool, floors: bool = True
 ) -> dict[str, Any]:
-    """Run, hold against the floors unless they are not wanted, write the files, and give the report."""
+    """Runs an experiment, compares it with the floors, writes the files, and returns the report.
+
+    floors: False leaves the comparison out.
+    """
     write_config(experiment)
     with run_bars(experiment.names, experiment.rounds, shown=shown) as observe:
         outcome = conduct(experiment, observe)
@@ -33,7 +36,7 @@ def run_study(
 
 
 def write_config(experiment: Experiment) -> None:
-    """Everything that is needed to run the experiment again."""
+    """Writes all settings that are needed to run the experiment again."""
     config = {
         "shards": [str(path) for path in experiment.shards],
         "task": experiment.task,
@@ -50,7 +53,7 @@ def write_config(experiment: Experiment) -> None:
 
 
 def _write_metrics(path: Path, outcome: Outcome) -> None:
-    """One JSON line a client and round."""
+    """Writes one JSON line a client and round."""
     lines = [
         json.dumps({"client": name, **entry.model_dump()})
         for name, quality in sorted(outcome.qualities.items())

@@ -24,17 +24,20 @@ from simulation.progress import step
 def write_blind_shards(
     hide_test: Callable[[Path, Path], None], shards: Sequence[Path], folder: Path
 ) -> tuple[Path, ...]:
-    """Each shard in `folder` under its own name, written by `hide_test` from its path to its new one."""
+    """Writes each shard without its test data to `folder`, under its own name.
+
+    hide_test: writes a shard from its path to its new one.
+    """
     for path in shards:
         hide_test(path, folder / path.name)
     return tuple(folder / path.name for path in shards)
 
 
 def hide_test_pairs(path: Path, blind: Path) -> None:
-    """Write the shard anew into the folder `blind`.
+    """Writes a shard without test pairs into the folder `blind`.
 
-    The catalogue keeps the items that occur in test pairs alone, with all that is known of them, so that validation
-    ranks the very same candidates by the very same text. Raises DataError for a shard that cannot be read.
+    The catalogue keeps the items that occur in test pairs alone, with their metadata, so that validation ranks the same
+    candidates by the same text. Raises DataError for an unreadable shard.
     """
     shard = load_shard(path)
     events = shard.events_with_ids().filter(pl.col("split") != "test")
@@ -44,7 +47,10 @@ def hide_test_pairs(path: Path, blind: Path) -> None:
 
 
 def hide_test_sessions(path: Path, blind: Path) -> None:
-    """Write the shard anew into the folder `blind`, with all its items: validation ranks the very same ones."""
+    """Writes a shard without test sessions into the folder `blind`, with all its items.
+
+    So validation ranks the same items.
+    """
     shard = load_session_shard(path)
     kept = shard.splits != TEST
     lengths = np.diff(shard.starts)

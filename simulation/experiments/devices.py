@@ -21,7 +21,10 @@ from shared.strategies.strategy import Strategy
 
 
 class PassingDevices:
-    """Devices that keep nothing between rounds: one model serves all, its optimiser begins anew at each visit."""
+    """Devices without state between rounds: one model serves all.
+
+    Its optimiser begins anew at each visit.
+    """
 
     def __init__(self, clients: Sequence[SessionShard], method: MethodSettings, device: torch.device) -> None:
         self._clients = {one.name: one for one in clients}
@@ -29,7 +32,7 @@ class PassingDevices:
         self._training = SessionTrainer(clients[0], method, device)
 
     def visit(self, device: str, moment: RoundContext) -> LocalClient:
-        """The one model, with that device's sessions."""
+        """Returns the one model, with that device's sessions."""
         self._training.take_up(self._clients[device])
         self._training.moment = moment
         return self._training
@@ -43,22 +46,23 @@ class LastingSilos:
         self.names: Sequence[str] = tuple(self._trainings)
 
     def visit(self, device: str, moment: RoundContext) -> LocalClient:
-        """That silo's own model."""
+        """Returns that silo's own model."""
         self._trainings[device].moment = moment
         return self._trainings[device]
 
 
 def loss_of(client: LocalClient) -> float:
-    """The mean loss of the round that was trained last."""
+    """Returns the mean loss of the last round."""
     assert isinstance(client, SessionTrainer)
     return client.figures.loss
 
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """sample: devices of a round, drawn anew without replacement; all where it is not less than their number.
+    """Plan of a run on devices.
 
-    threads: of the CPU; small devices gain nothing by more, and the same number makes runs repeatable.
+    sample: devices of a round, drawn anew without replacement; all where it is not less than their number. threads: of
+    the CPU; small devices gain nothing by more, and the same number makes runs repeatable.
     """
 
     strategy: str
@@ -70,18 +74,18 @@ class DevicePlan:
 
 
 class DeviceCrew(Protocol):
-    """Whoever trains for the devices."""
+    """Devices in training."""
 
     @property
     def names(self) -> Sequence[str]: ...
 
     def visit(self, device: str, moment: RoundContext) -> LocalClient:
-        """That device, about to train in a round; it is used until the next visit."""
+        """Prepares a device for training in a round; it is used until the next visit."""
 
 
 @dataclass(frozen=True)
 class DeviceRound:
-    """The state after a round, the mean loss of its devices, and the bytes that each of them sent."""
+    """State after a round, its mean loss, and the bytes of each update."""
 
     number: int
     state: State
@@ -90,7 +94,7 @@ class DeviceRound:
 
 
 def train_devices(plan: DevicePlan, crew: DeviceCrew, loss_of: Callable[[LocalClient], float]) -> Iterator[DeviceRound]:
-    """The rounds of a run; asked for one after the other, so that whoever judges them may stop."""
+    """Yields the rounds of a run one by one, so that a caller can stop."""
     pin_threads(plan.threads)
     strategy = build_strategy(plan.strategy, plan.method)
     state, last = State(strategy.start(plan.method, plan.seed)), dict[str, Update]()
@@ -112,7 +116,7 @@ def train_devices(plan: DevicePlan, crew: DeviceCrew, loss_of: Callable[[LocalCl
 
 
 def _make_update(strategy: Strategy, device: str, sent: Parameters, state: State) -> Update:
-    """What a device sends, with its reports where the strategy has some."""
+    """Builds a device's update, with its reports where the strategy has some."""
     found = sent if strategy.report is None else strategy.report(sent, state.arrays)
     return Update(device, found.arrays, found.scalars)
 

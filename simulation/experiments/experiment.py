@@ -29,12 +29,18 @@ from simulation.partitioning.catalogue import write_catalogue
 
 
 def parse_privacy(words: Mapping[str, str]) -> dict[str, Any]:
-    """{'mechanism': 'gaussian', 'rho_range': '0,0.02', ...} -> values for the settings: a range is two numbers."""
+    """Parses privacy settings; a range is two numbers.
+
+    {'mechanism': 'gaussian', 'rho_range': '0,0.02', ...}.
+    """
     return {name: text.split(",") if name.endswith("_range") else text for name, text in words.items()}
 
 
 def require_affordable(privacy: Mapping[str, Any], name: str, method: MethodSettings, rounds: int) -> None:
-    """SettingsError where the budget ends before the run: every client would stop, and the run would wait for them."""
+    """Raises SettingsError where the privacy budget ends before the run.
+
+    Every client would stop, and the run would wait for them.
+    """
     settings, strategy = validate_settings(PrivacySettings, dict(privacy)), build_strategy(name, method)
     refused = strategy.shares_items(method) and strategy.needs_single_updates  # by the clients, which say why
     if settings.budget is None or refused:
@@ -96,8 +102,10 @@ class Experiment:
 
     @cached_property
     def catalogue(self) -> Path | None:
-        """The list of the items of all clients that are there when the run begins, where the strategy shares items, or
-        statistics of items are summed."""
+        """File of the list of all items of the punctual clients, where one is needed.
+
+        That is where the strategy shares items, or statistics of items are summed.
+        """
         shared = self._shares_items or needs_list(self.method)
         return write_catalogue(self.punctual, self.folder, self.matches) if shared else None
 
@@ -120,7 +128,10 @@ class Experiment:
 
     @property
     def _sum_policy(self) -> dict[str, Any]:
-        """What a silo lets leave for the sums of the run, and spend on their noise: as much as the run takes."""
+        """Returns a silo's policy and noise budget for the run's sums.
+
+        It is as much as the run takes.
+        """
         found: dict[str, Any] = {}
         for basis in list_sums(self.method).values():
             noised = basis.epsilon is not None
@@ -131,19 +142,19 @@ class Experiment:
         return found
 
     def run_request(self) -> RunIn:
-        """The request by which the operator starts the run."""
+        """Builds the request by which the operator starts the run."""
         asked = {"rounds": self.rounds, "seed": self.seed, "clients": len(self.punctual), "method": self.agreed_method}
         return validate_settings(RunIn, {**asked, "deadline_seconds": self.deadline_seconds})
 
     def strict_request(self) -> RunIn:
-        """The same without the common basis: nothing crosses but what the strategy itself sends."""
+        """Builds the request without the common basis: only the strategy's own values leave a silo."""
         request = self.run_request()
         return request.model_copy(
             update={"method": request.method.model_copy(update={"basis": BasisSettings(), "sums": {}})}
         )
 
     def make_aggregator_settings(self, port: int = 0) -> AggregatorSettings:
-        """The aggregator's settings for this experiment."""
+        """Builds the aggregator's settings for this experiment."""
         return aggregator_settings(
             state_directory=self.folder / "aggregator",
             operator_token=self.token,
@@ -156,8 +167,10 @@ class Experiment:
         )
 
     def make_client_settings(self, shard: Path, *, aggregator_url: str, port: int = 0) -> ClientSettings:
-        """The settings of one shard's client. Its key pair is made and enrolled; in a secure federation all members
-        are."""
+        """Builds the settings of one shard's client, and enrols its new key pair.
+
+        In a secure federation all members are enrolled.
+        """
         if self.secure:
             save_draw_secret(self.state_of(shard), f"{self.seed}/{shard.name}")
         return client_settings(
@@ -175,11 +188,11 @@ class Experiment:
         )
 
     def make_silo_settings(self, shard: Path) -> ClientSettings:
-        """The settings of a silo that trains without a service around it: no keys, and nobody to call."""
+        """Builds the settings of a silo that trains without a service: no keys, no aggregator."""
         return client_settings(**self._silo_values(shard))
 
     def _silo_values(self, shard: Path) -> dict[str, Any]:
-        """What decides how a silo learns and what may leave it."""
+        """Returns the settings that decide how a silo learns and which values may leave it."""
         return {
             "name": shard.name,
             "shard": shard,
@@ -219,18 +232,18 @@ class Experiment:
         return self.folder / "keys"
 
     def state_of(self, shard: Path) -> Path:
-        """The client's own folder."""
+        """Returns the client's own folder."""
         return self.folder / shard.name
 
     def cache_of(self, shard: Path) -> Path:
-        """Where its spectrum is kept."""
+        """Returns the folder of the client's spectra."""
         return self.models_of(shard) if self.cache is None else self.cache / shard.name
 
     @property
     def floors_folder(self) -> Path:
-        """Where the floors are kept, which follow from the shards alone: for other experiments on the same shards."""
+        """Folder of the floors, which other experiments on the same shards share."""
         return self.shards[0].parent / "kept" if self.cache is None else self.cache
 
     def models_of(self, shard: Path) -> Path:
-        """Where the client keeps its best model."""
+        """Returns the folder of the client's best model."""
         return self.state_of(shard) / "model"

@@ -1,4 +1,7 @@
-"""A running federation, in this process or on loopback -> one run, followed to its end through the public API alone."""
+"""Driver of one run in a running federation, through the public API alone.
+
+The federation is in this process or on loopback.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,10 @@ AFTERMATH_SECONDS = 1800.0  # for the clients' last evaluation, after the aggreg
 
 @dataclass(frozen=True)
 class Federation:
-    """Ways to talk to the services as their operators: the aggregator's, and each client's own. admit: starts the
-    clients that join after a run, and gives the ways to them."""
+    """Connections to the services as their operators: the aggregator, and each client.
+
+    admit: starts the clients that join after a run, and returns the connections to them.
+    """
 
     operator: httpx.AsyncClient
     clients: Mapping[str, httpx.AsyncClient]
@@ -36,7 +41,7 @@ class Federation:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where each client is, for whoever draws a bar."""
+    """Progress of each client, for a progress bar."""
 
     statuses: Mapping[str, StatusOut]
     rounds: int
@@ -45,7 +50,7 @@ class Progress:
 
 
 class Outcome(BaseModel):
-    """What a run left behind: the operator's history and what each silo knows of itself."""
+    """Result of a run: the operator's history and each silo's own figures."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -59,15 +64,16 @@ Observe = Callable[[Progress], None]
 
 
 def ignore_progress(progress: Progress) -> None:
-    """The observer of a run that shows no bar."""
+    """Ignores progress, for a run without a bar."""
     del progress
 
 
 async def conduct_run(federation: Federation, request: RunIn, observe: Observe, *, resume: bool = False) -> Outcome:
-    """Start a run and wait until every client has evaluated it. FederationError with the reason when it fails.
+    """Starts a run and waits until every client has evaluated it.
 
     Runs that sum, where none like that has finished yet, come before it, in the order of the registry. `resume`: follow
-    the run that an earlier process has started by the same request, unless it failed or was cancelled.
+    the run that an earlier process has started by the same request, unless it failed or was cancelled. Raises
+    FederationError with the reason when the run fails.
     """
     began = time.perf_counter()
     for part in list_sums(request.method):
@@ -82,7 +88,7 @@ async def conduct_run(federation: Federation, request: RunIn, observe: Observe, 
 
 
 async def admit_late_clients(federation: Federation, held: Outcome, observe: Observe) -> Outcome:
-    """Let the clients that come late join after a run, and wait until each has judged what it takes over of it."""
+    """Lets late clients join after a run, and waits for their evaluation."""
     assert federation.admit is not None, "expected a federation with clients that come late"
     began = time.perf_counter()
     newcomers = replace(federation, clients=await federation.admit())
@@ -97,7 +103,10 @@ async def admit_late_clients(federation: Federation, held: Outcome, observe: Obs
 
 
 async def _follow_run(federation: Federation, run: RunHistoryOut, observe: Observe, began: float) -> Outcome:
-    """Wait until every client has evaluated the run. `began`: when its work has, by the performance counter."""
+    """Waits until every client has evaluated the run.
+
+    began: start of its work by the performance counter.
+    """
     ended: float | None = None
     while True:
         statuses = await _fetch_from_clients(federation, "/v1/status", StatusOut)
@@ -114,7 +123,7 @@ async def _follow_run(federation: Federation, run: RunHistoryOut, observe: Obser
 
 
 def _of_part(request: RunIn, part: Part) -> RunIn:
-    """The request of a run of this part, beside that of a training run."""
+    """Derives the request of a run of this part from that of a training run."""
     start = {} if part == TRAINING else {"start": None}
     return request.model_copy(update={"part": part, "method": method_of_part(request.method, part), **start})
 
@@ -124,7 +133,7 @@ async def _has_sums(federation: Federation, request: RunIn) -> bool:
 
 
 async def _list_sums_like(federation: Federation, request: RunIn) -> list[RunHistoryOut]:
-    """The runs that have finished and summed what this request would, oldest first."""
+    """Lists the finished runs that summed the same as this request, oldest first."""
     answer = await _fetch_answer(federation.operator, "GET", "/v1/runs")
     histories = TypeAdapter(list[RunHistoryOut]).validate_python(answer)
     asked = request.method.basis, request.method.catalogue
@@ -135,7 +144,7 @@ async def _list_sums_like(federation: Federation, request: RunIn) -> list[RunHis
 async def sum_statistics(
     federation: Federation, request: RunIn, observe: Observe, part: Part = BASIS, *, resume: bool = False
 ) -> RunHistoryOut:
-    """Hold the run of a part that comes before a training run, and wait until every client keeps what was summed."""
+    """Runs a sum before a training run, and waits until every client has stored it."""
     began = time.perf_counter()
     run = await _start_run(federation, _of_part(request, part), resume=resume)
     ended: float | None = None
@@ -156,7 +165,10 @@ async def _start_run(federation: Federation, request: RunIn, *, resume: bool) ->
 
 
 async def _find_begun(federation: Federation, request: RunIn) -> RunHistoryOut | None:
-    """The newest run by this request that is active or finished. What the aggregator settles itself may differ."""
+    """Finds the newest run by this request that is active or finished.
+
+    Settings that the aggregator decides may differ.
+    """
     answer, asked = await _fetch_answer(federation.operator, "GET", "/v1/runs"), _decisive(request)
     histories = TypeAdapter(list[RunHistoryOut]).validate_python(answer)
     alike = [one for one in histories if one.phase not in BROKEN_OFF and _decisive(one.request) == asked]
@@ -173,8 +185,11 @@ def _decisive(request: RunIn) -> dict[str, object]:
 async def _watch_aggregator(
     federation: Federation, run: str, statuses: Mapping[str, StatusOut], ended: float | None
 ) -> float | None:
-    """The time since which the aggregator has had nothing more to do, or None. FederationError where the run has
-    failed, UnavailableError where the clients do not finish their evaluation in time."""
+    """Returns the time at which the aggregator finished the run, or None.
+
+    Raises FederationError where the run has failed, UnavailableError where the clients do not finish their evaluation
+    in time.
+    """
     history = await _fetch_history(federation, run)
     problems = sorted({f"{name}: {status.problem}" for name, status in statuses.items() if status.problem})
     _require_unbroken(history, problems)
@@ -187,14 +202,14 @@ async def _watch_aggregator(
 
 
 def _require_unbroken(history: RunHistoryOut, problems: Sequence[str] = ()) -> None:
-    """FederationError for a run that has ended without a result."""
+    """Raises FederationError for a run that ended without a result."""
     if history.phase in BROKEN_OFF:
         ended = "was cancelled" if history.phase == "cancelled" else f"failed: {history.reason}"
         raise FederationError("; ".join([f"the run {ended}", *problems]))
 
 
 async def _fetch_from_clients(federation: Federation, path: str, kind: type[Answer]) -> dict[str, Answer]:
-    """Every client's answer to GET `path`, by name."""
+    """Fetches every client's answer to GET `path`, by name."""
     answers = await asyncio.gather(*(_fetch_answer(http, "GET", path) for http in federation.clients.values()))
     return {name: kind.model_validate(answer) for name, answer in zip(federation.clients, answers, strict=True)}
 

@@ -55,8 +55,11 @@ KEPT = TypeAdapter(ByName)
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is around the trained model. floors: by client, every floor and the start. ceiling: by client, the closed
-    form on the data of all silos; None where it was left out. notes: why something was."""
+    """Bounds of the trained model: floors below it and a ceiling above it.
+
+    floors: by client, every floor and the start. ceiling: by client, the closed form on the data of all silos; None
+    where it was left out. notes: why something was left out.
+    """
 
     floors: dict[str, ByName]
     ceiling: ByName | None = None
@@ -67,20 +70,26 @@ NO_BOUNDS = Bounds({}, None, ("Floors, the untrained start and the centralised c
 
 
 def measure_floors(shard: Shard, cutoff: int, cache: Path | None) -> ByName:
-    """Test quality of every floor and of the untrained model on one shard; None where EASE does not fit in memory."""
+    """Measures every floor and the untrained model on one shard's test data.
+
+    None where EASE does not fit into memory.
+    """
     tops = floor_tops(shard, cutoff, cache)
     return {name: None if top is None else measure_test(shard, top) for name, top in tops.items()}
 
 
 def floor_tops(shard: Shard, cutoff: int, cache: Path | None) -> dict[str, TopItems | None]:
-    """The lists of every floor and of the untrained model, each with the settings that validation items choose."""
+    """Computes the lists of every floor and of the untrained model.
+
+    Each has the settings that validation items choose.
+    """
     spectrum = cached_spectrum(shard, cutoff, cache)
     chosen = best_filter(shard, spectrum).choice
     return {**closed_tops(shard, spectrum, chosen), START: fused_top(shard, spectrum, chosen)}
 
 
 def closed_tops(shard: Shard, spectrum: Spectrum, chosen: Filter) -> dict[str, TopItems | None]:
-    """The lists of every floor. chosen: the filter that validation prefers."""
+    """Computes the lists of every floor; chosen: the filter that validation prefers."""
     return {"popularity": popularity_top(shard), **closed_form_tops(shard, spectrum, chosen)}
 
 
@@ -92,9 +101,10 @@ def measure_all_floors(
     observe: Callable[[str], None],
     kept: Path | None = None,
 ) -> dict[str, ByName]:
-    """Floors of every shard, by client. `observe` is called with the name of each shard that is done.
+    """Measures the floors of every shard, by client.
 
-    kept: a folder in which they are looked for first, and kept for the next time.
+    `observe` is called with the name of each shard that is done. kept: a folder in which they are looked for first, and
+    stored for the next time.
     """
     floors = {}
     for path in shards:
@@ -106,13 +116,16 @@ def measure_all_floors(
 
 
 def measure_ceiling(shards: Sequence[Path], cutoff: int, kept: Path | None = None) -> ByName:
-    """Test quality of each client's lists by the closed form on the pooled data, the silo's own items alone ranked."""
+    """Measures each client's lists by the closed form on the pooled data.
+
+    The silo's own items alone are ranked.
+    """
     parts = [load_shard(path) for path in shards]
     return keep_measured(kept_path(kept, "pooled", parts, cutoff), partial(_measure_pooled, parts, cutoff))
 
 
 def too_large_to_pool(shards: Sequence[Path]) -> str | None:
-    """Why the ceiling of these shards is not computed; None where it can be."""
+    """Returns why the ceiling of these shards is not computed; None where it can be."""
     parts = [load_shard(path) for path in shards]
     users, items = sum(len(part.user_ids) for part in parts), len(pool_items(parts))
     if items <= POOLED_ITEMS and users * items <= POOLED_SCORES:
@@ -140,7 +153,10 @@ def kept_path(folder: Path | None, name: str, parts: Sequence[Digested], kind: i
 
 
 def keep_measured(path: Path | None, measure: Callable[[], ByName]) -> ByName:
-    """What the file holds, or what was measured now and is kept in it where the folder can be written."""
+    """Returns the stored figures of a file, or measures and stores them.
+
+    They are stored where the folder can be written.
+    """
     if path is None:
         return measure()
     try:
@@ -156,7 +172,7 @@ def keep_measured(path: Path | None, measure: Callable[[], ByName]) -> ByName:
 
 
 def measure_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
-    """The floors of every shard, and the ceiling where the shards together are not too large for it."""
+    """Measures the floors of every shard, and the ceiling of small ones."""
     shards, cutoff, kept = experiment.shards, experiment.method.cutoff, experiment.floors_folder
     reason = too_large_to_pool(shards)
     with count_bar("floors", len(shards) + (reason is None), shown=shown) as done:
@@ -168,8 +184,10 @@ def measure_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
 
 
 def measure_session_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
-    """The floors of every shard, and its own transitions, which it has alone. There is no ceiling: a network on all
-    silos' sessions is a run of its own."""
+    """Measures the floors of every session shard, and its own transitions.
+
+    There is no ceiling: a network on all silos' sessions is a run of its own.
+    """
     found: dict[str, ByName] = {}
     with count_bar("floors", len(experiment.shards), shown=shown) as done:
         for path in experiment.shards:
@@ -181,7 +199,7 @@ def measure_session_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
 
 
 def measure_own_floors(shard: SessionShard) -> dict[str, Measures | None]:
-    """On the shard's test examples, its own items candidates."""
+    """Measures floors on the shard's test examples, with its own items as candidates."""
     clicks, starts = shard.split_sessions(TRAIN)
     items = len(shard.item_ids)
     floors = build_floors(clicks, starts, items)

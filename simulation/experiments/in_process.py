@@ -24,7 +24,10 @@ STUCK_SECONDS = 5.0  # a client that shows the same problem for so long will not
 
 
 def fail_when_stuck(observe: Observe, clock: Callable[[], float] = time.monotonic) -> Observe:
-    """An observer that calls `observe`, and raises FederationError for a client with one problem for STUCK_SECONDS."""
+    """Wraps an observer so that a client with a lasting problem ends the run.
+
+    Raises FederationError for a client with one problem for STUCK_SECONDS.
+    """
     since: dict[tuple[str, str], float] = {}
 
     def observe_and_check(seen: Progress) -> None:
@@ -44,7 +47,7 @@ AGGREGATOR = "http://127.0.0.1"  # nothing listens there: what is asked goes to 
 
 @asynccontextmanager
 async def open_federation(experiment: Experiment) -> AsyncIterator[Federation]:
-    """The federation, running inside this event loop."""
+    """Opens the federation inside this event loop."""
     async with AsyncExitStack() as stack:
         aggregator = create_aggregator(experiment.make_aggregator_settings())
         operator = await _enter_app(stack, aggregator, token=experiment.token)
@@ -70,7 +73,10 @@ async def _enter_app(stack: AsyncExitStack, app: FastAPI, *, token: str) -> http
 
 
 def simulate_experiment(experiment: Experiment, observe: Observe) -> Outcome:
-    """Run the experiment in this process, or what an earlier one has left of it in the experiment's folder."""
+    """Runs the experiment in this process, or the rest of it.
+
+    An earlier process has left the rest in the experiment's folder.
+    """
 
     async def conduct_in_process() -> Outcome:
         async with open_federation(experiment) as federation:

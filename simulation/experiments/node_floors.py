@@ -91,7 +91,7 @@ def propagate_labels(shard: NodeShard) -> Float64:
 
 
 def predict_alone(shard: NodeShard, method: MethodSettings) -> Float64:
-    """Computes what a silo answers by its own nodes alone, (n, c)."""
+    """Computes a silo's label probabilities from its own nodes alone, (n, c)."""
     found = NodeTrainer(shard, method, torch.device("cpu")).alone.predict()
     return np.asarray(found, dtype=np.float64)
 

@@ -1,4 +1,4 @@
-"""Several shards -> the one that they would be together, and each silo's lists inside it."""
+"""Pools several shards to one, and restricts its lists to each silo."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from client_service.models.ranker import Rows
 
 @dataclass(frozen=True, eq=False)
 class ClientSlice:
-    """One client inside the whole: its shard, and where its users and items stand in the whole."""
+    """One client of the pooled shard, with the rows of its users and items."""
 
     shard: Shard
     users: Rows
@@ -27,7 +27,7 @@ class ClientSlice:
         return self.shard.name
 
     def restrict_lists(self, whole: TopItems, count: int) -> TopItems:
-        """Lists over all `count` items -> lists of this client's items alone, in its own row numbers."""
+        """Restricts lists over all `count` items to this client's items, in its row numbers."""
         outside = np.ones(count, dtype=bool)
         outside[self.items] = False
         back = np.full(count + 1, -1, dtype=np.int64)  # the last place answers for -1: no more items
@@ -42,12 +42,15 @@ class ClientSlice:
 
 
 def pool_items(shards: Sequence[Shard]) -> tuple[str, ...]:
-    """The ids of all silos' items, sorted."""
+    """Returns the ids of all silos' items, sorted."""
     return tuple(sorted({item for shard in shards for item in shard.item_ids}))
 
 
 def pool_shards(shards: Sequence[Shard]) -> tuple[Shard, list[ClientSlice]]:
-    """All silos' data as one shard: items of one id are one item, users of one id in two silos are two."""
+    """Pools all silos' data to one shard.
+
+    Items of one id are one item, users of one id in two silos are two.
+    """
     items = pool_items(shards)
     ends = np.cumsum([len(shard.user_ids) for shard in shards])
     slices = [
@@ -63,12 +66,12 @@ def pool_shards(shards: Sequence[Shard]) -> tuple[Shard, list[ClientSlice]]:
 
 
 def sorted_places(all_ids: Sequence[str], ids: Sequence[str]) -> Rows:
-    """The place of each of these ids among all ids, which are sorted."""
+    """Returns the place of each of these ids among all ids, which are sorted."""
     return np.searchsorted(np.array(all_ids), np.array(ids)).astype(np.int64)
 
 
 def _stack_rows(parts: Sequence[sparse.csr_array], slices: Sequence[ClientSlice], count: int) -> sparse.csr_array:
-    """The silos' (M_c, N_c) one below the other, their columns where the pooled items are."""
+    """Stacks the silos' matrices (M_c, N_c), with columns of the pooled items."""
     moved = [
         sparse.csr_array((part.data, one.items[part.indices], part.indptr), shape=(part.shape[0], count))
         for part, one in zip(parts, slices, strict=True)

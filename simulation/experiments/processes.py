@@ -39,10 +39,10 @@ class Addresses:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, and that the system gives to nobody else for a minute.
+    """Finds free ports that the system gives to no other process for a minute.
 
     Each is left in TIME_WAIT by a connection that its own side has closed first: a server, which reuses addresses, may
-    listen there; whoever asks for any free port, or calls out, gets another one.
+    listen there; a process that asks for any free port, or calls out, gets another one.
     """
     sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
     try:
@@ -56,7 +56,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_port_from(first: int) -> int:
-    """The first port from this one on that nobody listens on; any free one where a hundred are taken."""
+    """Finds the first free port from this one on; any free one after a hundred."""
     for port in range(first, first + 100):
         if is_free(port):
             return port
@@ -64,7 +64,10 @@ def free_port_from(first: int) -> int:
 
 
 def choose_addresses(experiment: Experiment, first_port: int = 0) -> Addresses:
-    """A free loopback port for each service: from `first_port` on those that nobody listens on, else and with 0 any."""
+    """Chooses a free loopback port for each service.
+
+    From `first_port` on those that are free; otherwise, and with 0, any.
+    """
     count = 1 + len(experiment.shards)
     wished = range(first_port, first_port + count) if first_port else ()
     ports = [port if is_free(port) else free_ports(1)[0] for port in wished] or free_ports(count)
@@ -73,7 +76,7 @@ def choose_addresses(experiment: Experiment, first_port: int = 0) -> Addresses:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on this port of loopback."""
+    """Tells whether this port of loopback is free."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -85,7 +88,10 @@ def is_free(port: int) -> bool:
 
 @dataclass
 class Children:
-    """Started services by name, each with its log. They end with this process, unless they are kept."""
+    """Started services by name, each with its log.
+
+    They end with this process, unless they are kept.
+    """
 
     processes: dict[str, subprocess.Popen[bytes]]
     kept: bool = False
@@ -96,7 +102,7 @@ class Children:
         return {name: process.pid for name, process in self.processes.items()}
 
     def keep_running(self) -> None:
-        """Leave them running when the context ends, and when this process does."""
+        """Leaves the services running when the context and this process end."""
         self.kept = True
         for process in self.processes.values():
             assert process.stdin is not None
@@ -108,7 +114,10 @@ class Children:
 
 @contextmanager
 def start_services(experiment: Experiment, places: Addresses) -> Iterator[Children]:
-    """The services as child processes; ended, by their handles, when the context ends. Logs lie in folder/logs."""
+    """Starts the services as child processes, which end with the context.
+
+    Logs lie in folder/logs.
+    """
     logs = experiment.folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     children = Children({})
@@ -155,7 +164,7 @@ async def _connect_service(
 
 
 def start_aggregator(settings: AggregatorSettings, log: Path) -> subprocess.Popen[bytes]:
-    """With these settings, in a process that the caller ends."""
+    """Starts an aggregator in a process that the caller ends."""
     return _start_service("aggregator_service", _environment_variables("LPSFED_AGGREGATOR", settings), log)
 
 
@@ -165,8 +174,11 @@ def start_client(settings: ClientSettings, log: Path) -> subprocess.Popen[bytes]
 
 
 def _start_service(package: str, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """In a session of its own: a Ctrl-C at the terminal reaches the caller, which ends its children in order. Where the
-    caller is killed they end by themselves: it holds the other end of their standard input."""
+    """Starts a service in a process session of its own.
+
+    A Ctrl-C at the terminal reaches the caller, which ends its children in order. If the caller is killed they end by
+    themselves: it holds the other end of their standard input.
+    """
     command = [sys.executable, "-m", package, TETHERED]
     with log.open("ab") as file:
         return subprocess.Popen(
@@ -180,7 +192,10 @@ def _start_service(package: str, environment: dict[str, str], log: Path) -> subp
 
 
 def stop_services(started: list[subprocess.Popen[bytes]], patience: float = STOP_SECONDS) -> None:
-    """End these processes, the last one started first; by SIGKILL where one takes longer than `patience` seconds."""
+    """Ends these processes, the last one started first.
+
+    SIGKILL follows where one takes longer than `patience` seconds.
+    """
     for process in reversed(started):
         process.terminate()
     for process in started:
@@ -194,7 +209,10 @@ def stop_services(started: list[subprocess.Popen[bytes]], patience: float = STOP
 
 
 async def wait_until_ready(http: httpx.AsyncClient, process: subprocess.Popen[bytes] | None) -> None:
-    """UnavailableError where the service does not get so far in time; at once where its process has ended."""
+    """Waits until a service is ready.
+
+    Raises UnavailableError where it is not in time; at once where its process has ended.
+    """
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
         if process is not None and process.poll() is not None:
@@ -212,7 +230,10 @@ async def wait_until_ready(http: httpx.AsyncClient, process: subprocess.Popen[by
 
 
 def _environment_variables(prefix: str, settings: BaseModel) -> dict[str, str]:
-    """Settings as environment variables, for a child alone: secrets as they are, a nested model as JSON."""
+    """Returns settings as environment variables for a child process.
+
+    Secrets are included, a nested model is JSON.
+    """
     names = type(settings).model_fields
     plain = {name: value for name, value in settings if name in names and value is not None}
     return {f"{prefix}_{name.upper()}": _variable_text(value) for name, value in plain.items()}

@@ -1,6 +1,6 @@
-"""Tasks as commands that see more than one silo know them: cut data, measure floors, find an example, hide test data.
+"""Tasks in experiments: how to cut data, measure floors, find an example, hide test data.
 
-What a method works with is imported when it is called: to cut a file needs no floors, and no model.
+The modules of a method are imported when it is called: cutting a file needs no floors, and no model.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ LIST_LENGTH, ASKED_USERS = 10, 20  # items of a list with a place for a new one;
 
 @dataclass(frozen=True)
 class Example:
-    """A request to a silo. path: with its query; body: of a POST, None for a GET. said: what the answer is for.
-    choose: the list in the answer. asks: what is asked for, in words."""
+    """Example request to a silo.
+
+    path: with its query; body: of a POST, None for a GET. said: caption of the answer. choose: the list in the answer.
+    asks: the request in words.
+    """
 
     path: str
     said: str
@@ -39,8 +42,11 @@ class Example:
 
 
 class SimulatedTask(ABC):
-    """A task in an experiment. generated: the name of the data that a demonstration makes; taught: the settings that
-    fit them. strategy, preset: where none is asked for. sums: the kind that a demonstration makes."""
+    """Task in an experiment.
+
+    generated: the name of the data that a demonstration makes; taught: the settings that fit them. strategy, preset:
+    the defaults. sums: the kind that a demonstration makes.
+    """
 
     name: ClassVar[str]
     generated: ClassVar[str]
@@ -50,7 +56,7 @@ class SimulatedTask(ABC):
     sums: ClassVar[str]
 
     def choose_method(self, preset: str | None, strategy: str, changes: dict[str, Any]) -> tuple[MethodSettings, int]:
-        """The settings of a run, and how many rounds it has where nobody says it."""
+        """Returns the settings of a run, and its default number of rounds."""
         from shared.method.settings import PRESET_ROUNDS, method_settings
         from shared.strategies import build_strategy
 
@@ -69,21 +75,21 @@ class SimulatedTask(ABC):
 
     @abstractmethod
     def cut(self, data: str, cut: Cut, folder: Path) -> Shards:
-        """Read, divide and write a data set."""
+        """Reads, divides and writes a data set."""
 
     @abstractmethod
     def measure_bounds(self, experiment: Experiment, *, shown: bool) -> Bounds:
-        """What is around the trained model of an experiment."""
+        """Measures the bounds of an experiment's trained model."""
 
     def choose_primary(self, shards: Sequence[Path]) -> str:
-        """Names the measure by which validation chooses; by default the task's."""
+        """Returns the measure by which validation chooses; by default the task's."""
         from client_service.tasks import task_named
 
         del shards
         return task_named(self.name).primary
 
     def list_new_item_requests(self, shard: Path) -> tuple[str, ...]:
-        """Lists requests whose answers may have a new item in the last place; by default none."""
+        """Lists requests whose answers may end with a new item; by default none."""
         del shard
         return ()
 
@@ -94,20 +100,23 @@ class SimulatedTask(ABC):
 
     @abstractmethod
     def find_example(self, shard: Path) -> Example:
-        """A request about what the shard holds."""
+        """Finds an example request about the shard's data."""
 
     def declare_content(self, shards: Sequence[Path]) -> dict[str, str]:
-        """Finds the settings that declare content sums, where the shards can have them; by default none."""
+        """Returns the settings that declare content sums, if the shards can have them.
+
+        By default none.
+        """
         del shards
         return {}
 
     @abstractmethod
     def digest(self, shard: Path) -> str:
-        """The digest of a shard's content."""
+        """Returns the digest of a shard's content."""
 
     @abstractmethod
     def hide_test(self, path: Path, blind: Path) -> None:
-        """Write a shard anew without its test data."""
+        """Writes a shard without its test data."""
 
 
 class ItemTask(SimulatedTask):
@@ -136,21 +145,24 @@ class ItemTask(SimulatedTask):
         return frozenset(name for name, own in items.items() if max(map(counts.__getitem__, own)) == 1)
 
     def list_new_item_requests(self, shard: Path) -> tuple[str, ...]:
-        """Lists requests whose answers may have a new item in the last place, for the first users of the shard."""
+        """Lists requests of the shard's first users, whose answers may end with a new item."""
         from client_service.data.interaction_files import load_shard
 
         users = load_shard(shard).user_ids[:ASKED_USERS]
         return tuple(f"/v1/users/{user}/recommendations?k={LIST_LENGTH}&explain=true" for user in users)
 
     def find_example(self, shard: Path) -> Example:
-        """The list of a real user of the shard."""
+        """Builds the request for the list of a user of the shard."""
         from client_service.data.interaction_files import load_shard
 
         user = load_shard(shard).user_ids[0]
         return Example(f"/v1/users/{user}/recommendations?k={SHOWN}", f"For {user}")
 
     def declare_content(self, shards: Sequence[Path]) -> dict[str, str]:
-        """Finds the settings that declare content sums, where all shards have titles or attributes of items."""
+        """Returns the settings that declare content sums.
+
+        It needs titles or attributes of items in all shards.
+        """
         from client_service.data.interaction_files import load_shard
 
         read = map(load_shard, shards)
@@ -202,7 +214,10 @@ class SessionTask(SimulatedTask):
         return measure_session_bounds(experiment, shown=shown)
 
     def find_example(self, shard: Path) -> Example:
-        """What follows the first clicks of a test session of the shard, or where it has none of a training session."""
+        """Builds the request for the next click of a test session of the shard.
+
+        Without one a training session is used.
+        """
         from client_service.data.session_files import load_session_shard
         from client_service.data.sessions import TEST, TRAIN
         from client_service.serving.messages import NextIn
@@ -249,7 +264,7 @@ class NodeTask(SimulatedTask):
         return data == self.generated or holds_graph(Path(data)) or holds_shards(Path(data), "nodes.parquet")
 
     def choose_primary(self, shards: Sequence[Path]) -> str:
-        """Names the area under the ROC curve with two classes, else accuracy."""
+        """Chooses the area under the ROC curve with two classes, else accuracy."""
         from client_service.data.node_files import load_node_shard
         from client_service.evaluation.node_measures import choose_primary
 
@@ -286,7 +301,10 @@ class NodeTask(SimulatedTask):
         return measure_node_bounds(experiment, shown=shown)
 
     def find_example(self, shard: Path) -> Example:
-        """Finds a node whose label is asked for: one without a label, else a test node."""
+        """Builds the request for the label of a node.
+
+        It is a node without a label, else a test node.
+        """
         from client_service.data.node_files import load_node_shard
         from client_service.data.node_graphs import TEST, UNLABELLED
 
@@ -312,7 +330,7 @@ SIMULATED: dict[str, SimulatedTask] = {task.name: task for task in (ItemTask(), 
 
 
 def simulated_task(name: str) -> SimulatedTask:
-    """SettingsError for a name that is not in the registry."""
+    """Returns a task by its name; raises SettingsError for an unknown one."""
     if name not in SIMULATED:
         raise SettingsError(f"task: expected one of {', '.join(SIMULATED)}, got {name!r}")
     return SIMULATED[name]

@@ -1,4 +1,4 @@
-"""The method as a Flower app: our strategies behind a ServerApp, our silos behind a ClientApp."""
+"""Flower app of the method: strategies in a ServerApp, silos in a ClientApp."""
 
 from __future__ import annotations
 

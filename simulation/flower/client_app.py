@@ -1,4 +1,7 @@
-"""A silo as a Flower ClientApp. Each message may come to another process: all of a silo is in its own folder."""
+"""Silo as a Flower ClientApp.
+
+Each message may reach another process: all state of a silo is in its own folder.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ SENT = "sent"  # of the record that Flower keeps beside this node between a roun
 
 
 def make_client_app(given: Mapping[str, Any] | None = None) -> ClientApp:
-    """The app. given: settings of the run in place of those that Flower carries."""
+    """Builds the app.
+
+    given: settings of the run that replace those of Flower's run config.
+    """
     app, config = ClientApp(), dict(given or {})
     app.query("name")(partial(_tell_name, config))
     app.query("begin")(partial(_answer, config, _begin))
@@ -82,15 +88,17 @@ def _tell_name(config: Mapping[str, Any], message: Message, context: Context) ->
 
 
 def name_of_node(context: Context, config: Mapping[str, Any]) -> str:
-    """The silo's own name: of its settings file, or in a simulation of its shard."""
+    """Returns the silo's name: of its settings file, or in a simulation of its shard."""
     if "settings" in context.node_config:
         return client_settings(Path(str(context.node_config["settings"]))).name
     return _shard_of_node(context, config)[1].name
 
 
 def find_settings(context: Context, config: Mapping[str, Any], words: Mapping[str, Any]) -> ClientSettings:
-    """The settings of the silo's own file (`--node-config settings=...`), which no message changes; in a simulation
-    those of an experiment's silo. SettingsError where there is neither."""
+    """Reads the settings of the silo's own file, or of a simulated silo.
+
+    `--node-config settings=...` names the file, which no message changes. Raises SettingsError where both are missing.
+    """
     if "settings" in context.node_config:
         return client_settings(Path(str(context.node_config["settings"])))
     (shards, own), request = _shard_of_node(context, config), RunIn.model_validate(words["request"])
@@ -100,7 +108,7 @@ def find_settings(context: Context, config: Mapping[str, Any], words: Mapping[st
 
 
 def _shard_of_node(context: Context, config: Mapping[str, Any]) -> tuple[tuple[Path, ...], Path]:
-    """The shards of a folder, and that of a simulated node, by its number."""
+    """Returns the shards of a folder, and that of a simulated node by its number."""
     number = context.node_config.get("partition-id")
     found = find_shards(Path(str(_setting(context, config, "shards"))))
     if number is None or found is None:

@@ -1,7 +1,7 @@
-"""What a silo and a server say to each other <-> the records of a Flower message.
+"""Conversion between the messages of silo and server and the records of Flower.
 
-Tensors travel as an ArrayRecord and scalars as a MetricRecord, so that whatever else sees Flower messages can read
-them; the bodies on both sides are those of the services.
+Tensors travel as an ArrayRecord and scalars as a MetricRecord, so that other Flower components can read them; the
+bodies on both sides are those of the services.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ NO_BODY = b""
 
 
 def write_records(words: Mapping[str, Any], body: bytes = NO_BODY) -> RecordDict:
-    """A message's content: words (JSON's own types), and the parameters of a body where there is one."""
+    """Writes a message of words and, if given, the parameters of a body.
+
+    words: JSON types.
+    """
     records = RecordDict({WORDS: ConfigRecord({"json": json.dumps(dict(words))})})
     if body:
         content = decode(body)[1]
@@ -31,7 +34,7 @@ def write_records(words: Mapping[str, Any], body: bytes = NO_BODY) -> RecordDict
 
 
 def read_words(records: RecordDict) -> dict[str, Any]:
-    """The words of a message. ProtocolError where it has none."""
+    """Reads the words of a message; raises ProtocolError where it has none."""
     try:
         words: dict[str, Any] = json.loads(str(records.config_records[WORDS]["json"]))
     except (KeyError, ValueError):
@@ -40,8 +43,10 @@ def read_words(records: RecordDict) -> dict[str, Any]:
 
 
 def read_body(records: RecordDict) -> bytes:
-    """The parameters of a message as a body; empty where it has none. ProtocolError for an array that is neither
-    float32 nor uint32."""
+    """Reads the parameters of a message as a body; empty without any.
+
+    Raises ProtocolError for an array that is neither float32 nor uint32.
+    """
     if TENSORS not in records.array_records:
         return NO_BODY
     arrays = {name: array.numpy() for name, array in records.array_records[TENSORS].items()}

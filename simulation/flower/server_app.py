@@ -1,4 +1,4 @@
-"""The aggregator's half of a run as a Flower ServerApp: our strategies over the nodes of a SuperLink."""
+"""Aggregator as a Flower ServerApp: strategies over the nodes of a SuperLink."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ LOOK_SECONDS = 1.0  # between two looks for nodes
 
 
 class AppSettings(Settings):
-    """What a run is given, as Flower's run config has it: `flwr run . --run-config "rounds=5 strategy='lpsfed'"`."""
+    """Settings of a run in Flower's run config.
+
+    `flwr run . --run-config "rounds=5 strategy='lpsfed'"`.
+    """
 
     strategy: str = "lpsfed"
     preset: Preset = "default"
@@ -42,12 +45,12 @@ class AppSettings(Settings):
 
 
 def read_app_settings(config: Mapping[str, Any]) -> AppSettings:
-    """The run config as settings. SettingsError naming what is unknown or out of range."""
+    """Reads settings from the run config; raises SettingsError for unknown or wrong ones."""
     return validate_settings(AppSettings, {name.replace("-", "_"): value for name, value in config.items()})
 
 
 def run_request(settings: AppSettings) -> RunIn:
-    """The request that an operator would send to the aggregator service."""
+    """Builds the request that an operator would send to the aggregator service."""
     words = [word.partition("=") for word in settings.set.split()]
     method = method_settings(settings.preset, **{key: value for key, _, value in words})
     strategy = build_strategy(settings.strategy, method)
@@ -66,7 +69,10 @@ class GridCrew:
         self._terms: dict[str, Any] = {}
 
     def ask(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> Iterator[SiloReply]:
-        """All nodes at once. FederationError for one that fails, UnavailableError for one that does not answer."""
+        """Calls all nodes at once.
+
+        Raises FederationError for one that fails, UnavailableError for one that does not answer.
+        """
         names = {node: name for name, node in self._nodes.items()}
         messages = [self._message(name, verb, arguments) for name, arguments in each.items()]
         replies = send_to_all(self._grid, messages, names, self._reply_seconds)
@@ -79,7 +85,10 @@ class GridCrew:
         return Message(write_records(words, body), dst_node_id=self._nodes[name], message_type=KINDS[verb])
 
     def _say(self, verb: Verb, arguments: tuple[Any, ...]) -> tuple[dict[str, Any], bytes]:
-        """A node is told with every message where its run stands, because each may reach another process of it."""
+        """Builds the words and body of a message.
+
+        Every message says where the run is, because each may reach another process of the node.
+        """
         if verb == "begin":
             terms, body, closed = arguments
             self._terms = {"run": terms.run, "request": terms.request.model_dump(mode="json")}
@@ -92,7 +101,7 @@ class GridCrew:
 def send_to_all(
     grid: Grid, messages: Sequence[Message], names: Mapping[int, str], seconds: float
 ) -> dict[str, Message]:
-    """Every node's reply, by name."""
+    """Sends messages and returns every node's reply by name."""
     replies = {}
     for reply in grid.send_and_receive(messages, timeout=seconds):
         name = names[reply.metadata.src_node_id]
@@ -106,7 +115,10 @@ def send_to_all(
 
 
 def find_nodes(grid: Grid, count: int, seconds: float) -> dict[str, int]:
-    """So many nodes' numbers by the names of their silos. UnavailableError where they do not come in time."""
+    """Finds `count` nodes; returns their numbers by the names of their silos.
+
+    Raises UnavailableError where they do not come in time.
+    """
     until = time.monotonic() + seconds
     while len(found := sorted(grid.get_node_ids())) < count:
         if time.monotonic() > until:
@@ -122,7 +134,7 @@ def find_nodes(grid: Grid, count: int, seconds: float) -> dict[str, int]:
 
 
 def hold_over_grid(given: Mapping[str, Any], grid: Grid, context: Context) -> HeldRun:
-    """One run of the app, or what is left of it."""
+    """Runs the app's run, or the rest of it."""
     settings = read_app_settings({**context.run_config, **given})
     request = run_request(settings)
     nodes = find_nodes(grid, settings.clients, settings.wait_seconds)
@@ -131,7 +143,10 @@ def hold_over_grid(given: Mapping[str, Any], grid: Grid, context: Context) -> He
 
 
 def make_server_app(given: Mapping[str, Any] | None = None) -> ServerApp:
-    """The app. given: settings of the run in place of those that Flower carries."""
+    """Builds the app.
+
+    given: settings of the run that replace those of Flower's run config.
+    """
     app = ServerApp()
     app.main()(partial(_main, dict(given or {})))
     return app

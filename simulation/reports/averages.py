@@ -1,4 +1,4 @@
-"""Figures of several clients -> their means: in one every client counts once, in the other every test user."""
+"""Means of several clients' figures: over clients, and over test users."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ FEW_WORDS = f"fewer than {FEW_USERS} test users"
 
 
 def mark_few(client: Mapping[str, Any]) -> str:
-    """The name of a client of a report, with a sign where it has few test users."""
+    """Returns a client's name, with a sign for few test users."""
     name: str = client["client"]
     return f"{name} {FEW_SIGN}" if client.get("few_test_users") else name
 
 
 def client_mean(keys: Sequence[str], figures: Sequence[Figures], users: Sequence[int]) -> dict[str, float | None]:
-    """Every client with a test user counts once; None without any. users: test users of each client."""
+    """Computes the mean over clients with a test user; None without any.
+
+    users: test users of each client.
+    """
     return _weighted_mean(keys, figures, [min(count, 1) for count in users])
 
 
 def user_mean(keys: Sequence[str], figures: Sequence[Figures], users: Sequence[int]) -> dict[str, float | None]:
-    """Every test user counts once; None without any."""
+    """Computes the mean over all test users; None without any."""
     return _weighted_mean(keys, figures, users)
 
 

@@ -36,7 +36,10 @@ Qualities = Mapping[str, QualityOut]
 
 
 def ask_silo(client: str, url: str, folder: Path) -> None:
-    """Write down what a silo knows of its runs, once it has judged the last one. UnavailableError if it does not."""
+    """Saves a silo's figures once it has evaluated its last run.
+
+    Raises UnavailableError if it does not in time.
+    """
     until = time.monotonic() + PATIENCE_SECONDS
     while not (quality := _fetch_quality(url)).finished:
         if time.monotonic() > until:
@@ -51,7 +54,10 @@ def _fetch_quality(url: str) -> QualityOut:
 
 
 def read_qualities(folder: Path) -> Qualities:
-    """By client. DataError where there is none, or another file."""
+    """Reads the saved figures by client.
+
+    Raises DataError without any, or for another file.
+    """
     try:
         found = {path.stem: QualityOut.model_validate_json(path.read_bytes()) for path in sorted(folder.glob("*.json"))}
     except ValidationError:
@@ -62,8 +68,10 @@ def read_qualities(folder: Path) -> Qualities:
 
 
 def compare_ways(qualities: Qualities, parts: Sequence[PartEvidence]) -> list[Way]:
-    """Popularity and each silo alone; then the latest run in the strict boundary and the latest with a common basis,
-    where there is one that all silos have judged."""
+    """Compares popularity, each silo alone, and the latest federated runs.
+
+    These are the latest run without and the latest with a common basis, if all silos have evaluated one.
+    """
     compared = [quality.comparison.groups[:1] for quality in qualities.values() if quality.comparison is not None]
     ways = _own_ways([group for groups in compared for group in groups])
     histories = [run for part in parts for run in part.runs if run.phase == "finished"]
@@ -81,7 +89,7 @@ def _is_training(run: RunHistoryOut, *, with_basis: bool) -> bool:
 
 
 def _own_ways(everybody: Sequence[GroupOut]) -> list[Way]:
-    """Of the silos' comparisons the groups with all their users."""
+    """Returns popularity and the silos alone, by the comparisons' groups of all users."""
     users = [group.users for group in everybody]
     means = {
         "popularity": [{"ndcg@20": group.popularity.mean} for group in everybody],
@@ -94,7 +102,7 @@ def _own_ways(everybody: Sequence[GroupOut]) -> list[Way]:
 
 
 def _results(qualities: Qualities, run: str) -> list[RunResult]:
-    """Of each silo; none where one of them has no figures of this run."""
+    """Returns each silo's result of a run; none where one of them lacks it."""
     known: list[RunResult] = []
     for quality in qualities.values():
         known += [*quality.earlier, quality]
@@ -118,7 +126,7 @@ def _federated_way(
 
 
 def show_worth(folder: Path, evidence: Sequence[Path]) -> None:
-    """Print the figures of all silos' users, and beside them what crossed."""
+    """Prints the figures of all silos' users, and the values sent for them."""
     ways = compare_ways(read_qualities(folder), gather_evidence(evidence))
     OUT.print(Text("\n3. What joining is worth", "bold"))
     OUT.print("No figure leaves a silo by the services: for this demonstration alone each silo was asked for its own.")

@@ -1,4 +1,4 @@
-"""Results of runs and the clients' ledgers -> what joining was worth: figures, and beside them what crossed."""
+"""Value of joining: results of runs, beside the values that left the silos for them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ Ledgers = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 class Way(Message):
-    """One way to serve all users: figures at the user mean, by key; what left each client for it, in words and bytes.
+    """One way to serve all users, with its figures and its cost in values sent.
 
-    bytes: of all bodies of its runs, at the client that has sent most.
+    figures: user means by key. crossed: values that left each client, in words. bytes: of all bodies of its runs, at
+    the client that has sent most.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Way(Message):
 
 
 class ShopGain(Message):
-    """What the last run brought a silo, on its own test items.
+    """Gain of a silo by the last run, on its own test items.
 
     ratio: together over alone with its 95 % interval: low, mid, high; None where the users are too few. lone: no other
     silo has any of its items.
@@ -65,7 +66,7 @@ def shop_gains(qualities: Mapping[str, QualityOut], lone: Collection[str]) -> tu
 
 
 def own_ways(report: Mapping[str, Any]) -> list[Way]:
-    """What needs nobody else: the floors, and each silo's own model before any training."""
+    """Returns the baselines without a federation: the floors, and each silo's untrained model."""
     known = {name: floor_means(figures, USER_MEAN) for name, figures in report["floors"].items()}
     known[ALONE] = report["alone"]
     return [Way(name=name, figures=means, crossed="nothing", bytes=0) for name, means in known.items() if means]
@@ -74,7 +75,7 @@ def own_ways(report: Mapping[str, Any]) -> list[Way]:
 def federated_way(
     name: str, results: Sequence[RunResult], runs: Sequence[str], ledgers: Ledgers, declaration: Declaration
 ) -> Way:
-    """What a run has given, by each silo's result, and what left in these runs for it."""
+    """Returns the figures of a run, and the values sent for it."""
     tested = [result.test or {} for result in results]
     users = [result.test_users for result in results]
     made = {client: _made_in(ledger, runs) for client, ledger in ledgers.items()}
@@ -93,7 +94,7 @@ def _made_in(ledger: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> list[A
 
 
 def _describe_run(made: Sequence[Attempt], declaration: Declaration) -> str:
-    """What each update of a run held, by the ledger."""
+    """Describes the values of each update of a run, by the ledger."""
     updates = [one for one in made if one.call == "update"]
     if not updates:
         return "nothing"

@@ -1,4 +1,4 @@
-"""report.json and metrics.jsonl of a run -> curves as PNG and a table as Markdown."""
+"""Curves as PNG and a table as Markdown from report.json and metrics.jsonl of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ EXPLAINED = (
 
 
 def read_report(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The report of a run and its lines of metrics. DataError when the folder holds none."""
+    """Reads the report of a run and its lines of metrics.
+
+    Raises DataError for a folder without them.
+    """
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
@@ -38,7 +41,7 @@ def read_report(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 @step("drawing the curves")
 def draw_curves(measures: Mapping[str, MeasureLabel], rows: list[dict[str, Any]], path: Path) -> None:
-    """Each of these measures of every client on validation data, by round."""
+    """Draws each measure of every client on validation data, by round."""
     from matplotlib.figure import Figure  # here: it takes a second and a cache of fonts, and few commands draw
 
     figure = Figure(figsize=(5.5 * len(measures), 4), layout="constrained")
@@ -54,7 +57,7 @@ def draw_curves(measures: Mapping[str, MeasureLabel], rows: list[dict[str, Any]]
 
 
 def _rounds_by_client(rows: list[dict[str, Any]]) -> dict[str, list[RoundQuality]]:
-    """Lines of metrics -> each client's rounds, clients in the order of their names."""
+    """Groups lines of metrics by client, clients in the order of their names."""
     rounds: dict[str, list[RoundQuality]] = {client: [] for client in sorted({row["client"] for row in rows})}
     for row in rows:
         entry = {name: value for name, value in row.items() if name != "client"}
@@ -63,7 +66,7 @@ def _rounds_by_client(rows: list[dict[str, Any]]) -> dict[str, list[RoundQuality
 
 
 def markdown_table(report: Mapping[str, Any]) -> str:
-    """The run beside its floors, test items, client by client, with both means."""
+    """Renders the run beside its floors on test items, client by client, with both means."""
     labels = measure_labels(report).values()
     keys, clients = [label.key for label in labels], report["clients"]
     lines = [f"| method | {' | '.join(map(mark_few, clients))} | client mean | user mean |"]
@@ -90,7 +93,7 @@ def _notes(report: Mapping[str, Any]) -> list[str]:
 
 
 def _floor_verdicts(report: Mapping[str, Any], keys: list[str]) -> list[str]:
-    """Whether the trained model is worth its training, in words."""
+    """Describes whether the trained model is better than the best floor."""
     lines = []
     for mean in MEANS:
         for metric in keys:

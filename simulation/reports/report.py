@@ -1,4 +1,4 @@
-"""Outcome and floors -> report.json: the figures of one run, beside what needs no training."""
+"""Report of one run, report.json: its figures beside those without training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BothMeans = dict[str, Any]
 def build_report(
     experiment: Experiment, outcome: Outcome, bounds: Bounds = NO_BOUNDS, edges_kept: float | None = None
 ) -> dict[str, Any]:
-    """Everything that a run is judged by.
+    """Builds the report of a run.
 
     client_mean: every client with a test user counts once; user_mean: every test user does. alone, together,
     centralised: user means of what each silo has by itself, of what it serves after the run, and of the closed form on
@@ -67,7 +67,7 @@ def build_report(
 
 
 def _bounding_figures(bounds: Bounds, labels: Labels) -> dict[str, Any]:
-    """What needs no training, over all clients and of each, and what all silos' data would give."""
+    """Returns the figures without training, over all clients and of each, and of pooled data."""
     start = _floor_means(START, bounds.floors, labels)
     ceiling = None if bounds.ceiling is None else _means_of(bounds.ceiling, labels)
     return {
@@ -129,13 +129,19 @@ def _sum_bytes(experiment: Experiment) -> dict[str, int]:
 
 
 def _floor_names(bounds: Bounds) -> tuple[str, ...]:
-    """Of every client the same; the start is ours, and no floor."""
+    """Returns the names of the floors, the same for every client.
+
+    The start is the model's own, and no floor.
+    """
     first: ByName = next(iter(bounds.floors.values()), {})
     return tuple(name for name in first if name != START)
 
 
 def measure_labels(report: Mapping[str, Any]) -> dict[str, MeasureLabel]:
-    """The measures that a report has; one of an earlier version may lack the newest, and names no task."""
+    """Returns the labels of the measures in a report.
+
+    A report of an earlier version may lack the newest, and names no task.
+    """
     from client_service.tasks import task_named
     from client_service.tasks.items import ITEMS
 
@@ -144,8 +150,10 @@ def measure_labels(report: Mapping[str, Any]) -> dict[str, MeasureLabel]:
 
 
 def floor_means(figures: Mapping[str, Any] | None, mean: str) -> Figures | None:
-    """A floor's `client_mean` or `user_mean`; None where it has none: a report of an earlier version has client means
-    alone."""
+    """Returns a floor's `client_mean` or `user_mean`; None where it has none.
+
+    A report of an earlier version has client means alone.
+    """
     if figures is None:
         return None
     found: Figures | None = figures.get(mean, figures if mean == CLIENT_MEAN else None)
@@ -153,7 +161,7 @@ def floor_means(figures: Mapping[str, Any] | None, mean: str) -> Figures | None:
 
 
 def best_floor(report: Mapping[str, Any], metric: str, mean: str = CLIENT_MEAN) -> tuple[str, float] | None:
-    """The floor with the highest mean, and that; None where no floor is known."""
+    """Returns the floor with the highest mean, and the mean; None without floors."""
     means = {name: floor_means(figures, mean) for name, figures in report["floors"].items()}
     known = {name: value for name, row in means.items() if row is not None and (value := row[metric]) is not None}
     return max(known.items(), key=lambda one: one[1]) if known else None
@@ -184,7 +192,7 @@ def _client_figures(name: str, quality: QualityOut, history: RunHistoryOut) -> d
 
 
 def _client_notes(qualities: Mapping[str, QualityOut]) -> list[str]:
-    """What a reader has to know of single clients."""
+    """Returns notes on single clients."""
     notes = []
     for name, quality in sorted(qualities.items()):
         notes += [f"{name}: {warning}" for warning in quality_warnings(quality)]
@@ -194,8 +202,10 @@ def _client_notes(qualities: Mapping[str, QualityOut]) -> list[str]:
 
 
 def _training_notes(experiment: Experiment, qualities: Mapping[str, QualityOut]) -> list[str]:
-    """Where the validation items of most clients prefer the closed forms with which training began, that can be had
-    without it."""
+    """Returns a note where most clients gained nothing from training.
+
+    Their validation items prefer the closed forms with which training began.
+    """
     strategy = build_strategy(experiment.strategy, experiment.method)
     untrained = sum(quality.finished and quality.best_round == 0 for quality in qualities.values())
     may_stop = strategy.enough_rounds is None and "train" in type(strategy.settings).model_fields
@@ -206,12 +216,15 @@ def _training_notes(experiment: Experiment, qualities: Mapping[str, QualityOut])
 
 
 def _trained_rounds(quality: QualityOut) -> list[RoundQuality]:
-    """The rounds in which something was sent; round 0 is the start."""
+    """Returns the rounds with an exchange; round 0 is the start."""
     return [entry for entry in quality.rounds if entry.round > 0 and entry.bytes_down > 0]
 
 
 def _spent_seconds(outcome: Outcome) -> dict[str, Any]:
-    """Sums over clients and rounds. Overhead a round: that of the client which nobody had to wait for."""
+    """Sums seconds over clients and rounds.
+
+    Overhead a round: the smallest of all clients, that of the slowest one.
+    """
     rounds = [entry for quality in outcome.qualities.values() for entry in quality.rounds]
     by_round: dict[int, list[float]] = {}
     for entry in rounds:
@@ -228,7 +241,7 @@ def _spent_seconds(outcome: Outcome) -> dict[str, Any]:
 
 
 def _parameters_digest(outcome: Outcome) -> str:
-    """sha256 over the final shared parameters of all clients, in the order of their names."""
+    """Computes the sha256 of the final shared parameters of all clients, ordered by name."""
     total = hashlib.sha256()
     for name, status in sorted(outcome.statuses.items()):
         total.update(f"{name}:{status.shared_digest};".encode())
@@ -236,7 +249,10 @@ def _parameters_digest(outcome: Outcome) -> str:
 
 
 def _floor_means(name: str, floors: Mapping[str, ByName], labels: Labels) -> BothMeans | None:
-    """A floor's means; None when it does not exist for some client, since the means would be of others."""
+    """Returns a floor's means; None when a client lacks it.
+
+    The means would then be of other clients.
+    """
     return _means_of({client: by_name.get(name) for client, by_name in floors.items()}, labels) if floors else None
 
 
@@ -249,13 +265,13 @@ def _means_of(measured: ByName, labels: Labels) -> BothMeans | None:
 
 
 def _both_means(figures: Sequence[tuple[Figures, int]], labels: Labels) -> dict[str, dict[str, float | None]]:
-    """Of (figures, test users) of each client."""
+    """Computes both means of each client's (figures, test users)."""
     keys, rows, users = [label.key for label in labels.values()], [row for row, _ in figures], [n for _, n in figures]
     return {CLIENT_MEAN: client_mean(keys, rows, users), USER_MEAN: user_mean(keys, rows, users)}
 
 
 def _labelled_figures(measures: Measures | None, labels: Labels) -> Figures | None:
-    """By the key of a measure; each None where there was no test user to measure."""
+    """Returns figures by the key of a measure, None for each without a test user."""
     if measures is None:
         return None
     return {labels[name].key: value if measures.users else None for name, value in measures.values.items()}

@@ -1,4 +1,4 @@
-"""Figures of runs and ledgers -> tables for a terminal of 80 columns."""
+"""Tables of run figures and ledgers for a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BESIDE = {
 
 
 def worth_table(ways: Sequence[Way]) -> Table:
-    """What joining was worth: each way's figures at the user mean, and beside them what left a client for it."""
+    """Renders the value of joining: user means of each way, and bytes sent."""
     keys = [
         key
         for key in ("ndcg@20", "recall@20", "hr@20", "mrr@20", "auc", "accuracy")
@@ -45,7 +45,10 @@ def worth_table(ways: Sequence[Way]) -> Table:
 
 
 def describe_worth(ways: Sequence[Way]) -> str:
-    """What joining was worth, in a sentence: the best way in which something crossed, against a silo alone."""
+    """Describes the value of joining in a sentence.
+
+    It compares the best federated way with a silo alone.
+    """
     keys = [key for key in ("ndcg@20", "mrr@20", "auc") if all(way.figures.get(key) is not None for way in ways)]
     own, joined = ([way for way in ways if bool(way.bytes) is crossed] for crossed in (False, True))
     if not (keys and own and joined):
@@ -64,7 +67,7 @@ def describe_worth(ways: Sequence[Way]) -> str:
 
 
 def shop_table(shops: Sequence[ShopGain]) -> Table:
-    """Renders what the last run brought each silo, with each ratio's interval."""
+    """Renders each silo's gain by the last run, with the ratio's interval."""
     nodes = shops[0].measure in ("auc", "accuracy")
     table = figure_table(
         f"{shops[0].measure.upper()} of each {'silo, its own test nodes' if nodes else 'shop, its own test items'}",
@@ -87,14 +90,14 @@ def shop_table(shops: Sequence[ShopGain]) -> Table:
 
 
 def crossed_lines(ways: Sequence[Way]) -> list[str]:
-    """One a way in which something crossed: names of tensors and scalars."""
+    """Lists the tensors and scalars sent in each federated way."""
     return [f"{way.name}: {way.crossed}" for way in ways if way.bytes]
 
 
 def quality_table(report: Mapping[str, Any]) -> Group:
-    """Measures of every client on test items: the floors and the trained model, both means, and notes below it.
+    """Renders the measures of every client on test items, with floors, means and notes.
 
-    A model that loses to a floor, by either mean, is red.
+    A model that is worse than a floor, by either mean, is red.
     """
     labels = [label for label in measure_labels(report).values() if label.brief]
     keys, floors = [label.key for label in labels], report["floors"]
@@ -121,7 +124,7 @@ def _loses(report: Mapping[str, Any], keys: list[str]) -> bool:
 
 
 def _quality_notes(report: Mapping[str, Any], keys: list[str]) -> list[str]:
-    """The figures that stand beside the table's, and what is to be known of single clients."""
+    """Lists notes on the table's other figures and on single clients."""
     start, joined = report.get("untrained"), partial(_join_figures, keys=keys)
     own = "LPSFed before any training" if report["strategy"] == "lpsfed" else "Alone"
     notes = [] if start is None else [f"{own}, client mean: {joined(floor_means(start, CLIENT_MEAN))}"]
@@ -139,7 +142,7 @@ def _quality_notes(report: Mapping[str, Any], keys: list[str]) -> list[str]:
 
 
 def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:
-    """What left each client, from its own ledger: how often each call was made, and the bytes in its bodies below."""
+    """Renders how often each client made each call, and the bytes sent, from its ledger."""
     made = {entry["call"] for ledger in ledgers.values() for entry in ledger if entry["kind"] == "intent"}
     columns = {call: (call,) for call in ("join", "model", "current", "anchor")}
     if masking := tuple(sorted(made & {*MESSAGES, *FETCHED})):
@@ -154,7 +157,7 @@ def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:
 
 
 def field_table(ledger: list[dict[str, Any]]) -> Table:
-    """The fields of a client's last update, one by one."""
+    """Renders the fields of a client's last update."""
     updates = [entry for entry in ledger if entry["kind"] == "intent" and entry["call"] == "update"]
     table = figure_table("The fields of an update, and nothing else", "field", "shape", "bytes")
     for tensor in updates[-1]["tensors"] if updates else ():
@@ -165,7 +168,7 @@ def field_table(ledger: list[dict[str, Any]]) -> Table:
 
 
 def forecast_table(worth: Worth) -> Table:
-    """What was measured inside the silo: small silos of its users, alone and together."""
+    """Renders trials with small silos of a silo's own users, alone and together."""
     caption = f"of {count_noun(worth.users, 'user')}, {count_noun(worth.draws, 'draw')}; means over judged users"
     table = figure_table(
         f"{TITLE}, validation data", "small silos", "together", "alone", "so", "ratio", caption=caption
@@ -191,5 +194,5 @@ def _join_figures(figures: Mapping[str, float | None] | None, keys: list[str]) -
 
 
 def _format_figure(value: float | None) -> str:
-    """.1234 for 0.1234: a table of many figures fits a terminal."""
+    """Formats a figure without its leading zero, .1234 for 0.1234."""
     return "-" if value is None else f"{value:.4f}".removeprefix("0")

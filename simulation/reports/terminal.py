@@ -1,4 +1,4 @@
-"""Where a run stands -> what a person sees in a terminal: bars, lines, and plain tables."""
+"""Progress bars, lines and plain tables of a run for a terminal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ BETWEEN = ("waiting", "finished", "evaluating")  # phases in which the round nam
 
 @contextmanager
 def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Observe]:
-    """A bar a client: rounds done, phase, time passed and left; without a terminal lines of what all clients have."""
+    """Shows a progress bar a client; without a terminal, lines on all clients.
+
+    A bar has the rounds done, the phase, time passed and left.
+    """
     from shared.method.declaration import TRAINING
     from shared.sums import describe_part
 
@@ -61,20 +64,21 @@ def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Ob
 
 
 def _count_phases(phases: Collection[str]) -> str:
-    """How many clients are in which phase."""
+    """Describes how many clients are in each phase."""
     return ", ".join(f"{count_noun(count, 'client')} {phase}" for phase, count in sorted(Counter(phases).items()))
 
 
 def rounds_done(status: StatusOut) -> int:
-    """How many rounds a client is through with."""
+    """Computes how many rounds a client has finished."""
     return max(0, status.round - (status.phase not in BETWEEN))
 
 
 @contextmanager
 def round_lines(*, shown: bool) -> Iterator[Callable[[RunHistoryOut], None]]:
-    """Print a line for each round of a run that has closed, and one that names the missing clients, as `StatusSchedule`
-    decides.
-    Beneath them a bar where there is a terminal, which says the same at any time."""
+    """Prints a line for each closed round of a run, and one for missing clients.
+
+    `StatusSchedule` decides when. On a terminal a bar beneath them shows the same at any time.
+    """
     from shared.method.declaration import TRAINING
     from shared.sums import describe_part
     from simulation.operating.operator import describe_round, describe_run
@@ -106,22 +110,27 @@ def _tell_where(shown: bool, line: str) -> None:
 
 
 def _describe_missing(history: RunHistoryOut) -> str:
-    """The phase, and who is missing in it."""
+    """Describes the phase, and the clients missing in it."""
     waited_for = history.missing if history.phase in ("waiting", "open") else ()
     return f"{history.phase}; missing: {', '.join(waited_for)}" if waited_for else history.phase
 
 
 class StatusSchedule:
-    """Decides when to print where a run stands: at once while it waits for clients, then after CHANGE_SECONDS what has
-    changed since, and after QUIET_SECONDS without a line also what has not."""
+    """Schedule of status lines.
+
+    A line is due at once while the run waits for clients; then after CHANGE_SECONDS if something has changed, and after
+    QUIET_SECONDS without a line in any case.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._since = clock, clock()
         self._told: tuple[object, ...] | None = None
 
     def is_due(self, history: RunHistoryOut, spoken: bool) -> bool:
-        """Whether to print now; to be called once for each look at the run. `spoken`: another line was printed for this
-        look."""
+        """Tells whether to print now; called once for each look at the run.
+
+        spoken: another line was printed for this look.
+        """
         now, state = self._clock(), (history.phase, history.enrolled, history.missing)
         first = history.phase == "waiting" and (self._told is None or self._told[0] != "waiting")
         passed = now - self._since
@@ -136,7 +145,10 @@ class StatusSchedule:
 
 
 def word_table(*names: str, whole: Collection[str] = ()) -> Table:
-    """A table of words, which are folded where the terminal is narrow. The columns in `whole` are never folded."""
+    """Builds a table of words, which are folded in a narrow terminal.
+
+    The columns in `whole` are never folded.
+    """
     table = Table(box=box.SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
     for name in names:
         table.add_column(name, overflow="fold", no_wrap=name in whole)
@@ -144,7 +156,10 @@ def word_table(*names: str, whole: Collection[str] = ()) -> Table:
 
 
 def figure_table(title: str, first: str, *others: str, caption: str | None = None) -> Table:
-    """Narrow enough for a terminal of 80 columns. Where names are too long they are folded, and numbers stay whole."""
+    """Builds a table of figures for a terminal of 80 columns.
+
+    Names that are too long are folded, and numbers are not.
+    """
     table = Table(title=title, caption=caption, box=box.SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
     table.add_column(first, overflow="fold")
     for column in others:
@@ -153,7 +168,7 @@ def figure_table(title: str, first: str, *others: str, caption: str | None = Non
 
 
 def partition_table(summary: Mapping[str, Any]) -> Table:
-    """Sizes of every client of a partition, and the share of training edges that it keeps."""
+    """Renders sizes of every client of a partition, and its share of training edges."""
     title = f"{summary['data']}: {summary['method']} partition {summary['partition']}"
     kept = f"{100 * summary['edges_kept']:.1f} % of training edges kept"
     kept, counted = summary.get("caption", kept), summary.get("counted", "users")

@@ -1,1 +1,4 @@
-"""Settings chosen by validation: a space a strategy, a trial a federation, a search over trials that can be resumed."""
+"""Search of settings by validation: a space a strategy, a federation a trial.
+
+A search can be resumed.
+"""

@@ -1,4 +1,4 @@
-"""Searches the settings that validation prefers; the search is kept in SQLite, and can go on."""
+"""Search of the settings that validation prefers, stored in SQLite and resumable."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ Curves = dict[str, dict[int, float]]
 
 
 def validate_experiment(experiment: Experiment, observe: ObserveRound) -> float:
-    """Run in this process. The client mean of each client's best round: what it would serve.
+    """Runs an experiment in this process; returns the client mean of each client's best round.
 
-    `observe` hears of each round once, in order. FederationError when the run fails, or a client cannot go on.
+    That is what each client would serve. `observe` is called once a round, in order. Raises FederationError when the
+    run fails, or a client cannot continue.
     """
     curves = anyio.run(_follow_run, experiment, observe)
     return math.fsum(max(curve.values()) for curve in curves.values()) / len(curves)
@@ -74,7 +75,7 @@ async def _observe_rounds(
 
 
 async def _fetch_curves(federation: Federation, primary: str) -> Curves:
-    """As the silos' own APIs show them."""
+    """Fetches each silo's validation curve from its own API."""
     answers = {name: await http.get("/v1/quality") for name, http in federation.clients.items()}
     qualities = {name: QualityOut.model_validate_json(answer.content) for name, answer in answers.items()}
     return {
@@ -89,9 +90,9 @@ RANDOM_TRIALS = 5  # before the sampler has enough to go by, and before anything
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched: shards without test pairs, a strategy, the settings that stay, and what each trial may cost.
+    """Plan of a search: shards, strategy, fixed settings, and cost of a trial.
 
-    `cache`, where there is one, keeps the shards' spectra from one trial to the next.
+    The shards have no test pairs. cache: where set, a folder that keeps the shards' spectra from one trial to the next.
     """
 
     shards: tuple[Path, ...]
@@ -106,7 +107,7 @@ class Search:
     task: str = "items"
 
     def make_experiment(self, values: dict[str, Any], folder: Path) -> Experiment:
-        """One trial. All share the seed, so that they differ in nothing but their settings."""
+        """Builds one trial; all share the seed, so that only their settings differ."""
         method = override(self.base.model_dump(), values)
         return Experiment(
             shards=self.shards,
@@ -122,7 +123,7 @@ class Search:
         )
 
     def description(self) -> dict[str, Any]:
-        """Everything that two trials must have in common to be compared, in JSON's own types."""
+        """Describes what two trials must have in common to be compared, in JSON types."""
         space = {name: optuna.distributions.distribution_to_json(values) for name, values in self.space.items()}
         return {
             "strategy": self.strategy,
@@ -135,9 +136,9 @@ class Search:
 
 
 def open_study(plan: Search, folder: Path) -> optuna.Study:
-    """The study in `folder`, a new one where there is none.
+    """Opens the study in `folder`, or creates one.
 
-    Raises SettingsError when the study there is of another search: its trials could not be compared with new ones.
+    Raises SettingsError for the study of another search: its trials could not be compared with new ones.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     folder.mkdir(parents=True, exist_ok=True)
@@ -161,10 +162,10 @@ def open_study(plan: Search, folder: Path) -> optuna.Study:
 
 
 def run_search(plan: Search, study: optuna.Study, trials: int, observe: Callable[[str], None]) -> None:
-    """Run trials until there are `trials` in all, the first with the settings as they are.
+    """Runs trials until there are `trials` in all.
 
-    `observe` is called after each trial. A failed trial is kept with its reason and counts; one that Ctrl-C ended does
-    not count, and the interrupt goes on.
+    The first has the settings as they are. `observe` is called after each trial. A failed trial is stored with its
+    reason and counts; one that Ctrl-C ended does not count, and the interrupt is raised again.
     """
     _fail_abandoned_trials(study)
     while (spent := len(spent_trials(study))) < trials:
@@ -180,14 +181,20 @@ def run_search(plan: Search, study: optuna.Study, trials: int, observe: Callable
 
 
 def spent_trials(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
-    """Trials that have been spent: complete, pruned, or failed with a reason. An interrupted one has none."""
+    """Lists trials that count: complete, pruned, or failed with a reason.
+
+    An interrupted one has no reason.
+    """
     states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
     trials = study.get_trials(deepcopy=False, states=states)
     return [trial for trial in trials if trial.state != TrialState.FAIL or "reason" in trial.user_attrs]
 
 
 def summarise_search(plan: Search, study: optuna.Study) -> dict[str, Any]:
-    """What is known so far, as best.json has it. FederationError with the last reason when no trial was completed."""
+    """Summarises the search so far, in the form of best.json.
+
+    Raises FederationError with the last reason when no trial was completed.
+    """
     spent, best = spent_trials(study), _best_trial(study)
     if best is None:
         reasons = [trial.user_attrs["reason"] for trial in spent if "reason" in trial.user_attrs]
@@ -210,7 +217,7 @@ def summarise_search(plan: Search, study: optuna.Study) -> dict[str, Any]:
 
 
 def write_best_settings(folder: Path, best: dict[str, Any]) -> Path:
-    """best.json, whole or not at all."""
+    """Writes best.json atomically."""
     path = folder / "best.json"
     with open_replacement(path) as partial:
         partial.write_text(json.dumps(best, indent=1) + "\n", encoding="utf-8")
@@ -223,13 +230,13 @@ def _best_trial(study: optuna.Study) -> optuna.trial.FrozenTrial | None:
 
 
 def _fail_abandoned_trials(study: optuna.Study) -> None:
-    """A trial that still runs in the records was that of a process which is gone."""
+    """Marks trials of ended processes, which still run in the records, as failed."""
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         study.tell(trial.number, state=TrialState.FAIL)
 
 
 def _run_trial(plan: Search, study: optuna.Study, trial: optuna.Trial) -> str:
-    """Run one trial and record how it ended."""
+    """Runs one trial and records how it ended."""
 
     def report_round(number: int, mean: float) -> None:
         trial.report(mean, number)

@@ -1,4 +1,4 @@
-"""A strategy's name -> the settings that a search may vary and between which bounds.
+"""Search spaces: the settings of a strategy that a search may vary, with their bounds.
 
 A strategy has the space of what it trains: models of interactions, tables of items, or models of sessions. It gets a
 line in `OWN` when it uses more of the settings. Epochs and rounds are in no space: every strategy gets the same number
@@ -75,7 +75,7 @@ OWN: dict[str, Space] = {
 
 
 def search_space(strategy: str, base: MethodSettings, fixed: Collection[str] = ()) -> Space:
-    """What there is to search for `strategy` with the settings `base`, of which those named in `fixed` stay.
+    """Returns the space of `strategy` with the settings `base`, without those in `fixed`.
 
     Raises SettingsError for an unknown strategy, or when nothing is left.
     """
@@ -88,7 +88,7 @@ def search_space(strategy: str, base: MethodSettings, fixed: Collection[str] = (
 
 
 def _trained_space(strategy: str, base: MethodSettings) -> Space:
-    """By what the clients train."""
+    """Returns the space of the models that the clients train."""
     built = build_strategy(strategy, base)
     of_task = {"sessions": SESSIONS, "nodes": NODES}
     if (task := EXCHANGES[built.model or base.model].task) in of_task:
@@ -97,13 +97,19 @@ def _trained_space(strategy: str, base: MethodSettings) -> Space:
 
 
 def _server_space(strategy: str, base: MethodSettings) -> Space:
-    """Nothing without a server's step; momentum divides by nothing."""
+    """Returns the space of the server's optimiser; empty without one.
+
+    Momentum has no tau, as it divides by nothing.
+    """
     server = build_strategy(strategy, base).server
     return {} if server == "none" else SERVER_RATE if server == "momentum" else SERVER_RATE | SERVER_TAU
 
 
 def initial_value(name: str, strategy: str, base: MethodSettings) -> Any:
-    """The value that a searched setting has before the search. Trials are no secure runs."""
+    """Returns the value of a searched setting before the search.
+
+    Trials are no secure runs.
+    """
     base = settle_similarity(base, secure=False)
     group, _, field = name.rpartition(".")
     built = build_strategy(strategy, base)

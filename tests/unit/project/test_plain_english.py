@@ -113,12 +113,7 @@ NOT_YET: frozenset[str] = frozenset(
         "shared/timeouts",
         "shared/web",
         "shared/words",
-        "simulation/engines",
-        "simulation/experiments",
-        "simulation/flower",
         "simulation/graphs",
-        "simulation/reports",
-        "simulation/tuning",
     }
 )
 
