@@ -86,7 +86,7 @@ def create_app(
     for router in (*recommendation_routes.routers, operator_routes.silo, inside):
         app.include_router(router)
     app.include_router(event_routes.router, responses=OTHER_TASK)
-    pages.install(app, service)
+    pages.install_page(app, service)
     openapi.install(app)
     return finish_app(app, settings, behind_server=behind_server)
 

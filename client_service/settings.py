@@ -260,7 +260,7 @@ class ClientSettings(Listening, EnvironmentSettings):
 
     @field_validator("aggregator_url")
     @classmethod
-    def _callable(cls, url: str) -> str:
+    def _check_aggregator_url(cls, url: str) -> str:
         try:
             return require_url(url)
         except SettingsError as error:
@@ -268,7 +268,7 @@ class ClientSettings(Listening, EnvironmentSettings):
 
     @field_validator("allowed_origins")
     @classmethod
-    def _exact(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
         """Checks that origins are written as browsers send them."""
         for origin in origins:
             if origin == "*":
@@ -287,12 +287,12 @@ class ClientSettings(Listening, EnvironmentSettings):
 
     @field_validator("method")
     @classmethod
-    def _as_long_as_the_list(cls, method: MethodSettings, info: ValidationInfo) -> MethodSettings:
+    def _set_catalogue_size(cls, method: MethodSettings, info: ValidationInfo) -> MethodSettings:
         expected = "catalogue: expected a readable text file, one id a line"
         return with_catalogue_size(method, info.data.get("catalogue"), lambda text: len(text.splitlines()), expected)
 
     @model_validator(mode="after")
-    def _usable_keys(self) -> Self:
+    def _check_keys(self) -> Self:
         """Checks the keys: a silo that others can reach needs both, and they must differ."""
         found = {name: self.key(name) for name in KEYS}
         keys = {name: key for name, key in found.items() if key is not None}
@@ -311,7 +311,7 @@ class ClientSettings(Listening, EnvironmentSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_serving_port(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _refuse_serving_port(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Refuses the setting serving_port of earlier versions, which had a second port for applications."""
         if "serving_port" in values:
             expected = "expected none: all `workers` answer at `port`"
@@ -319,13 +319,13 @@ class ClientSettings(Listening, EnvironmentSettings):
         return values
 
     @model_validator(mode="after")
-    def _shared_port(self) -> Self:
+    def _check_workers(self) -> Self:
         if self.workers > 1 and self.port == 0:
             raise ValueError(f"port: expected one that workers = {self.workers} can share, got 0")
         return self
 
     @model_validator(mode="after")
-    def _summable(self) -> Self:
+    def _check_task(self) -> Self:
         """Checks that strategy, method and task fit together."""
         try:
             require_task(build_strategy(self.strategy, self.method), self.method, self.task)
@@ -336,7 +336,7 @@ class ClientSettings(Listening, EnvironmentSettings):
         return self
 
     @model_validator(mode="after")
-    def _knows_its_peers(self) -> Self:
+    def _check_members(self) -> Self:
         """Checks that a silo of secure rounds can verify members and aggregator.
 
         Masks hide nothing from an aggregator that invents the other members, or from an impostor of the aggregator.
@@ -356,7 +356,7 @@ class ClientSettings(Listening, EnvironmentSettings):
         return self
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def _check_limits_and_privacy(self) -> Self:
         self.limits().require_possible()
         if self.privacy.on:
             require_accountable(build_strategy(self.strategy, self.method), self.method, counts=self.policy.counts)
@@ -369,13 +369,13 @@ class ClientSettings(Listening, EnvironmentSettings):
         return self
 
     @model_validator(mode="after")
-    def _way_by_proxy(self) -> Self:
+    def _check_proxy(self) -> Self:
         if self.proxy() is not None and self.secure and not self.aggregator_url.startswith("https:"):
             raise ValueError("outbound_proxy: expected an aggregator_url that begins with https: (secure), got another")
         return self
 
     @model_validator(mode="after")
-    def _way_by_tls(self) -> Self:
+    def _check_tls_client(self) -> Self:
         if (self.tls_client_certificate is None) != (self.tls_client_key is None):
             raise ValueError("tls_client_certificate: expected it and tls_client_key, got one of them")
         given = [name for name in ("aggregator_authority", "tls_client_certificate") if getattr(self, name) is not None]
@@ -394,7 +394,7 @@ class ClientSettings(Listening, EnvironmentSettings):
 
     def proxy(self) -> httpx.Proxy | None:
         """Returns the proxy to the aggregator; None for a direct connection."""
-        return _choose_proxy(self.outbound_proxy, self.outbound_proxy_file)
+        return _read_proxy(self.outbound_proxy, self.outbound_proxy_file)
 
     def cautions(self) -> list[str]:
         """Lists warnings of `Listening`, of missing keys, and of an aggregator without https."""
@@ -436,7 +436,7 @@ def read_outbound_proxy(file: Path | None) -> httpx.Proxy | None:
     values = read_settings_file(file)
     found = _Outbound(**{name: values[name] for name in _Outbound.model_fields if name in values})
     try:
-        return _choose_proxy(found.outbound_proxy, found.outbound_proxy_file)
+        return _read_proxy(found.outbound_proxy, found.outbound_proxy_file)
     except ValueError as error:
         raise SettingsError(str(error)) from None
 
@@ -450,7 +450,7 @@ class _Outbound(EnvironmentSettings):
     outbound_proxy_file: Path | None = None
 
 
-def _choose_proxy(value: SecretStr | None, file: Path | None) -> httpx.Proxy | None:
+def _read_proxy(value: SecretStr | None, file: Path | None) -> httpx.Proxy | None:
     url = chosen_secret("outbound_proxy", value, file, 1)
     try:
         return None if url is None else build_proxy(url)

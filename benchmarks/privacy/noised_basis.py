@@ -22,7 +22,7 @@ from benchmarks.common import locate_data, render_table
 from client_service.evaluation.ranking import evaluate, rank_by_scores, sample_validation_users
 from client_service.models.closed_form.ease import ease_scores
 from client_service.privacy.basis_guard import noise_deviation
-from client_service.sums.basis import basis_of_noised
+from client_service.sums.basis import make_noised_basis
 from client_service.sums.statistics import weigh_pairs
 from shared.sums.item_basis import NOISE, WEIGHTED, entry_deviations
 from shared.sums.sum import STEP
@@ -50,7 +50,7 @@ def noised_vectors(train: sparse.csr_array, epsilon: float, silos: int) -> Score
     drawn = np.random.default_rng(0).standard_normal(sums[WEIGHTED].size)
     noise = np.rint(drawn * entry_deviations(drawn.size, np.sqrt(variance)) / STEP).astype(np.int64)
     noised = {WEIGHTED: sums[WEIGHTED] + noise.astype(np.uint32), NOISE: np.array([variance / STEP], np.uint32)}
-    found = basis_of_noised(noised, train.shape[1], RANK).vectors
+    found = make_noised_basis(noised, train.shape[1], RANK).vectors
     assert found is not None
     return found
 

@@ -14,7 +14,7 @@ from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import find_hits, rank_by_scores
 from client_service.models.initial_filter import Filter
 from client_service.models.score_fusion import Recipe, build_fusion, select_codes
-from client_service.sums.basis import CommonBasis, basis_of_pairs, basis_of_rounds
+from client_service.sums.basis import CommonBasis, make_exact_basis, make_iterated_basis
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.statistics import begin_sums, catalogue_matrix, count_pairs, pack_sums
 from client_service.sums.subspace_iteration import explore, first_directions
@@ -51,12 +51,12 @@ def sum_silos(shards: Sequence[Shard], items: int, kind: str, seed: int) -> Comm
     whole = sparse.csr_array(sparse.vstack([catalogue_matrix(shard, items) for shard in shards]))
     if kind == "exact":
         counted = hide_rare_pairs(MethodSettings(catalogue=items), count_pairs(whole))
-        return basis_of_pairs(counted, USUAL.exponent)
+        return make_exact_basis(counted, USUAL.exponent)
     assert USUAL.words is not None
     sums = [begin_sums(whole, first_directions(seed, items, USUAL.words), USUAL.exponent, len(shards))]
     while len(sums) < USUAL.rounds:
         sums.append(pack_sums(whole, explore(sums, USUAL.exponent, seed)))
-    return basis_of_rounds(explore(sums, USUAL.exponent, seed), sums[0][DEGREES], USUAL.rank)
+    return make_iterated_basis(explore(sums, USUAL.exponent, seed), sums[0][DEGREES], USUAL.rank)
 
 
 def choose_sums(shards: Sequence[Shard], items: int, seed: int) -> CommonBasis:

@@ -29,7 +29,7 @@ import numpy as np
 from scipy import sparse
 
 from benchmarks.speed.secure_round import calibrate_processor
-from client_service.sums.basis import CommonBasis, basis_of_pairs, basis_of_products, basis_of_rounds
+from client_service.sums.basis import CommonBasis, make_basis_of_last_round, make_exact_basis, make_iterated_basis
 from client_service.sums.statistics import begin_sums, count_pairs, encode_sums, pack_sums, raw_products
 from client_service.sums.subspace_iteration import explore, first_directions, start_directions
 from shared.method.declaration import Declaration
@@ -160,11 +160,11 @@ class MadeFederation:
         """What a silo keeps."""
         basis, found = self.method.basis, {name: np.asarray(one) for name, one in sums.items()}
         if basis.kind == "exact":
-            return basis_of_pairs(found, basis.exponent)
+            return make_exact_basis(found, basis.exponent)
         if basis.words is not None:
             known = explore([self.first_sums, *[found] * (basis.rounds - 1)], basis.exponent, 0)
-            return basis_of_rounds(known, found[DEGREES], basis.rank)
-        return basis_of_products(found, start_directions(0, self.method.catalogue, basis.rank), basis.exponent)
+            return make_iterated_basis(known, found[DEGREES], basis.rank)
+        return make_basis_of_last_round(found, start_directions(0, self.method.catalogue, basis.rank), basis.exponent)
 
 
 def _seed(*names: str) -> bytes:

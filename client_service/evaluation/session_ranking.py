@@ -42,7 +42,7 @@ def measure_prefixes(score: ScoreItems, examples: Prefixes, items: int, interrup
 def rank_prefixes(score: ScoreItems, examples: Prefixes, items: int, interrupt: Interrupt = NEVER) -> Int64:
     """The rank of each example's target, 0 for a miss, (P,)."""
     ranks = np.zeros(len(examples), dtype=np.int64)
-    for rows in interrupt.each(_blocks(examples, items)):
+    for rows in interrupt.check_each(_blocks(examples, items)):
         block = examples.select(rows)
         ranks[rows] = rank_targets(score(block), block.targets)
     return ranks

@@ -152,7 +152,7 @@ class Agent:
         """
         overdue = asyncio.get_running_loop().call_later(LONGEST_ROUND, self._opening.interrupt.set)
         try:
-            with self._patience.bounded(LONGEST_ROUND):
+            with self._patience.limit(LONGEST_ROUND):
                 async with self._steps:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(self._patience.remaining):

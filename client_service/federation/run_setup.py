@@ -104,7 +104,7 @@ class RunOpening:
 
     def __init__(self, silo: Silo, aggregator: Aggregator, off_loop: OffLoop, patience: RoundDeadline) -> None:
         self._silo, self._aggregator, self._in_worker, self._patience = silo, aggregator, off_loop, patience
-        self.interrupt = silo.interrupt.within()  # ends the training of these runs alone
+        self.interrupt = silo.interrupt.child()  # ends the training of these runs alone
 
     async def open_run(self, state: RunOut, run: str) -> ClientRun:
         """The run before anything of it is taken up. PrivacyError where it would send what was not declared."""

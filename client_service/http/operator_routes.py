@@ -92,7 +92,7 @@ def read_ledger(service: Service, after: After = 0, limit: Limit = 100) -> Ledge
 @silo.get("/refresh", response_model_exclude_none=True, responses=OTHER_TASK)
 async def read_refresh(service: Service) -> RefreshOut:
     """Returns the state of the refresh of shard and model."""
-    return service.refresher.standing
+    return service.refresher.status
 
 
 @silo.post("/refresh", status_code=202, response_model_exclude_none=True)
@@ -110,14 +110,14 @@ async def read_members(service: Service) -> MembersOut:
 
     A silo without secure rounds pins no keys.
     """
-    return service.members.standing if service.settings.secure else MembersOut(file=False, members=())
+    return service.members.status if service.settings.secure else MembersOut(file=False, members=())
 
 
 @silo.post("/members/accept", response_model_exclude_none=True)
 async def accept_members(message: AcceptedMembersIn, service: Service) -> MembersOut:
     """Accepts new members of the federation, each with its key as it was shown."""
     service.members.accept(message.keys)
-    return service.members.standing
+    return service.members.status
 
 
 @silo.get("/models")

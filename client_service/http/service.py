@@ -231,7 +231,7 @@ class ClientService(AnswerService):
         assert self._agent is not None and self._kept_lock is not None
         poll, guard, log = self._agent.poll, self._guard, self._feedback
         served = self.answers.served
-        spent = None if guard is None else guard.standing
+        spent = None if guard is None else guard.spending
         files = InheritedFiles(settings=settings, lock=self._kept_lock, listener=listener, health=health)
         return Handover(
             kept=files,
@@ -327,13 +327,13 @@ class ClientService(AnswerService):
     def _open(self, key: PrivateKey, shard: TaskShard) -> OpenRecords:
         self._records = found = open_records(self.settings, key, shard)
         if (guard := found.guard) is not None:
-            self.metrics.watch_privacy(lambda: guard.standing)
+            self.metrics.watch_privacy(lambda: guard.spending)
         return found
 
     def status(self) -> StatusOut:
         standing = AgentStatus() if self._agent is None else self._agent.standing
         served = None if self._answers is None else self._answers.served
-        privacy = None if self._guard is None else self._guard.standing
+        privacy = None if self._guard is None else self._guard.spending
         sums = self._kept_sums()
         return StatusOut(
             client=self.settings.name,
@@ -357,7 +357,7 @@ class ClientService(AnswerService):
 
     def _own_warnings(self, privacy: PrivacyOut | None) -> tuple[str, ...]:
         """Lists the silo's own warnings for its operator, apart from the aggregator's."""
-        problem = None if self._refresher is None else self._refresher.standing.problem
+        problem = None if self._refresher is None else self._refresher.status.problem
         refresh = () if problem is None else (f"the shard was not refreshed: {problem}",)
         members = self._members.notices if self._members is not None and self.settings.secure else ()
         return (*members, *quality_warnings(self.quality()), *notices(privacy), *refresh)

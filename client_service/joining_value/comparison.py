@@ -116,7 +116,7 @@ def compare_with_local(
     """
     own = _baseline_tops(shard, cutoff, folder, interrupt)
     known = {**own, "federated": served.ranker.top}
-    tops = {name: interrupt.before(top) for name, top in known.items() if top is not None}
+    tops = {name: interrupt.check_before(top) for name, top in known.items() if top is not None}
     seen = sparse.csr_array(shard.train + shard.valid)
     users = np.flatnonzero(np.diff(shard.test.indptr) > 0)
     lists = {name: _rank_lists(top, seen, users) for name, top in tops.items()}
@@ -129,7 +129,7 @@ def compare_with_local(
     groups = (
         _group("all users", lists, target, everything),
         *(
-            _group(name, _of(lists, by_user == third), target[by_user == third], everything)
+            _group(name, _select_users(lists, by_user == third), target[by_user == third], everything)
             for third, name in enumerate(ACTIVITY)
         ),
         *(_group(name, lists, target, by_item == third) for third, name in enumerate(FREQUENCY)),
@@ -215,7 +215,7 @@ def _rank_lists(top: TopItems, seen: sparse.csr_array, users: Rows) -> Rows:
     return np.concatenate([top(chunk, seen[chunk], K) for chunk in chunks])
 
 
-def _of(lists: Lists, chosen: NDArray[np.bool_]) -> Lists:
+def _select_users(lists: Lists, chosen: NDArray[np.bool_]) -> Lists:
     return {who: ranked[chosen] for who, ranked in lists.items()}
 
 

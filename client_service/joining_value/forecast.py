@@ -9,7 +9,7 @@ import numpy as np
 
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import TITLE
-from client_service.joining_value.trials import CutTrial, Gain, Observe, measure_gains, trainings
+from client_service.joining_value.trials import CutTrial, Gain, Observe, count_trainings, measure_gains
 from shared.errors import DataError
 from shared.method.graph import Float64
 from shared.words import count_noun
@@ -33,7 +33,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Forecast:
     """With `times` as many users: the primary measure, and what of it is gained."""
 
     times: int
@@ -51,7 +51,7 @@ class Curve:
     today: Interval
     strength: float
     exponent: float
-    outlooks: tuple[Outlook, ...]
+    outlooks: tuple[Forecast, ...]
 
 
 def forecast(draws: Sequence[CutTrial], users: int) -> Curve:
@@ -67,13 +67,13 @@ def forecast(draws: Sequence[CutTrial], users: int) -> Curve:
     error = 1.0 + OWN_ERROR * np.random.default_rng(0).standard_normal(len(level))
     error[0] = 1.0
     logs = {times: strengths * whole**-exponents * (1.0 - times**-exponents) * error for times in TIMES}
-    outlooks = tuple(_outlook(times, today, log) for times, log in logs.items())
+    outlooks = tuple(_forecast_gain(times, today, log) for times, log in logs.items())
     return Curve(_interval(today), float(strengths[0]), float(exponents[0]), outlooks)
 
 
-def _outlook(times: int, today: Float64, log: Float64) -> Outlook:
+def _forecast_gain(times: int, today: Float64, log: Float64) -> Forecast:
     later = today * np.exp(log)
-    return Outlook(times, _interval(later), _interval(later - today))
+    return Forecast(times, _interval(later), _interval(later - today))
 
 
 def _interval(values: Float64) -> Interval:
@@ -143,7 +143,7 @@ DRAWS = 4
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredGain:
     """Gain measured inside the silo.
 
     Parts of `users` users are compared with `times` of them together; `judged` users measure it.
@@ -169,9 +169,9 @@ class Worth:
     validation_users: int
     few: bool
     draws: int
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredGain, ...]
     curve: Curve | None
-    text: Measured | None = None
+    text: MeasuredGain | None = None
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -194,36 +194,36 @@ def estimate_joining_value(shard: Shard, cutoff: int, draws: int = DRAWS, observ
     judged = int((np.diff(shard.valid.indptr) > 0).sum())
     if judged == 0:
         raise DataError("worth: expected validation items to judge by, the shard has none")
-    if trainings(users) == 1 or judged < 2:
+    if count_trainings(users) == 1 or judged < 2:
         return Worth(users, items, judged, True, 0, (), None)
     made = [measure_gains(shard, number, cutoff, observe) for number in range(draws)]
     few = judged < FEWEST_JUDGED
     texts = [draw.text for draw in made if draw.text is not None]
     text = _measure_gains(texts) if texts else None
-    return Worth(users, items, judged, few, draws, _measured(made), forecast(made, users), text)
+    return Worth(users, items, judged, few, draws, _summarise_gains(made), forecast(made, users), text)
 
 
-def _measured(draws: list[CutTrial]) -> tuple[Measured, ...]:
+def _summarise_gains(draws: list[CutTrial]) -> tuple[MeasuredGain, ...]:
     """Means over the draws."""
     return tuple(_measure_gains(one) for one in zip(*(draw.gains for draw in draws), strict=True))
 
 
-def _measure_gains(gains: Sequence[Gain]) -> Measured:
+def _measure_gains(gains: Sequence[Gain]) -> MeasuredGain:
     """Means over the same cut of several draws."""
     alone, together = (np.concatenate([getattr(gain, side) for gain in gains]) for side in ("alone", "together"))
     judged = ~np.isnan(alone)
     means = (float(side[judged].mean()) if judged.any() else 0.0 for side in (alone, together))
-    return Measured(gains[0].users, gains[0].times, int(judged.sum()), *means)
+    return MeasuredGain(gains[0].users, gains[0].times, int(judged.sum()), *means)
 
 
-def _text_sentence(text: Measured) -> str:
+def _text_sentence(text: MeasuredGain) -> str:
     """Describes what silos share by text alone, as measured on parts of this silo."""
     told = f"{TITLE} {text.alone:.3f} -> {text.together:.3f}"
     what = f"silos of {count_noun(text.users, 'user')} by the text of {text.times} of them, whatever they sell"
     return f"{what}: {told}, measured on parts of this silo"
 
 
-def _sentence(curve: Curve, outlook: Outlook) -> str:
+def _sentence(curve: Curve, outlook: Forecast) -> str:
     gain = outlook.gain
     told = f"{TITLE} {curve.today.value:.3f} -> {outlook.quality.value:.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
     unsure = "; it may bring nothing" if gain.low <= 0 else ""

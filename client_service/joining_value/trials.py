@@ -85,7 +85,7 @@ def count_halvings(users: int) -> int:
     return min(MOST_HALVINGS, math.floor(halved))
 
 
-def trainings(users: int) -> int:
+def count_trainings(users: int) -> int:
     """Computes the number of trainings of one draw."""
     levels = count_halvings(min(users, MOST_USERS)) + 1
     return (1 << levels) - 1
@@ -158,7 +158,9 @@ def _gain_by_text(shard: Shard, parts: Sequence[SubSilo], judged: Mask, cutoff: 
         chosen = chosen or choose_local(part.shard, spectrum, made=made)
         joined.append(replace(part, lists=rank_by_choice(part.shard, spectrum, chosen, made)))
     alone, together = (
-        _only(np.array([_measure_users(shard, part, model, judged) for part, model in zip(parts, models, strict=True)]))
+        _merge_parts(
+            np.array([_measure_users(shard, part, model, judged) for part, model in zip(parts, models, strict=True)])
+        )
         for models in (parts, joined)
     )
     return Gain(round(sum(len(part.users) for part in parts) / len(parts)), len(parts), alone, together)
@@ -194,12 +196,12 @@ def _gain(shard: Shard, levels: Sequence[Sequence[SubSilo]], pair: tuple[int, in
     return Gain(
         users=round(sum(len(part.users) for part in small) / len(small)),
         times=2 ** (high - low),
-        alone=_only(alone),
-        together=_only(together),
+        alone=_merge_parts(alone),
+        together=_merge_parts(together),
     )
 
 
-def _only(values: NDArray[np.float64]) -> Values:
+def _merge_parts(values: NDArray[np.float64]) -> Values:
     """Returns each column's only value that is not NaN, or NaN."""
     judged = ~np.isnan(values)
     found: Values = np.where(judged.any(0), np.where(judged, values, 0.0).sum(0), np.nan)
@@ -233,11 +235,11 @@ def _lists(model: SubSilo, users: Rows, items: Rows) -> Rows:
     """
     rows, hidden = np.searchsorted(model.users, users), np.flatnonzero(~np.isin(model.items, items))
     chunks = np.split(rows, np.arange(CHUNK, len(rows), CHUNK))
-    found = np.concatenate([model.lists(chunk, _hide(model.shard.train[chunk], hidden), K) for chunk in chunks])
+    found = np.concatenate([model.lists(chunk, _add_seen(model.shard.train[chunk], hidden), K) for chunk in chunks])
     return np.where(found < 0, -1, model.items[found])
 
 
-def _hide(seen: sparse.csr_array, columns: Rows) -> sparse.csr_array:
+def _add_seen(seen: sparse.csr_array, columns: Rows) -> sparse.csr_array:
     """Adds these columns to each row, so that rankers leave them out."""
     count = seen.shape[0]
     ends = np.arange(count + 1) * len(columns)

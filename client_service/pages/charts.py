@@ -18,7 +18,7 @@ from shared.web.pages import figure
 from shared.words import count_noun
 
 
-def curves(quality: QualityOut, task: Task[Any, Any]) -> tuple[Chart, ...]:
+def draw_measures(quality: QualityOut, task: Task[Any, Any]) -> tuple[Chart, ...]:
     """Draws each measure on validation items, with the best round marked, and the loss."""
     return (*(_measure_chart(quality, task, name, label) for name, label in task.labels.items()), _loss_chart(quality))
 
@@ -108,7 +108,7 @@ def _measure_text(quality: QualityOut, primary: str, label: MeasureLabel, line: 
     return f"{text} On test items, read once at the end: {figure(quality.test.get(label.key))}."
 
 
-def spectra(spectrum: SpectrumOut) -> Chart:
+def draw_spectrum(spectrum: SpectrumOut) -> Chart:
     """Draws the silo's kernel beside the anchor's: rho compares both.
 
     Of the two only rho leaves the silo.

@@ -46,7 +46,7 @@ class SentUpdate:
 
 def describe_update(one: Attempt, declaration: Declaration) -> SentUpdate:
     """Describes a sent update for the page."""
-    agrees = as_declared(one, declaration)
+    agrees = matches_declaration(one, declaration)
     return SentUpdate(
         key=f"update-{one.sequence}",
         run=one.run,
@@ -60,7 +60,7 @@ def describe_update(one: Attempt, declaration: Declaration) -> SentUpdate:
     )
 
 
-def as_declared(one: Attempt, declaration: Declaration) -> bool:
+def matches_declaration(one: Attempt, declaration: Declaration) -> bool:
     """Tells whether a call sent nothing beyond the declaration.
 
     An update holds the declared tensors and at most the declared scalars; every other call holds neither.
@@ -128,7 +128,7 @@ class CallTally:
             self.count + one.times,
             self.refused + one.times * ((one.status or 0) >= REFUSED),
             self.unanswered + one.times * (one.status is None),
-            self.other + one.times * (not as_declared(one, declaration)),
+            self.other + one.times * (not matches_declaration(one, declaration)),
             self.bytes_out + one.bytes,
             self.bytes_in + one.answer_bytes,
         )
@@ -156,7 +156,7 @@ class Cursor:
     last: str = GENESIS
 
 
-class Record:
+class LedgerReader:
     """Reader of one ledger that follows its growth.
 
     Entries that were read are checked again in turn, so that a later change is found.
@@ -168,13 +168,13 @@ class Record:
         self._broken: int | None = None
         self._begin()
 
-    def look(self) -> Summary:
+    def update(self) -> Summary:
         """Reads new entries, checks some old ones again, and returns the summary."""
         with self._lock:
             written = len(self._ledger)
             if not self._check_again():
                 self._begin()
-            self._read_on(written)
+            self._read_new(written)
             return self._summary(written)
 
     def entries(self, last: int, limit: int) -> Sequence[tuple[int, Entry]]:
@@ -188,7 +188,7 @@ class Record:
         self._latest: deque[Attempt] = deque(maxlen=KEPT)
         self._open: list[Entry] = []
 
-    def _read_on(self, written: int) -> None:
+    def _read_new(self, written: int) -> None:
         """Reads the next entries as far as their chain holds.
 
         A line that breaks the chain is tried again at the next look.
@@ -196,7 +196,7 @@ class Record:
         entries = list(self._ledger.entries(self._read.count, READ))
         _, broken = follow_chain(entries, self._read.last)
         whole = entries if broken is None else entries[: broken - 1]
-        self._take(whole)
+        self._count(whole)
         self._read = _advance_cursor(self._read, whole)
         cut_off = len(entries) < READ and self._read.count < written
         if broken is not None or cut_off:
@@ -216,7 +216,7 @@ class Record:
         self._again = Cursor() if done.count >= self._read.count else done
         return True
 
-    def _take(self, entries: Sequence[Entry]) -> None:
+    def _count(self, entries: Sequence[Entry]) -> None:
         """Counts the calls with an outcome; holds the others back until it comes."""
         held = [*self._open, *entries]
         ended = {entry.get("of") for entry in held if entry.get("kind") == "outcome"}
@@ -224,19 +224,19 @@ class Record:
         self._open = waiting[-LONGEST_OPEN:]
         waited = {entry.get("sequence") for entry in self._open}
         for one in list_attempts(entry for entry in held if entry.get("sequence") not in waited):
-            self._totals = self._plus(self._totals, one)
+            self._totals = self._add_call(self._totals, one)
             if one.call != POLL and one.of is None:
                 self._latest.append(one)
 
     def _summary(self, written: int) -> Summary:
         totals, waiting = self._totals, list_attempts(self._open)
         for one in waiting:
-            totals = self._plus(totals, one)
+            totals = self._add_call(totals, one)
         latest = (*self._latest, *(one for one in waiting if one.call != POLL))
         ordered = tuple(sorted(latest, key=lambda one: one.sequence))
         return Summary(written, self._read.count, self._broken, tuple(totals[call] for call in sorted(totals)), ordered)
 
-    def _plus(self, totals: Mapping[str, CallTally], one: Attempt) -> Mapping[str, CallTally]:
+    def _add_call(self, totals: Mapping[str, CallTally], one: Attempt) -> Mapping[str, CallTally]:
         return {**totals, one.call: totals.get(one.call, CallTally(one.call)).plus(one, self._declaration)}
 
 
@@ -277,7 +277,7 @@ class Journal:
     newer: str | None
 
 
-def journal(entries: Sequence[tuple[int, Mapping[str, Any]]], last: int, summary: Summary) -> Journal:
+def list_entries(entries: Sequence[tuple[int, Mapping[str, Any]]], last: int, summary: Summary) -> Journal:
     """Builds a page of the ledger that ends at line `last`.
 
     entries: newest first, each with its line.

@@ -53,7 +53,7 @@ class SiloOverview:
     facts: tuple[Fact, ...]
 
 
-def standing(
+def build_overview(
     status: StatusOut,
     quality: QualityOut,
     summary: Summary,
@@ -104,7 +104,7 @@ def _worth_lines(quality: QualityOut, labels: Labels, nouns: Nouns) -> tuple[str
     return (f"{told}, by {quality.run} over {count_noun(whole.users, nouns.judged)}.",)
 
 
-def sizes(quality: QualityOut, nouns: Nouns = USERS, *, counts_given: bool) -> str:
+def describe_sizes(quality: QualityOut, nouns: Nouns = USERS, *, counts_given: bool) -> str:
     """Describes the size of the shard, and whether the silo's policy lets it leave.
 
     `/metrics` does not have it.

@@ -68,7 +68,7 @@ class UpdatesReport:
         return tuple(one for one in self.verdicts if one.kind == "bad")
 
 
-def report(summary: Summary, declaration: Declaration, *, counts: bool) -> UpdatesReport:
+def build_report(summary: Summary, declaration: Declaration, *, counts: bool) -> UpdatesReport:
     """Builds the report.
 
     counts: whether the policy lets the numbers of users, items and edges leave.

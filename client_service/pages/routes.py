@@ -12,15 +12,15 @@ from client_service.http.authentication import OperatorPageRoute
 from client_service.http.service import ClientService
 from client_service.pages.charts import (
     comparison_chart,
-    curves,
     describe_homophily,
+    draw_measures,
+    draw_spectrum,
     graph_charts,
     runs_table,
-    spectra,
 )
-from client_service.pages.ledger_view import SHOWN, Record, journal
-from client_service.pages.overview import sizes, standing
-from client_service.pages.privacy_report import report
+from client_service.pages.ledger_view import SHOWN, LedgerReader, list_entries
+from client_service.pages.overview import build_overview, describe_sizes
+from client_service.pages.privacy_report import build_report
 from client_service.serving.ranking import LONGEST_FILTER
 from client_service.settings import ClientSettings
 from client_service.tasks.page_texts import SHOWN as LISTED
@@ -39,7 +39,7 @@ TEMPLATE = templates(Path(__file__).parent / "templates").get_template("silo.htm
 router = APIRouter(include_in_schema=False, route_class=OperatorPageRoute)
 
 
-def install(app: FastAPI, service: ClientService) -> None:
+def install_page(app: FastAPI, service: ClientService) -> None:
     """Serves the page at /, and its public static files."""
     app.state.page = Page(service)
     app.include_router(router)
@@ -53,16 +53,16 @@ class Page:
         self.service = service
 
     @cached_property
-    def record(self) -> Record:
-        return Record(self.service.ledger, self.service.declaration())
+    def record(self) -> LedgerReader:
+        return LedgerReader(self.service.ledger, self.service.declaration())
 
     def html(self, before: int | None, question: Question) -> str:
-        service, summary = self.service, self.record.look()
+        service, summary = self.service, self.record.update()
         status, quality, nouns = service.status(), service.quality(), service.task.nouns
         last = summary.written if before is None else min(before - 1, summary.written)
         return TEMPLATE.render(
             head=PageHead("LPSFed client", status.client, _address(before), SECTIONS),
-            standing=standing(
+            standing=build_overview(
                 status,
                 quality,
                 summary,
@@ -71,21 +71,24 @@ class Page:
                 strict=is_strict(service.settings),
                 declared=list_sums(service.settings.method),
             ),
-            shard=sizes(quality, nouns, counts_given=service.settings.policy.counts),
+            shard=describe_sizes(quality, nouns, counts_given=service.settings.policy.counts),
             worth=comparison_chart(quality, nouns),
             runs_shown=runs_table(quality, tuple(service.task.labels.values()), nouns),
-            charts=(*curves(quality, service.task), *(graph_charts(quality) or (spectra(service.spectrum()),))),
+            charts=(
+                *draw_measures(quality, service.task),
+                *(graph_charts(quality) or (draw_spectrum(service.spectrum()),)),
+            ),
             graph=describe_homophily(quality),
             nouns=nouns,
-            report=report(summary, service.declaration(), counts=service.settings.policy.counts),
+            report=build_report(summary, service.declaration(), counts=service.settings.policy.counts),
             trial_shown=service.task.try_out(question, service.answers),
-            journal_shown=journal(self.record.entries(last, SHOWN), last, summary),
+            journal_shown=list_entries(self.record.entries(last, SHOWN), last, summary),
         )
 
 
 # Not async, so that reading and rendering go through a worker thread and the event loop stays free.
 @router.get("/")
-def show(
+def show_page(
     request: Request,
     before: Annotated[int | None, Query(ge=1)] = None,
     user: Annotated[str | None, Query(max_length=512)] = None,

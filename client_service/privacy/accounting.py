@@ -106,7 +106,7 @@ class Account:
             sync_path(path.parent)
         self._ledger.verify()
         for entry in self._ledger.entries():
-            self._take(entry)
+            self._apply(entry)
 
     @property
     def end(self) -> dict[str, Any]:
@@ -132,9 +132,9 @@ class Account:
         parts = {name: [one.mechanism, one.noise_multiplier] for name, one in charges.items()}
         entry = {"shard": self._shard, "occasion": occasion, "charges": parts, "kept": dict(kept)}
         self._ledger.append("charge", durable_head=True, **entry, **place)
-        self._take(entry)
+        self._apply(entry)
 
-    def _take(self, entry: Mapping[str, Any]) -> None:
+    def _apply(self, entry: Mapping[str, Any]) -> None:
         self.spent.charges.update(Charge(*one) for one in entry["charges"].values())
         self.spent.occasions[entry["occasion"]] += 1
         self.spent.kept.update(entry["kept"])

@@ -77,7 +77,7 @@ class BasisGuard:
             self._charge(occasion, plan.tensor, Charge("gaussian", deviation), run=terms.run, round=terms.round)
         self._leaving = True
         parts = terms.threshold - 1  # of the noise that any sum has beside that of one silo, which knows its own
-        return _with_noise(update, plan, deviation / math.sqrt(parts), Noise(self._secret, occasion))
+        return _add_sum_noise(update, plan, deviation / math.sqrt(parts), Noise(self._secret, occasion))
 
     def permit(self) -> dict[str, Any]:
         """Returns the ledger's note on a masked part that is about to leave.
@@ -98,7 +98,7 @@ class BasisGuard:
         self._account.charge(occasion, {tensor: charge}, {}, epsilon=after, **place)
 
 
-def _with_noise(update: Parameters, plan: SumNoise, deviation: float, noise: Noise) -> Parameters:
+def _add_sum_noise(update: Parameters, plan: SumNoise, deviation: float, noise: Noise) -> Parameters:
     """Adds normal noise with each entry's deviation, and the variance that goes with it."""
     sums = np.array(update.arrays[plan.tensor], dtype=np.uint32)
     deviations = plan.deviations(sums.size, deviation)

@@ -109,7 +109,7 @@ class Occasion:
 
 
 class Guard:
-    """Lets of each update only its release through. `standing` may be read at any time."""
+    """Lets of each update only its release through. `spending` may be read at any time."""
 
     def __init__(self, settings: PrivacySettings, heads: LedgerHeads, shard: str, declaration: Declaration) -> None:
         """Opens account and secret.
@@ -128,7 +128,7 @@ class Guard:
                 "privacy.mechanism: expected gaussian, because this silo has spent on it before: that needs a delta"
             )
         self._leaving, self._refused = "", False
-        self.standing = self._stand()
+        self.spending = self._compute_spending()
 
     def take_up(self, shard: str) -> None:
         """Switches to another shard, by its digest; the account stays."""
@@ -157,11 +157,11 @@ class Guard:
         """
         if body_digest != self._leaving if body_digest else not self._leaving:
             raise PrivacyError("expected the release of this round's update, clipped and noised, got another body")
-        return {**self.standing.model_dump(exclude={"exhausted"}, exclude_none=True), "account": self._account.end}
+        return {**self.spending.model_dump(exclude={"exhausted"}, exclude_none=True), "account": self._account.end}
 
     def _draw_release(self, update: Parameters, occasion: Occasion, name: str) -> Release:
         known = self._account.spent.kept
-        kept = {name: known[key] for name, key in self._steady(occasion).items() if key in known}
+        kept = {name: known[key] for name, key in self._map_steady_scalars(occasion).items() if key in known}
         again = self._account.spent.occasions[name]  # a release that is gone is drawn and charged anew
         noise = Noise(self._secret, f"{name}/{again}")
         received, declared = occasion.received.arrays, self._declaration.scalars
@@ -172,24 +172,24 @@ class Guard:
 
     def _charge(self, release: Release, occasion: Occasion, name: str) -> bool:
         """Charges a release, and returns whether the budget allows it."""
-        charges, steady = release.charges, self._steady(occasion)
+        charges, steady = release.charges, self._map_steady_scalars(occasion)
         after = self._account.epsilon(self._settings.delta, charges.values())
-        self._refused = after > self.standing.budget
+        self._refused = after > self.spending.budget
         if not self._refused:
             kept = {key: release.parameters.scalars[name] for name, key in steady.items() if name in charges}
             save_release(self._folder, self._heads, name, release)
             self._account.charge(name, charges, kept, run=occasion.run, round=occasion.round, epsilon=after)
-        self.standing = self._stand()
+        self.spending = self._compute_spending()
         return not self._refused
 
-    def _steady(self, occasion: Occasion) -> dict[str, str]:
+    def _map_steady_scalars(self, occasion: Occasion) -> dict[str, str]:
         """Maps each steady scalar to the name of what it follows from: shard and anchor."""
         if occasion.anchor is None:
             return {}
         scalars = build_strategy(self._declaration.strategy, occasion.method).scalars
         return {n: occasion.name_steady_scalar(n, self._shard) for n, scalar in scalars.items() if scalar.steady}
 
-    def _stand(self) -> PrivacyOut:
+    def _compute_spending(self) -> PrivacyOut:
         """Computes what is spent.
 
         The budget is exhausted when it has no room for a further round whose steady scalars are known.
@@ -207,12 +207,12 @@ class Guard:
         )
 
 
-def notices(standing: PrivacyOut | None) -> tuple[str, ...]:
+def notices(spending: PrivacyOut | None) -> tuple[str, ...]:
     """Returns a warning when the privacy budget is spent."""
-    if standing is None or not standing.exhausted:
+    if spending is None or not spending.exhausted:
         return ()
     return (
-        f"the privacy budget of this silo is spent: epsilon {standing.epsilon:.3g} of {standing.budget:.3g}; no update"
+        f"the privacy budget of this silo is spent: epsilon {spending.epsilon:.3g} of {spending.budget:.3g}; no update"
         " leaves any more, while parameters are still received and recommendations answered; a larger budget, chosen by"
         " the silo, would let it send again",
     )

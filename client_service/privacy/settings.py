@@ -64,7 +64,7 @@ class PrivacySettings(Message):
         return others | {"scalar_ranges": {**others.get("scalar_ranges", {}), **ranges}}
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def _check_mechanism(self) -> Self:
         if not self.on:
             if given := sorted(self.model_fields_set - {"mechanism"}):
                 raise ValueError(f"mechanism: expected gaussian or laplace with {given[0]}, got off: nothing is noised")

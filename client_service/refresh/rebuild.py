@@ -68,7 +68,7 @@ class ModelRenewal:
         candidates = [one for one in self._candidates(before, erased=erased) if one is not None]
         if len(candidates) > 1:  # judging takes a third as long as computing one
             candidates = [max((self._judge(one) for one in candidates), key=self._preference)]
-        return self._relate(candidates[0]) if candidates else None
+        return self._fit_score_meaning(candidates[0]) if candidates else None
 
     def is_current(self, head: ModelHead) -> bool:
         """Tells whether a kept model was made of this shard and its item texts."""
@@ -81,7 +81,7 @@ class ModelRenewal:
         """
         training = self._rebuild(after)
         found = self._carry(before, training, after)
-        return None if found is None else self._relate(self._judge(found))
+        return None if found is None else self._fit_score_meaning(self._judge(found))
 
     def keep(self, renewed: RenewedModel) -> FrozenModel:
         """Saves the model as the served one, also after a restart.
@@ -107,7 +107,7 @@ class ModelRenewal:
             yield self._carry(before, self._rebuild(head), head)
             return
         anew = erased or text_changed or abs(pairs - before.chosen_for) > CHANGED * before.chosen_for
-        training = self._begin_anew(before) if anew else self._rebuild(head)
+        training = self._begin_fresh(before) if anew else self._rebuild(head)
         sums = {"basis": training.basis, "content": training.content}
         chosen = {"start": training.start, "recipe": training.recipe, "chosen_for": pairs, **sums}
         yield self._at_start(training, head.model_copy(update=chosen) if anew else head)
@@ -141,7 +141,7 @@ class ModelRenewal:
         training: Training = self.task.rebuild(head, self.shard, settings.models_directory, self.device)
         return training
 
-    def _begin_anew(self, before: ModelHead) -> Training:
+    def _begin_fresh(self, before: ModelHead) -> Training:
         """Starts a model as the first round of a run would."""
         settings = self.settings
         basis = load_basis(basis_folder(settings), before.basis) if before.basis else None
@@ -161,7 +161,7 @@ class ModelRenewal:
         """Returns a candidate's sort key: its measure, at a tie the fresh start."""
         return judged.worth, not judged.head.carried
 
-    def _relate(self, best: RenewedModel) -> RenewedModel:
+    def _fit_score_meaning(self, best: RenewedModel) -> RenewedModel:
         """Adds the meaning of the model's scores."""
         relevance = self.task.meaning_of_scores(self.shard, best.served, self.interrupt)
         return RenewedModel(best.served, best.head.model_copy(update={"relevance": relevance}))

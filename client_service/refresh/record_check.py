@@ -59,11 +59,16 @@ def verify_records(state_directory: Path, key: PrivateKey | None, directory: Pat
     except DataError as error:
         said, faults = None, [str(error)]
     else:
-        faults += [_find_any(state_directory / name, said, name, file) for name in _names(state_directory, said)]
+        faults += [
+            _find_ledger_fault(state_directory / name, said, name, file)
+            for name in _list_ledgers(state_directory, said)
+        ]
         faults += [] if heads is None else [find_unsigned_entry(heads, name) for name in heads]
-        faults += [_replaced_secret(state_directory, name, said, file) for name in SECRETS]
+        faults += [_find_replaced_secret(state_directory, name, said, file) for name in SECRETS]
     faults += _find_shortfalls(state_directory)
-    entries = {name: sum(1 for _ in read_lines(state_directory / name)) for name in _names(state_directory, said)}
+    entries = {
+        name: sum(1 for _ in read_lines(state_directory / name)) for name in _list_ledgers(state_directory, said)
+    }
     return RecordsReport(entries, tuple(filter(None, faults)), authentic=said is not None and key is not None)
 
 
@@ -107,7 +112,7 @@ def adopt_records(
         if file.exists():
             os.replace(file, file.with_name(f"{NAME}.replaced"))
         heads = LedgerHeads(state_directory, key, directory)
-        for name in _names(state_directory, None):
+        for name in _list_ledgers(state_directory, None):
             ledger = Ledger(state_directory / name)
             heads.set_head(name, LedgerHead(len(ledger), ledger.last_hash))
         for name in SECRETS:
@@ -124,13 +129,13 @@ def _require_directory(state_directory: Path) -> None:
         raise SettingsError(f"{state_directory}: expected a client's state directory, got none")
 
 
-def _names(state_directory: Path, said: HeadsFile | None) -> Iterable[str]:
+def _list_ledgers(state_directory: Path, said: HeadsFile | None) -> Iterable[str]:
     """Lists all ledgers that exist or should exist."""
     there = {str(path.relative_to(state_directory)) for path in state_directory.rglob("*.jsonl")}
     return sorted(there | set((said or NOTHING).heads) | {LEDGER})
 
 
-def _find_any(path: Path, said: HeadsFile | None, name: str, file: Path) -> str | None:
+def _find_ledger_fault(path: Path, said: HeadsFile | None, name: str, file: Path) -> str | None:
     """Returns the first fault of a ledger, of its end or its chain."""
     if fault := find_end_fault(path, (said or NOTHING).heads.get(name), file):
         return fault
@@ -143,7 +148,7 @@ def _find_shortfalls(state_directory: Path) -> list[str | None]:
     return [find_shortfall(state_directory / LEDGER, state_directory / ACCOUNT), find_basis_shortfall(state_directory)]
 
 
-def _replaced_secret(state_directory: Path, name: str, said: HeadsFile | None, file: Path) -> str | None:
+def _find_replaced_secret(state_directory: Path, name: str, said: HeadsFile | None, file: Path) -> str | None:
     path, digest = state_directory / name, (said or NOTHING).digests.get(name)
     if digest is None:
         return None

@@ -61,7 +61,7 @@ def serve_version(folder: Path, silo: Silo, version: str) -> ModelsOut:
     new version. Raises NotFoundError for an unknown version, ConflictError for a damaged one and during a refresh;
     then nothing changes.
     """
-    with _changing(silo.answers.changing):
+    with _lock_changes(silo.answers.changing):
         chosen = next((head for head in load_versions(folder) if head.version == version), None)
         if chosen is None:
             raise NotFoundError("expected the version of a kept model, got another")
@@ -74,7 +74,7 @@ def serve_version(folder: Path, silo: Silo, version: str) -> ModelsOut:
 
 
 @contextmanager
-def _changing(lock: threading.Lock) -> Iterator[None]:
+def _lock_changes(lock: threading.Lock) -> Iterator[None]:
     if not lock.acquire(timeout=PATIENCE_SECONDS):
         raise ConflictError("expected no refresh under way, there is one: try again")
     try:

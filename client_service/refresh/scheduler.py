@@ -72,14 +72,14 @@ class SchedulerState(Message):
     due: of `time.monotonic`; None: never.
     """
 
-    standing: RefreshOut
+    status: RefreshOut
     due: float | None
 
 
 class RefreshScheduler:
     """Scheduler of refreshes, one at a time.
 
-    `work` does a refresh, and reports when it begins; `standing` may be read at any time. earlier_state: of an
+    `work` does a refresh, and reports when it begins; `status` may be read at any time. earlier_state: of an
     earlier scheduler; a refresh that was requested or under way comes first.
     """
 
@@ -96,27 +96,27 @@ class RefreshScheduler:
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
-            loop.call_soon_threadsafe(self._ask_for_erasure)
+            loop.call_soon_threadsafe(self._request_for_erasure)
 
         feedback.on_erasure = wake
         if earlier_state is None:
-            self.standing = RefreshOut(phase="idle")
+            self.status = RefreshOut(phase="idle")
             self._due = self._next_due()
         else:
-            self.standing, due = earlier_state.standing, earlier_state.due
+            self.status, due = earlier_state.status, earlier_state.due
             self._due = float("inf") if due is None else due
-        if self.standing.phase != "idle":
+        if self.status.phase != "idle":
             self._asked.set()
         self._seen = 0  # the change number of the log up to which it was followed
 
     @property
     def state(self) -> SchedulerState:
         """Returns the state from which a later scheduler continues."""
-        return SchedulerState(standing=self.standing, due=None if self._due == float("inf") else self._due)
+        return SchedulerState(status=self.status, due=None if self._due == float("inf") else self._due)
 
     def is_idle(self, seconds: float) -> bool:
         """Tells whether no refresh is under way or due within this many seconds."""
-        resting = self.standing.phase == "idle" and self.standing.problem is None and not self._asked.is_set()
+        resting = self.status.phase == "idle" and self.status.problem is None and not self._asked.is_set()
         return resting and self._due - time.monotonic() > seconds
 
     def ask(self) -> RefreshOut:
@@ -124,31 +124,31 @@ class RefreshScheduler:
 
         Raises ConflictError while one is under way.
         """
-        if self.standing.phase != "idle":
+        if self.status.phase != "idle":
             raise ConflictError(
-                f"expected no refresh under way, refresh {self.standing.number} is: ask again when it has ended"
+                f"expected no refresh under way, refresh {self.status.number} is: ask again when it has ended"
             )
         self._asked.set()
         self._announce(asked_at=datetime.now(UTC))
-        return self.standing
+        return self.status
 
-    def _ask_for_erasure(self) -> None:
+    def _request_for_erasure(self) -> None:
         """Requests a refresh for an erasure; another one follows if one is under way.
 
         The one under way may have begun without the erasure.
         """
         self._asked.set()
-        if self.standing.phase == "idle":
+        if self.status.phase == "idle":
             self._announce()
 
     def _announce(self, **changes: object) -> None:
         """Gives the next refresh its number, so that callers can wait for its end."""
-        self._tell(phase="waiting", number=self.standing.last_ended + 1, **changes)
+        self._update_status(phase="waiting", number=self.status.last_ended + 1, **changes)
 
     async def follow(self) -> None:
         """Runs refreshes until cancelled, first those that an earlier process left undone."""
         if await self._query_log(self._store.erasures.are_open, otherwise=True):
-            self._ask_for_erasure()
+            self._request_for_erasure()
         while True:
             await self._wait()
             self._asked.clear()
@@ -159,21 +159,21 @@ class RefreshScheduler:
         """Returns the time of the next refresh without a request; soon after a failure."""
         now = time.monotonic()
         due = float("inf") if self._every is None else now + self._every
-        return due if self.standing.problem is None else min(due, now + AGAIN_SECONDS)
+        return due if self.status.problem is None else min(due, now + AGAIN_SECONDS)
 
     async def _wait(self) -> None:
         """Waits for a request, an erasure, the due time, or enough interactions."""
-        failed = self.standing.problem is not None
+        failed = self.status.problem is not None
         while not self._asked.is_set():
             if time.monotonic() >= self._due or (not failed and await self._has_enough_events()):
                 return
-            if await self._follow_others() and not failed:  # after a failure the next try waits until it is due
-                self._ask_for_erasure()
+            if await self._find_foreign_events() and not failed:  # after a failure the next try waits until it is due
+                self._request_for_erasure()
             with suppress(TimeoutError):  # not `wait_for`: in Python 3.11 it may return although it was cancelled
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._asked.wait()
 
-    async def _follow_others(self) -> bool:
+    async def _find_foreign_events(self) -> bool:
         """Takes up what other processes wrote to the log; True where an erasure is open."""
         if (number := await self._query_log(self._store.change_number, otherwise=self._seen)) == self._seen:
             return False
@@ -203,15 +203,15 @@ class RefreshScheduler:
         began = time.perf_counter()
         self._announce(problem=None)
         try:
-            done = await self._work(lambda: self._tell(phase="working"))
+            done = await self._work(lambda: self._update_status(phase="working"))
         except Exception as error:
             LOGGER.warning("refresh_failed", reason=describe_failure(error), at=describe_place(error))
-            return self._tell(phase="idle", problem=describe_failure(error), last_ended=self.standing.number)
+            return self._update_status(phase="idle", problem=describe_failure(error), last_ended=self.status.number)
         seconds = time.perf_counter() - began
         LOGGER.info("refreshed", model=done.model, changed=done.changed, erased=done.erased, seconds=round(seconds, 3))
-        self._tell(
+        self._update_status(
             phase="idle",
-            last_ended=self.standing.number,
+            last_ended=self.status.number,
             ended_at=datetime.now(UTC),
             changed=done.changed,
             model=done.model,
@@ -221,5 +221,5 @@ class RefreshScheduler:
             seconds=seconds,
         )
 
-    def _tell(self, **changes: object) -> None:
-        self.standing = self.standing.model_copy(update=changes)
+    def _update_status(self, **changes: object) -> None:
+        self.status = self.status.model_copy(update=changes)

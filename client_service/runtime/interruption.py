@@ -36,7 +36,7 @@ class Interrupt:
     def is_set(self) -> bool:
         return self._wished.is_set()
 
-    def within(self) -> Interrupt:
+    def child(self) -> Interrupt:
         """Returns an interrupt for a part of the work: set with this one, or alone."""
         found = Interrupt()
         self._inner.add(found)
@@ -54,13 +54,13 @@ class Interrupt:
         if self._wished.wait(seconds):
             raise Interrupted
 
-    def each(self, steps: Iterable[T]) -> Iterator[T]:
+    def check_each(self, steps: Iterable[T]) -> Iterator[T]:
         """Yields the steps, checking the flag before each."""
         for step in steps:
             self.check()
             yield step
 
-    def before(self, function: Callable[P, T]) -> Callable[P, T]:
+    def check_before(self, function: Callable[P, T]) -> Callable[P, T]:
         """Wraps a function so that the flag is checked before each call."""
 
         def looked(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -85,7 +85,7 @@ class RoundDeadline:
         self._clock, self._until = clock, float("inf")
 
     @contextmanager
-    def bounded(self, seconds: float) -> Iterator[None]:
+    def limit(self, seconds: float) -> Iterator[None]:
         """Sets the deadline for the duration of a block."""
         self._until = self._clock() + seconds
         try:

@@ -140,7 +140,9 @@ class KnownMembers:
         """Raises PrivacyError for a sum with fewer agreed clients than the policy wants."""
         known = sum(self._has_agreed(name) for name in members)
         if known < self._least:
-            raise PrivacyError(f"{_few(run)}: expected {self._least} or more that it has agreed to, got {known}")
+            raise PrivacyError(
+                f"{_describe_too_few(run)}: expected {self._least} or more that it has agreed to, got {known}"
+            )
 
     def _has_agreed(self, name: str) -> bool:
         return name in (self._memory.agreed if self._registry is None else self._registry.clients)
@@ -158,7 +160,9 @@ class KnownMembers:
         self._waiting, self._refused = {}, None
         self.require_enough(keys, roster.terms.run)
         if (others := sum(not self._has_agreed(name) for name in keys)) >= roster.terms.threshold:
-            raise PrivacyError(f"{_few(roster.terms.run)}: expected fewer that it has not agreed to, got {others}")
+            raise PrivacyError(
+                f"{_describe_too_few(roster.terms.run)}: expected fewer that it has not agreed to, got {others}"
+            )
         return keys
 
     def _pin_first(self, roster: Roster, own: str, keys: Mapping[str, PublicKey]) -> None:
@@ -179,7 +183,9 @@ class KnownMembers:
             agreed = names
         require_members(roster, keys)
         if len(names) < FEWEST_CLIENTS:
-            raise PrivacyError(f"{_few(roster.terms.run)}: expected {FEWEST_CLIENTS} or more, got {len(names)}")
+            raise PrivacyError(
+                f"{_describe_too_few(roster.terms.run)}: expected {FEWEST_CLIENTS} or more, got {len(names)}"
+            )
         self._memory.pin_members(told, agreed)
         LOGGER.info("members_pinned", members=len(names), agreed=len(agreed))
 
@@ -205,7 +211,7 @@ class KnownMembers:
         self._refused = self._refused if self._waiting else None
 
     @property
-    def standing(self) -> MembersOut:
+    def status(self) -> MembersOut:
         """Trusted members, and clients that wait for this silo's consent."""
         registry = self._read()
         keys = self._pinned if registry is None else {name: raw_hex(key) for name, key in registry.clients.items()}
@@ -235,7 +241,7 @@ def open_members(settings: ClientSettings, memory: RoundMemory) -> KnownMembers:
     )
 
 
-def _few(run: str) -> str:
+def _describe_too_few(run: str) -> str:
     return f"{run}: a sum of too few that this silo knows"
 
 

@@ -56,31 +56,31 @@ class RoundMemory:
         self.pinned: dict[str, str] = {}
         self.agreed: set[str] = set()  # of these, whom the silo knew when it joined, or has consented to since
         for entry in self._ledger.entries():
-            self._take(entry)
+            self._apply(entry)
 
-    def _take(self, entry: Mapping[str, Any]) -> None:
+    def _apply(self, entry: Mapping[str, Any]) -> None:
         """Applies an entry to the state in memory."""
         try:
             take = {
-                "exchange": self._take_exchange,
-                "start": self._take_start,
-                "sum": self._take_sum,
-                "pin": self._take_pin,
-                "members": self._take_members,
+                "exchange": self._apply_exchange,
+                "start": self._apply_start,
+                "sum": self._apply_sum,
+                "pin": self._apply_pin,
+                "members": self._apply_members,
             }
             take[entry["kind"]](entry)
         except (KeyError, TypeError, ValueError):
             raise DataError(f"{NAME}: expected entries as this client writes them, got another") from None
 
-    def _take_exchange(self, entry: Mapping[str, Any]) -> None:
+    def _apply_exchange(self, entry: Mapping[str, Any]) -> None:
         self._begun.add((entry["aggregator"], entry["run"], entry["round"]))
         pinned = {name: entry[name] for name in PINNED if name in entry}  # earlier versions kept the threshold alone
         self._pinned.setdefault((entry["aggregator"], entry["run"]), pinned)
 
-    def _take_start(self, entry: Mapping[str, Any]) -> None:
+    def _apply_start(self, entry: Mapping[str, Any]) -> None:
         self._starts[entry["aggregator"], entry["run"], entry["round"]] = entry["digest"]
 
-    def _take_sum(self, entry: Mapping[str, Any]) -> None:
+    def _apply_sum(self, entry: Mapping[str, Any]) -> None:
         members, run = frozenset(entry["members"]), (entry["aggregator"], entry["run"])
         self._sums.setdefault(run, {})[MemberSum(members, frozenset(entry["bearing"]))] = None
         self._excused.setdefault(run, set()).update(entry["proven"])
@@ -94,17 +94,17 @@ class RoundMemory:
             self._members_of_start.setdefault(entry["start"], members)
         self._summed.add((*run, entry["round"]))
 
-    def _take_pin(self, entry: Mapping[str, Any]) -> None:
+    def _apply_pin(self, entry: Mapping[str, Any]) -> None:
         self.pinned[entry["member"]] = entry["key"]
         self.agreed.add(entry["member"])
 
-    def _take_members(self, entry: Mapping[str, Any]) -> None:
+    def _apply_members(self, entry: Mapping[str, Any]) -> None:
         self.pinned |= dict(entry["keys"])
         self.agreed |= set(entry["agreed"])
 
     def _append(self, kind: str, **fields: Any) -> None:
         self._ledger.append(kind, durable_head=True, **fields)
-        self._take({"kind": kind, **fields})
+        self._apply({"kind": kind, **fields})
 
     def pin(self, member: str, key: str) -> None:
         """Trusts this key from now on. `member`: a client's name, or "" for the aggregator."""
@@ -143,12 +143,12 @@ class RoundMemory:
         """Remembers once that the round has begun, with its run's threshold and settings."""
         if not self.has_begun(terms):
             place = {"aggregator": terms.common.aggregator, "run": terms.run, "round": terms.round}
-            self._append("exchange", **place, **_pinned_by(terms))
+            self._append("exchange", **place, **_pinned_terms(terms))
 
     def require_pinned_terms(self, terms: RoundTerms) -> None:
         """Raises PrivacyError where threshold or settings differ from the run's first round."""
         pinned = self._pinned.get((terms.common.aggregator, terms.run), {})
-        now = _pinned_by(terms)
+        now = _pinned_terms(terms)
         if differing := [name for name, value in pinned.items() if now[name] != value]:
             shown = ", ".join(name if name == "method" else f"{name} {pinned[name]}" for name in differing)
             got = ", ".join("another" if name == "method" else str(now[name]) for name in differing)
@@ -250,7 +250,7 @@ def _stamps_entry(roster: Roster, members: Collection[str]) -> dict[str, Stamps 
     return {"stamps": stamps, "word": declaration.strategy, **({} if adding == stamps else {"adding": adding})}
 
 
-def _pinned_by(terms: RoundTerms) -> dict[str, Any]:
+def _pinned_terms(terms: RoundTerms) -> dict[str, Any]:
     common = terms.common
     return {"threshold": terms.threshold, "method": common.method, "seed": common.seed, "rounds": common.rounds}
 

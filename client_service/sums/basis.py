@@ -106,7 +106,7 @@ def _rows(pairs: NDArray[np.float32], degrees: NDArray[np.int64]) -> Iterator[tu
         yield pairs[first : first + ROWS], np.minimum(rounded[first : first + ROWS, None], rounded)
 
 
-def basis_of_pairs(sums: Mapping[str, NDArray[np.uint32]], exponent: float) -> CommonBasis:
+def make_exact_basis(sums: Mapping[str, NDArray[np.uint32]], exponent: float) -> CommonBasis:
     """Computes the basis from the sums of an exact basis run."""
     degrees = sums[DEGREES].astype(np.int64)
     pairs = np.zeros((len(degrees),) * 2, np.float32)
@@ -117,14 +117,14 @@ def basis_of_pairs(sums: Mapping[str, NDArray[np.uint32]], exponent: float) -> C
     return CommonBasis("exact", exponent, degrees, pairs=pairs)
 
 
-def basis_of_rounds(known: ExploredSubspace, degrees: NDArray[np.uint32], rank: int) -> CommonBasis:
+def make_iterated_basis(known: ExploredSubspace, degrees: NDArray[np.uint32], rank: int) -> CommonBasis:
     """Computes the basis from the sums of all rounds of an iterated basis run."""
     vectors, values = known.finish(rank)
     whole = degrees.astype(np.int64)
     return CommonBasis("iterated", known.exponent, whole, vectors=vectors.astype(np.float32), values=values)
 
 
-def basis_of_products(
+def make_basis_of_last_round(
     sums: Mapping[str, NDArray[np.uint32]], directions: NDArray[np.float64], exponent: float
 ) -> CommonBasis:
     """Computes the basis from the last products of an iterated basis run, and their directions."""
@@ -138,7 +138,7 @@ START_SEED = 7  # of the solver's first vector: the same sum always gives the sa
 EXPONENT = 0.0  # of the items' degrees: few items have a degree that stands out of the noise
 
 
-def basis_of_noised(sums: Mapping[str, NDArray[np.uint32]], items: int, rank: int) -> CommonBasis:
+def make_noised_basis(sums: Mapping[str, NDArray[np.uint32]], items: int, rank: int) -> CommonBasis:
     """Computes at most `rank` eigenpairs of the noised H, and degrees from its row sums."""
     variance = float(decode_fixed(sums[NOISE])[0])
     matrix = symmetric_matrix(decode_fixed(sums[WEIGHTED]), items)
@@ -187,7 +187,7 @@ EXACT_EXPONENT = 0.25  # of the item degrees in W = D^-e G D^-e of exact sums
 NOISED_USERS = 0.5  # a noised sum weighs a user by 1 / d_u and leaves the items' degrees alone
 
 
-def exponents_of(basis: CommonBasis) -> tuple[float, float]:
+def degree_exponents(basis: CommonBasis) -> tuple[float, float]:
     """Returns the exponents of user and item degrees in W = R^T R."""
     if basis.kind == "exact":
         return 0.0, EXACT_EXPONENT

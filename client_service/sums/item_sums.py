@@ -14,10 +14,10 @@ from client_service.models.closed_form.part import Scorer
 from client_service.models.initial_filter import CommonSpectrum
 from client_service.sums.basis import (
     CommonBasis,
-    basis_of_noised,
-    basis_of_pairs,
-    basis_of_products,
-    basis_of_rounds,
+    make_basis_of_last_round,
+    make_exact_basis,
+    make_iterated_basis,
+    make_noised_basis,
     require_possible,
 )
 from client_service.sums.common_items import ARRAYS as ITEM_ARRAYS
@@ -67,8 +67,8 @@ def finish_pairs(at: SumRound) -> CommonBasis:
     """Computes the basis from exact sums, noised or not."""
     sums, basis = at.sums[at.number], at.method.basis
     if basis.epsilon is not None:
-        return require_possible(basis_of_noised(sums, at.method.catalogue, basis.rank))
-    return require_possible(basis_of_pairs(sums, basis.exponent))
+        return require_possible(make_noised_basis(sums, at.method.catalogue, basis.rank))
+    return require_possible(make_exact_basis(sums, basis.exponent))
 
 
 def add_products(at: SumRound) -> Sums:
@@ -89,19 +89,19 @@ def finish_products(at: SumRound) -> CommonBasis:
     """Computes the basis from the sums of all rounds."""
     basis, sums = at.method.basis, at.sums[at.number]
     if basis.words is not None:
-        return require_possible(basis_of_rounds(_explored(at, at.number), sums[DEGREES], basis.rank))
-    return require_possible(basis_of_products(sums, _find_directions(at), basis.exponent))
+        return require_possible(make_iterated_basis(_explore_rounds(at, at.number), sums[DEGREES], basis.rank))
+    return require_possible(make_basis_of_last_round(sums, _find_directions(at), basis.exponent))
 
 
 def _explore_further(at: SumRound, words: int) -> Sums:
     """Encodes a round's products where those of all rounds are kept."""
     if at.number > 1:
-        return pack_sums(at.counted, _explored(at, at.number - 1))
+        return pack_sums(at.counted, _explore_rounds(at, at.number - 1))
     start = first_directions(at.seed, at.method.catalogue, words)
     return begin_sums(at.counted, start, at.method.basis.exponent, at.clients)
 
 
-def _explored(at: SumRound, last: int) -> ExploredSubspace:
+def _explore_rounds(at: SumRound, last: int) -> ExploredSubspace:
     """Computes the subspace that the sums up to a round have explored."""
     return explore([at.sums[number] for number in range(1, last + 1)], at.method.basis.exponent, at.seed)
 

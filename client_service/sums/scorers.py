@@ -17,7 +17,7 @@ from client_service.models.closed_form.least_squares import squares_from_spectru
 from client_service.models.closed_form.part import ItemScorer, Scorer
 from client_service.models.closed_form.registry import score_sums
 from client_service.models.initial_filter import CommonSpectrum
-from client_service.sums.basis import EXACT_EXPONENT, CommonBasis, exponents_of
+from client_service.sums.basis import EXACT_EXPONENT, CommonBasis, degree_exponents
 from client_service.sums.subspace_iteration import fix_signs
 from shared.method.graph import Float64, degrees, power
 from shared.method.parameters import Float32
@@ -35,9 +35,9 @@ def common_scorers(basis: CommonBasis, places: Places, interactions: sparse.csr_
     which unlisted items are scored.
     """
     if basis.pairs is None:
-        return _of_vectors(basis, places)
+        return _make_direction_scorers(basis, places)
     if (places >= 0).all():
-        return tuple(one.select_items(places) for one in _of_catalogue(basis).scorers)
+        return tuple(one.select_items(places) for one in _cached_catalogue_scorers(basis).scorers)
     return _make_scorers(shared_pairs(fill_hidden(basis.pairs), places, interactions)).scorers
 
 
@@ -95,20 +95,20 @@ class PairsOfAll:
         return leading_pairs(self.graph)
 
 
-class _Made(NamedTuple):
+class _ScorerCache(NamedTuple):
     """The scorers of a catalogue, and the frequencies of its graph."""
 
     scorers: tuple[ItemScorer, ...]
     frequencies: tuple[Float64, Float64]
 
 
-def _make_scorers(counts: Float32) -> _Made:
+def _make_scorers(counts: Float32) -> _ScorerCache:
     pairs = PairsOfAll(counts)
-    return _Made(score_sums(pairs), pairs.frequencies)
+    return _ScorerCache(score_sums(pairs), pairs.frequencies)
 
 
 @lru_cache(maxsize=1)
-def _shared_catalogue(digest: str) -> list[_Made]:
+def _cache_cell(digest: str) -> list[_ScorerCache]:
     """Returns the cell that caches a basis's scorers.
 
     So many silos in one process compute them once.
@@ -117,12 +117,12 @@ def _shared_catalogue(digest: str) -> list[_Made]:
     return []
 
 
-def _of_catalogue(basis: CommonBasis) -> _Made:
+def _cached_catalogue_scorers(basis: CommonBasis) -> _ScorerCache:
     """Returns the scorers over the whole catalogue; caches the latest unless large."""
     assert basis.pairs is not None
     if len(basis.pairs) > DENSE_ITEMS:
         return _make_scorers(fill_hidden(basis.pairs))
-    kept = _shared_catalogue(basis.digest)
+    kept = _cache_cell(basis.digest)
     if not kept:
         kept.append(_make_scorers(fill_hidden(basis.pairs)))
     return kept[0]
@@ -134,7 +134,7 @@ def catalogue_frequencies(basis: CommonBasis) -> tuple[Float64, Float64]:
     They cover the whole catalogue.
     """
     if basis.pairs is not None:
-        return _of_catalogue(basis).frequencies
+        return _cached_catalogue_scorers(basis).frequencies
     assert basis.vectors is not None
     assert basis.values is not None
     kept = basis.values > 0
@@ -167,7 +167,7 @@ def leading_pairs(graph: Float32) -> tuple[Float64, Float64]:
     return values[kept].astype(np.float64), fix_signs(vectors[:, kept].astype(np.float64))
 
 
-def _of_vectors(basis: CommonBasis, places: Places) -> tuple[Scorer, ...]:
+def _make_direction_scorers(basis: CommonBasis, places: Places) -> tuple[Scorer, ...]:
     """Builds a low-pass filter and least squares from the r frequencies of an iterated basis."""
     assert basis.vectors is not None
     assert basis.values is not None
@@ -214,7 +214,7 @@ def common_spectrum(
     items = np.where(listed[:, None], vectors[places], 0.0)
     by_user, by_item = degrees(interactions)
     item_degrees = np.where(listed, basis.degrees[places], by_item).astype(np.float64)
-    singular, exponents = np.sqrt(values), exponents_of(basis)
+    singular, exponents = np.sqrt(values), degree_exponents(basis)
     entered = power(item_degrees, -exponents[1])[:, None] * items
     users = power(by_user, -exponents[0])[:, None] * (interactions @ entered) / singular
     largest = float(singular.max())

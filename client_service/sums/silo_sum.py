@@ -113,7 +113,7 @@ def never(method: MethodSettings) -> bool:
     return False
 
 
-def give_no_scorers(known: Any, shard: Any) -> tuple[Scorer, ...]:
+def no_scorers(known: Any, shard: Any) -> tuple[Scorer, ...]:
     """Returns no scorers to fuse with the trained score."""
     del known, shard
     return ()
@@ -177,7 +177,7 @@ class SiloSum:
     finish: Callable[[SumRound], Statistics]
     load: Callable[[Arrays, Mapping[str, str]], Statistics]
     everything: Callable[[MethodSettings], bool] = never
-    scorers: Callable[[Any, Any], tuple[Scorer, ...]] = give_no_scorers
+    scorers: Callable[[Any, Any], tuple[Scorer, ...]] = no_scorers
     covered_share: Callable[[Any, Any], float] = share_listed
     start: Callable[[Any, Any, MethodSettings], CommonSpectrum | None] = use_own_graph
     costs: Callable[[MethodSettings, Counts], list[Cost]] = cost_of_tensors

@@ -11,7 +11,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from client_service.data.digests import content_digest
 from client_service.data.interactions import Shard
-from client_service.sums.basis import START_SEED, CommonBasis, exponents_of
+from client_service.sums.basis import START_SEED, CommonBasis, degree_exponents
 from client_service.sums.subspace_iteration import RIDGE, ExploredSubspace, fix_signs, pack
 from shared.errors import DataError
 from shared.method.graph import degrees, power
@@ -47,24 +47,24 @@ def restrict_to_training(basis: CommonBasis, shard: Shard) -> CommonBasis:
     here, and nowhere else.
     """
     if not basis.included:
-        return _with_own(basis, catalogue_matrix(shard, len(basis.degrees)))
+        return _add_own_part(basis, catalogue_matrix(shard, len(basis.degrees)))
     if basis.pairs is None or not basis.everything or not (shard.valid.nnz or shard.test.nnz):
         return basis
     items = len(basis.degrees)
     train, everything = catalogue_matrix(shard, items), catalogue_matrix(shard.everything, items)
     by_item = np.maximum(basis.degrees - (degrees(everything)[1] - degrees(train)[1]).astype(np.int64), 0)
-    pairs = _counted_without(basis.pairs, sparse.csr_array(everything.T @ everything - train.T @ train))
+    pairs = _subtract_counts(basis.pairs, sparse.csr_array(everything.T @ everything - train.T @ train))
     np.fill_diagonal(pairs, by_item)
     return replace(basis, degrees=by_item, pairs=pairs, everything=False)
 
 
-def _with_own(basis: CommonBasis, own: sparse.csr_array) -> CommonBasis:
+def _add_own_part(basis: CommonBasis, own: sparse.csr_array) -> CommonBasis:
     """Adds the pairs (M, N) of a silo whose part is not in the sums."""
     by_item = basis.degrees + degrees(own)[1].astype(np.int64)
     if basis.pairs is None:
         values, vectors = _add_to_directions(basis, by_item, own)
         return replace(basis, degrees=by_item, values=values, vectors=vectors, included=True)
-    pairs = _counted_without(basis.pairs, -sparse.csr_array(own.T @ own))
+    pairs = _subtract_counts(basis.pairs, -sparse.csr_array(own.T @ own))
     np.fill_diagonal(pairs, by_item)
     return replace(basis, degrees=by_item, pairs=pairs, included=True)
 
@@ -78,7 +78,7 @@ def _add_to_directions(
     """
     assert basis.values is not None
     assert basis.vectors is not None
-    of_users, of_items = exponents_of(basis)
+    of_users, of_items = degree_exponents(basis)
     changed = power(basis.degrees.astype(np.float64), of_items) * power(by_item.astype(np.float64), -of_items)
     root = (changed[:, None] * basis.vectors) * np.sqrt(np.maximum(basis.values, 0.0))
     weights = sparse.diags_array(power(degrees(own)[0], -of_users))
@@ -101,7 +101,7 @@ def _add_to_directions(
     return values[order], fix_signs(vectors[:, order]).astype(np.float32)
 
 
-def _counted_without(pairs: Float32, own: sparse.csr_array) -> Float32:
+def _subtract_counts(pairs: Float32, own: sparse.csr_array) -> Float32:
     """Subtracts counts; results below the smallest shown count are hidden again."""
     found, changed = pairs.copy(), own.tocoo()
     np.fill_diagonal(found, 0.0)
@@ -124,7 +124,7 @@ def measure_covered_share(basis: CommonBasis, shard: Shard) -> float:
     known = restrict_to_training(basis, shard)
     own = catalogue_matrix(shard, len(basis.degrees))
     if known.pairs is not None:
-        beyond = _seen_beyond(known.pairs, sparse.csr_array(own.T @ own))
+        beyond = _mark_foreign_items(known.pairs, sparse.csr_array(own.T @ own))
     elif known.exponent > 0.0:
         beyond = known.degrees > degrees(own)[1]
     else:
@@ -133,7 +133,7 @@ def measure_covered_share(basis: CommonBasis, shard: Shard) -> float:
     return float(np.mean(told[shard.train.indices]))
 
 
-def _seen_beyond(pairs: Float32, own: sparse.csr_array) -> NDArray[np.bool_]:
+def _mark_foreign_items(pairs: Float32, own: sparse.csr_array) -> NDArray[np.bool_]:
     """Marks the items (C,) with a shown pair beyond the silo's own pairs."""
     seen = pairs.sum(axis=1, dtype=np.float64) - np.diag(pairs)
     rows, columns = own.nonzero()

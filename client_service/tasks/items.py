@@ -187,12 +187,12 @@ def relate_scores(shard: Shard, served: ServedItems, interrupt: Interrupt) -> Re
 def judge_validation_lists(shard: Shard, served: ServedItems, interrupt: Interrupt) -> Measures:
     """Measures lists on the validation items of at most 2,000 users, always the same."""
     users = sample_validation_users(shard.train.shape[0], seed=0)
-    return measure_validation(shard, interrupt.before(served.ranker.top), users)
+    return measure_validation(shard, interrupt.check_before(served.ranker.top), users)
 
 
 def judge_test_lists(shard: Shard, served: ServedItems, interrupt: Interrupt) -> Measures:
     """Measures lists on the test items of all users."""
-    return measure_test(shard, interrupt.before(served.ranker.top))
+    return measure_test(shard, interrupt.check_before(served.ranker.top))
 
 
 def summarise_items(

@@ -119,7 +119,10 @@ class NodeRefit:
         self._begun: tuple[tuple[object, ...], NodeTrainer] | None = None
 
     def __call__(self, head: ModelHead, trained: Mapping[str, torch.Tensor]) -> ServedNodes | None:
-        """Refits the model of a head. trained: the parameters in its file; None where these do not fit."""
+        """Refits the model of a head; None where the kept parameters do not fit.
+
+        trained: the parameters in the head's file.
+        """
         chosen = (head.method, head.kind, head.basis)
         if self._begun is None or self._begun[0] != chosen:
             self._begun = chosen, rebuild_training(head, self._shard, self._folder, self._device)

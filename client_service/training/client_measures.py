@@ -106,7 +106,7 @@ def measure_losses_by_activity(trained: TrainedClient) -> tuple[float, ...]:
     """
     device, batches = trained.activity.device, trained.batches.epoch(trained.torch_generator("activity"))
     sums, counts = torch.zeros(2, device=device), torch.zeros(2, device=device)
-    for batch in trained.interrupt.each(batches):
+    for batch in trained.interrupt.check_each(batches):
         positive, negatives = trained.model.scores(batch.users, batch.items, batch.negatives, leave_one_out=False)
         losses, of = bpr_of_rows(positive, negatives, batch.excluded), trained.activity[batch.users]
         sums.index_add_(0, of, losses)

@@ -99,7 +99,7 @@ def best_ease(shard: Shard, side: int = EASE_SIDE, interrupt: Interrupt = NEVER)
     """Chooses the ridge of EASE; None where both sides of the graph exceed `side`."""
     if min(shard.train.shape) > side:
         return None
-    ridges = interrupt.each(EASE_RIDGES)
+    ridges = interrupt.check_each(EASE_RIDGES)
     return _best(shard, ((ridge, rank_by_scores(ease_scores(shard.train, ridge))) for ridge in ridges))
 
 

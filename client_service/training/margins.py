@@ -119,7 +119,7 @@ def fit_tables(
     optimiser = OPTIMISERS["adam"](tables.parameters(), lr=method.table_learning_rate)
     losses: list[float] = []
     while len(losses) < TABLE_STEPS and not _is_settled(losses):
-        for batch in interrupt.each(batches.epoch(generator)):
+        for batch in interrupt.check_each(batches.epoch(generator)):
             loss = popularity_loss(tables, batch, method.temperature)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -182,7 +182,7 @@ def _exact_total(
     every_user = torch.arange(len(users.scale), device=shifts.device)
     every_item = torch.arange(len(items.scale), device=shifts.device)
     step, total = max(1, BLOCK_PAIRS // len(items.scale)), 0.0
-    for first in interrupt.each(range(0, len(users.scale), step)):
+    for first in interrupt.check_each(range(0, len(users.scale), step)):
         rows = every_user[first : first + step]
         block, shift = _rows(users, rows), tables.at(shifts, rows[:, None], every_item[None, :])
         base = head.base_all(block, items) if head.residual else None

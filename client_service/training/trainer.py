@@ -144,7 +144,7 @@ class Trainer(ABC):
         """
         trained, examples, losses = dict(self.model.named_parameters()), 0, StepValues(self.device)
         self.model.zero_grad()
-        for rows in self.interrupt.each(self.draw_batches(np.random.default_rng(self.draw_seed("train")))):
+        for rows in self.interrupt.check_each(self.draw_batches(np.random.default_rng(self.draw_seed("train")))):
             loss = self.find_loss(rows)
             (loss * len(rows)).backward()  # type: ignore[no-untyped-call]
             examples += len(rows)
@@ -274,7 +274,7 @@ class Trainer(ABC):
     ) -> float:
         """Trains on each batch once, and returns the mean loss with the objective's penalty."""
         optimiser, losses = self.take_optimiser(objective.only), StepValues(self.device)
-        for batch in self.interrupt.each(batches):
+        for batch in self.interrupt.check_each(batches):
             loss = loss_of(batch)
             if objective.penalty is not None:
                 loss = loss + self._penalise(objective.penalty)

@@ -161,7 +161,7 @@ def score_by_transitions(
     examples = spread_examples(shard.valid, CHOSEN_BY)
 
     def choose(tried: Sequence[TransitionScores]) -> TransitionScores:
-        return tried[_choose_significant(np.stack([_gains(one.rank(examples)) for one in interrupt.each(tried)]))]
+        return tried[_choose_significant(np.stack([_gains(one.rank(examples)) for one in interrupt.check_each(tried)]))]
 
     near = [_find_neighbours(pairs, backward) for pairs in counted for backward in BACKWARD]
     # Two steps are looked at last: they take most of the time.
@@ -235,7 +235,7 @@ def _compare(
     """Computes the gain of each example's target by each candidate's scores, (candidates, P)."""
     step = max(1, min(128, SCORES // max(1, items)))
     found = []
-    for begin in interrupt.each(range(0, len(examples), step)):
+    for begin in interrupt.check_each(range(0, len(examples), step)):
         some = examples.select(np.arange(begin, min(begin + step, len(examples))))
         ranks = np.stack([rank_targets(one, some.targets) for one in score(some)])
         found.append(_gains(ranks))

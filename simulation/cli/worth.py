@@ -48,14 +48,14 @@ def worth(
         return _print_worth(silo, ca, as_json=as_json)
     assert shard is not None
     from client_service.joining_value.forecast import estimate_joining_value
-    from client_service.joining_value.trials import trainings
+    from client_service.joining_value.trials import count_trainings
     from shared.method.settings import method_settings
     from simulation.reports.tables import forecast_table
 
     least = options.least_rating(min_rating, rating_kind, "usual")
     file_options = options.parse_file_options(columns, delimiter)
     found = _read_file_as_silo(shard, least, file_options, as_json=as_json) if shard.is_file() else _read_silo(shard)
-    total = draws * trainings(len(found.user_ids))
+    total = draws * count_trainings(len(found.user_ids))
     with count_bar("trainings", total, shown=not as_json) as observe:
         estimate = estimate_joining_value(found, method_settings().cutoff, draws, observe)
     if as_json:

@@ -28,7 +28,7 @@ from client_service.federation.run_cost import estimate_costs, total_bytes
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.memory import return_free_memory
 from client_service.serving.model_server import ModelServer
-from client_service.sums.basis import CommonBasis, basis_of_pairs
+from client_service.sums.basis import CommonBasis, make_exact_basis
 from client_service.sums.registry import find_silo_sum
 from client_service.sums.statistics import catalogue_matrix, count_pairs
 from client_service.sums.storage import save_basis
@@ -72,7 +72,7 @@ def basis_of_shard(shard: Shard, method: MethodSettings) -> CommonBasis | None:
     if method.basis.kind == "off":
         return None
     if method.basis.kind == "exact":
-        whole = basis_of_pairs(count_pairs(catalogue_matrix(shard.everything, method.catalogue)), 0.25)
+        whole = make_exact_basis(count_pairs(catalogue_matrix(shard.everything, method.catalogue)), 0.25)
         return replace(whole, everything=True)
     rng = np.random.default_rng(1)
     vectors = np.linalg.qr(rng.standard_normal((method.catalogue, method.basis.rank)))[0].astype(np.float32)

@@ -19,9 +19,9 @@ from scipy import sparse
 from client_service.sums import item_sums
 from client_service.sums.basis import (
     CommonBasis,
-    basis_of_noised,
-    basis_of_pairs,
-    basis_of_products,
+    make_basis_of_last_round,
+    make_exact_basis,
+    make_noised_basis,
     require_possible,
 )
 from client_service.sums.scorers import common_scorers, common_spectrum
@@ -48,16 +48,16 @@ def fill(kind: str, *shape: int) -> NDArray[np.uint32]:
 
 
 def of_pairs(first: str, second: str) -> CommonBasis:
-    return basis_of_pairs({DEGREES: fill(first, ITEMS), PAIRS: fill(second, ITEMS * (ITEMS - 1) // 2)}, 0.25)
+    return make_exact_basis({DEGREES: fill(first, ITEMS), PAIRS: fill(second, ITEMS * (ITEMS - 1) // 2)}, 0.25)
 
 
 def of_products(first: str, second: str) -> CommonBasis:
     sums = {DEGREES: fill(first, ITEMS), PRODUCTS: fill(second, ITEMS, RANK)}
-    return basis_of_products(sums, start_directions(0, ITEMS, RANK), 0.25)
+    return make_basis_of_last_round(sums, start_directions(0, ITEMS, RANK), 0.25)
 
 
 def of_noised(first: str, second: str) -> CommonBasis:
-    return basis_of_noised({NOISE: fill(first, 1), WEIGHTED: fill(second, ITEMS * (ITEMS + 1) // 2)}, ITEMS, RANK)
+    return make_noised_basis({NOISE: fill(first, 1), WEIGHTED: fill(second, ITEMS * (ITEMS + 1) // 2)}, ITEMS, RANK)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -83,7 +83,7 @@ def test_true_counts_pass_however_rare_pairs_are_left_out() -> None:
     sums = count_pairs(data)
     hidden = np.where(sums[PAIRS] < 3, 0, sums[PAIRS]).astype(np.uint32)
     for pairs in (sums[PAIRS], hidden):
-        basis = basis_of_pairs({DEGREES: sums[DEGREES], PAIRS: pairs}, 0.25)
+        basis = make_exact_basis({DEGREES: sums[DEGREES], PAIRS: pairs}, 0.25)
         assert require_possible(basis) is basis
 
 

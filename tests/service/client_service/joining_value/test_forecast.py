@@ -13,7 +13,14 @@ import pytest
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.joining_value.forecast import estimate_joining_value, forecast
-from client_service.joining_value.trials import CutTrial, Gain, count_halvings, cut_nested, measure_gains, trainings
+from client_service.joining_value.trials import (
+    CutTrial,
+    Gain,
+    count_halvings,
+    count_trainings,
+    cut_nested,
+    measure_gains,
+)
 from shared.errors import DataError
 from simulation.partitioning.sources import SHOPS, Cut, cut_shards
 
@@ -33,7 +40,7 @@ def silo(shard_of: Callable[..., Shard]) -> Shard:
     ("users", "halved", "trained"), [(1, 0, 1), (47, 0, 1), (48, 1, 3), (96, 2, 7), (191, 2, 7), (192, 3, 15)]
 )
 def test_a_silo_is_halved_until_its_parts_are_small(users: int, halved: int, trained: int) -> None:
-    assert (count_halvings(users), trainings(users)) == (halved, trained)
+    assert (count_halvings(users), count_trainings(users)) == (halved, trained)
 
 
 @pytest.mark.parametrize("users", [48, 97, 190, 235, 314, 999])
@@ -60,7 +67,7 @@ def test_each_judged_user_is_compared_on_the_same_items_and_test_items_are_never
 ) -> None:
     told: list[str] = []
     drawn = measure_gains(silo, 0, 16, told.append)
-    assert len(told) == trainings(120) == 7 and drawn.users == 120
+    assert len(told) == count_trainings(120) == 7 and drawn.users == 120
     assert [(gain.users, gain.times) for gain in drawn.gains] == [(30, 2), (30, 4), (60, 2)]
     for gain in drawn.gains:
         assert (np.isnan(gain.alone) == np.isnan(gain.together)).all() and (~np.isnan(gain.alone)).sum() == 60

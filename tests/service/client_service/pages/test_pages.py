@@ -20,10 +20,10 @@ from client_service.evaluation.metrics import LABELS
 from client_service.federation.messages import BasisOut, QualityOut, RoundQuality, SpectrumOut, StatusOut
 from client_service.federation.run_records import UNJUDGED, quality_warnings
 from client_service.joining_value.messages import ComparisonOut, FigureOut, GroupOut
-from client_service.pages.charts import curves, spectra
+from client_service.pages.charts import draw_measures, draw_spectrum
 from client_service.pages.ledger_view import CallTally, Summary
-from client_service.pages.overview import sizes, standing
-from client_service.pages.privacy_report import EARLIER, SHOWN, report
+from client_service.pages.overview import build_overview, describe_sizes
+from client_service.pages.privacy_report import EARLIER, SHOWN, build_report
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from shared.method.declaration import Declaration, TensorSpec
@@ -241,19 +241,19 @@ def attempt(number: int, **others: Any) -> Attempt:
 def test_an_update_is_held_against_its_declaration_and_its_receipt(
     others: dict[str, Any], agrees: str, outcome: str
 ) -> None:
-    [found] = report(Summary(2, 2, None, (), (attempt(1, **others),)), DECLARATION, counts=False).updates
+    [found] = build_report(Summary(2, 2, None, (), (attempt(1, **others),)), DECLARATION, counts=False).updates
     assert (found.agrees.kind, found.outcome.word) == (agrees, outcome)
 
 
 def test_the_report_is_newest_first_within_bounds_and_raises_its_alarms() -> None:
     latest = tuple(attempt(number) for number in range(1, 60))
     total = CallTally("update", 59, refused=2, other=1)
-    found = report(Summary(120, 120, 7, (total,), latest), DECLARATION, counts=True)
+    found = build_report(Summary(120, 120, 7, (total,), latest), DECLARATION, counts=True)
     assert [one.round for one in found.updates] == list(range(59, 59 - SHOWN, -1))
     assert len(found.earlier) == EARLIER and found.earlier[0].round == 59 - SHOWN
     assert [one.word for one in found.alarms] == ["Other fields on record", "Record damaged"]
     assert [one.word for one in found.verdicts][-1] == "Refusals" and "given when it joins" in found.counts
-    reading = report(Summary(120, 60, None, (), ()), DECLARATION, counts=False)
+    reading = build_report(Summary(120, 60, None, (), ()), DECLARATION, counts=False)
     assert [one.word for one in reading.verdicts] == ["Nothing sent", "Record being read", "No refusals"]
 
 
@@ -271,7 +271,7 @@ def test_the_report_is_newest_first_within_bounds_and_raises_its_alarms() -> Non
 def test_the_head_says_in_words_where_the_silo_stands(phase: str, run: str | None, kind: str, words: str) -> None:
     rounds = 9 if run else 0
     status = StatusOut(client="a", phase=phase, run=run, round=3, rounds=rounds, device="cpu", device_reason="as set")
-    found = standing(status, quality(), Summary(0, 0, None, (), ()), LABELS).verdict
+    found = build_overview(status, quality(), Summary(0, 0, None, (), ()), LABELS).verdict
     assert (found.kind, f"{found.word} {found.sentence}") == (kind, words)
 
 
@@ -286,29 +286,29 @@ def quality(**others: Any) -> QualityOut:
 def test_the_best_round_is_marked_until_the_test_items_have_been_read() -> None:
     status = StatusOut(client="a", phase="waiting", run="run-2", device="cpu", device_reason="as set")
     nothing = Summary(0, 0, None, (), ())
-    facts = {fact.label: (fact.value, fact.note) for fact in standing(status, quality(), nothing, LABELS).facts}
+    facts = {fact.label: (fact.value, fact.note) for fact in build_overview(status, quality(), nothing, LABELS).facts}
     assert facts["Recall@20"] == ("0.1000", "on validation items, round 1")
     tested = quality(test={"recall@20": 0.7, "ndcg@20": 0.6}, test_users=5)
-    facts = {fact.label: (fact.value, fact.note) for fact in standing(status, tested, nothing, LABELS).facts}
+    facts = {fact.label: (fact.value, fact.note) for fact in build_overview(status, tested, nothing, LABELS).facts}
     assert facts["NDCG@20"] == ("0.6000", "on test items, 5 users")
-    recall, _, loss = curves(tested, ITEMS)
+    recall, _, loss = draw_measures(tested, ITEMS)
     assert recall.mark == (1, "best: round 1") and "On test items, read once at the end: 0.7000." in recall.description
     assert loss.rows == [(0, [None]), (1, [2.0]), (2, [2.0])]
-    assert sizes(QualityOut(client="a"), counts_given=False) == "Figures appear with the first run."
+    assert describe_sizes(QualityOut(client="a"), counts_given=False) == "Figures appear with the first run."
     known = QualityOut(client="a", run="run-1", users=2, items=3, edges=4)
-    assert "None of these figures leaves the silo" in sizes(known, counts_given=False)
-    assert sizes(known, counts_given=True).endswith("They are given when the silo joins.")
+    assert "None of these figures leaves the silo" in describe_sizes(known, counts_given=False)
+    assert describe_sizes(known, counts_given=True).endswith("They are given when the silo joins.")
 
 
 def test_a_silo_with_training_pairs_items_shows_no_figures_and_says_why() -> None:
     status = StatusOut(client="a", phase="waiting", run="run-2", device="cpu", device_reason="as set")
     nothing = Summary(0, 0, None, (), ())
     blind = quality(valid_users=0)
-    facts = {fact.label: (fact.value, fact.note) for fact in standing(status, blind, nothing, LABELS).facts}
+    facts = {fact.label: (fact.value, fact.note) for fact in build_overview(status, blind, nothing, LABELS).facts}
     assert facts["NDCG@20"] == (figure(None), "no validation items")
-    assert "no validation items, so that no round is judged" in curves(blind, ITEMS)[0].description
+    assert "no validation items, so that no round is judged" in draw_measures(blind, ITEMS)[0].description
     untested = quality(test={"recall@20": 0.0, "ndcg@20": 0.0}, test_users=0)
-    facts = {fact.label: (fact.value, fact.note) for fact in standing(status, untested, nothing, LABELS).facts}
+    facts = {fact.label: (fact.value, fact.note) for fact in build_overview(status, untested, nothing, LABELS).facts}
     assert facts["NDCG@20"] == (figure(None), "no test items")
     assert quality_warnings(blind) == (UNJUDGED,) and quality_warnings(quality()) == ()
 
@@ -322,15 +322,15 @@ def test_the_page_begins_with_what_the_run_has_brought_or_what_the_silo_forgoes(
         StatusOut(client="a", phase="finished", run="run-2", device="cpu", device_reason=""),
         Summary(0, 0, None, (), ()),
     )
-    told = standing(status, quality(comparison=compared), nothing, LABELS).worth
+    told = build_overview(status, quality(comparison=compared), nothing, LABELS).worth
     assert told == ("NDCG@20 alone 0.3000 → together 0.3000: × 1.250 [1.100, 1.420], by run-2 over 60 users.",)
-    assert standing(status, quality(), nothing, LABELS).worth == ()
-    [forgone] = standing(status, quality(), nothing, LABELS, strict=True).worth
+    assert build_overview(status, quality(), nothing, LABELS).worth == ()
+    [forgone] = build_overview(status, quality(), nothing, LABELS, strict=True).worth
     assert "strict boundary" in forgone and "--accept sums" in forgone and "lpsfed worth SHARD" in forgone
 
 
 def test_both_kernels_are_drawn_from_the_lowest_frequency() -> None:
-    chart = spectra(SpectrumOut(run="run-1", round=2, own=(0.4, 0.6), anchor=(0.5, 0.5), rho=0.02))
+    chart = draw_spectrum(SpectrumOut(run="run-1", round=2, own=(0.4, 0.6), anchor=(0.5, 0.5), rho=0.02))
     assert [(line.name, line.points) for line in chart.lines] == [
         ("This silo", ((1, 0.4), (2, 0.6))),
         ("Anchor", ((1, 0.5), (2, 0.5))),
@@ -343,7 +343,7 @@ def test_the_head_of_the_page_tells_of_which_run_the_common_basis_is() -> None:
     status = StatusOut(
         client="a", phase="summing", run="run-2", rounds=1, device="cpu", device_reason="", sums=(basis,)
     )
-    found = standing(status, quality(), Summary(0, 0, None, (), ()), LABELS)
+    found = build_overview(status, quality(), Summary(0, 0, None, (), ()), LABELS)
     assert found.verdict.word == "Counting for a sum"
     facts = {fact.label: (fact.value, fact.note) for fact in found.facts}
     assert facts["Common basis"] == ("of run-2", "800 items of the catalogue, kept 2026-01-02 03:04:05")
@@ -353,7 +353,7 @@ def test_what_is_declared_names_the_sums_of_a_basis_run() -> None:
     sums = Declaration(
         strategy="common_basis", tensors=(TensorSpec(name="basis.degrees", dtype="U32", shape=(5,)),), scalars=()
     )
-    shown = report(
+    shown = build_report(
         Summary(0, 0, None, (), ()), DECLARATION.model_copy(update={"sums": {"basis": sums}}), counts=False
     ).declared
     assert [field.name for field in shown.fields] == ["w", "rho", "basis.degrees"]
@@ -395,7 +395,7 @@ def trained(number: int, loss: float | None, *, with_margins: bool = False) -> R
 
 def test_the_end_of_the_warm_up_is_marked_where_the_loss_has_another_term() -> None:
     rounds = (trained(0, None), trained(1, 0.5), trained(2, 0.4), trained(3, 0.9, with_margins=True))
-    loss = curves(QualityOut(client="a", rounds=rounds), ITEMS)[-1]
+    loss = draw_measures(QualityOut(client="a", rounds=rounds), ITEMS)[-1]
     assert loss.mark == (3.0, "warm-up over: margins join") and "Before round 3 the warm-up" in loss.description
     for others in (rounds[:3], tuple(trained(number, 0.5, with_margins=True) for number in (1, 2))):
-        assert curves(QualityOut(client="a", rounds=others), ITEMS)[-1].mark is None
+        assert draw_measures(QualityOut(client="a", rounds=others), ITEMS)[-1].mark is None

@@ -14,7 +14,7 @@ from aggregator_service.pages.overview import build_overview as operator_overvie
 from client_service.federation.messages import QualityOut, StatusOut
 from client_service.model_store.model_files import load_head
 from client_service.pages.ledger_view import Summary
-from client_service.pages.overview import standing as silo_standing
+from client_service.pages.overview import build_overview as build_silo_overview
 from client_service.settings import ClientSettings
 from client_service.sums.storage import load_basis_head
 from shared.method.settings import BasisSettings
@@ -136,7 +136,7 @@ async def test_content_sums_of_one_silo_are_not_opened_and_the_items_are_summed_
         assert facts["Common items"].value == "opened" and facts["Content sums"].value == "not opened"
         assert FEW in facts["Content sums"].note
         status = StatusOut.model_validate(await read(running.silos["client-1"], "status"))
-        shown = silo_standing(
+        shown = build_silo_overview(
             status, QualityOut(client="client-1"), Summary(0, 0, None, (), ()), {}, declared=SUMS
         ).facts
         assert ("Content sums", "not opened") in [(fact.label, fact.value) for fact in shown]

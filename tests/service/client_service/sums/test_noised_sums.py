@@ -16,7 +16,7 @@ from scipy import sparse
 from client_service.boundary.ledger_heads import LedgerHeads
 from client_service.privacy.accounting import Charge, epsilon
 from client_service.privacy.basis_guard import ACCOUNT, BasisGuard, noise_deviation
-from client_service.sums.basis import basis_of_noised, symmetric_matrix
+from client_service.sums.basis import make_noised_basis, symmetric_matrix
 from client_service.sums.statistics import weigh_pairs
 from client_service.sums.storage import load_basis_head
 from shared.errors import PrivacyError, SettingsError
@@ -143,11 +143,11 @@ def test_what_stands_out_of_the_noise_comes_back_and_nothing_else() -> None:
     noise = generator.standard_normal(upper.size) * entry_deviations(upper.size, np.sqrt(variance))
     sums = {NOISE: np.array([round(variance * 65536)], np.uint32)}
     sums[WEIGHTED] = np.rint((upper + noise) * 65536).astype(np.int64).astype(np.uint32)
-    basis = basis_of_noised(sums, items, 50)
+    basis = make_noised_basis(sums, items, 50)
     assert basis.values is not None and basis.vectors is not None
     np.testing.assert_allclose(basis.values, true[:2], rtol=0.03)
     assert (np.abs((basis.vectors * vectors[:, :2]).sum(axis=0)) > 0.97).all()
-    assert basis.digest == basis_of_noised(sums, items, 50).digest
+    assert basis.digest == make_noised_basis(sums, items, 50).digest
 
 
 def test_noise_is_of_the_exact_kind_alone() -> None:

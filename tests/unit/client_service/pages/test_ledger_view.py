@@ -10,7 +10,7 @@ import pytest
 
 from client_service.boundary.ledger import STRIDE, Ledger
 from client_service.pages import ledger_view as subject
-from client_service.pages.ledger_view import CallTally, Record, Summary, journal
+from client_service.pages.ledger_view import CallTally, LedgerReader, Summary, list_entries
 from shared.method.declaration import Declaration, TensorSpec
 
 DECLARATION = Declaration(strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2, 3)),), scalars=("rho",))
@@ -45,9 +45,9 @@ def totals(summary: Summary) -> dict[str, CallTally]:
     return {total.call: total for total in summary.totals}
 
 
-def settled(record: Record) -> Summary:
+def settled(record: LedgerReader) -> Summary:
     """Look until all is read and has been checked again."""
-    return [record.look() for _ in range(30)][-1]
+    return [record.update() for _ in range(30)][-1]
 
 
 @pytest.mark.usefixtures("bit_by_bit")
@@ -55,19 +55,19 @@ def test_calls_that_a_line_counts_are_counted_and_not_listed(ledger: Ledger) -> 
     first = asked(ledger, "personalized", 204, run="run-1", round="1")
     same = {"call": "personalized", "run": "run-1", "round": "1", "status": 204}
     ledger.append("polls", of=first, **same, n=300, bytes=0, **{"from": "a", "to": "b"})
-    found = settled(Record(ledger, DECLARATION))
+    found = settled(LedgerReader(ledger, DECLARATION))
     assert totals(found)["personalized"] == CallTally("personalized", 301, bytes_in=7) and found.broken is None
     assert [one.sequence for one in found.latest] == [first]
 
 
 def test_calls_are_counted_by_kind_and_the_latest_are_held_in_order(ledger: Ledger) -> None:
-    record = Record(ledger, DECLARATION)
-    assert record.look() == Summary(0, 0, None, (), ())
+    record = LedgerReader(ledger, DECLARATION)
+    assert record.update() == Summary(0, 0, None, (), ())
     asked(ledger, "join", bytes=600)
     asked(ledger, "current")
     first = sent(ledger, 1)
     second = sent(ledger, 2, status=409)
-    summary = record.look()
+    summary = record.update()
     assert (summary.written, summary.read, summary.broken) == (8, 8, None)
     assert totals(summary) == {
         "join": CallTally("join", 1, bytes_out=600, bytes_in=7),
@@ -78,29 +78,31 @@ def test_calls_are_counted_by_kind_and_the_latest_are_held_in_order(ledger: Ledg
 
 
 def test_a_call_without_an_outcome_counts_as_sent_until_its_outcome_comes(ledger: Ledger) -> None:
-    record = Record(ledger, DECLARATION)
+    record = LedgerReader(ledger, DECLARATION)
     lost = sent(ledger, 1, status=None)
     asked(ledger, "current")
-    found = record.look()
+    found = record.update()
     assert totals(found)["update"] == CallTally("update", 1, unanswered=1, bytes_out=30)
     assert [(one.sequence, one.status) for one in found.latest] == [(lost, None)]
     ledger.append("outcome", of=lost, status=201, bytes=5, sha256="cd")
-    found = record.look()
+    found = record.update()
     assert totals(found)["update"] == CallTally("update", 1, bytes_out=30, bytes_in=5)
     assert [(one.sequence, one.status) for one in found.latest] == [(lost, 201)]
     ledger.append("outcome", of=asked(ledger, "join", status=None), error="ConnectError")
-    assert totals(record.look())["join"] == CallTally("join", 1, unanswered=1)
+    assert totals(record.update())["join"] == CallTally("join", 1, unanswered=1)
 
 
 def test_calls_that_never_had_an_outcome_are_bounded_and_none_is_forgotten(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subject, "LONGEST_OPEN", 2)
-    record = Record(ledger, DECLARATION)
+    record = LedgerReader(ledger, DECLARATION)
     for number in range(1, 6):
         sent(ledger, number, status=None)
-        assert totals(record.look())["update"] == CallTally("update", number, unanswered=number, bytes_out=30 * number)
-    assert [one.round for one in record.look().latest] == [1, 2, 3, 4, 5]
+        assert totals(record.update())["update"] == CallTally(
+            "update", number, unanswered=number, bytes_out=30 * number
+        )
+    assert [one.round for one in record.update().latest] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_an_update_of_other_fields_than_declared_is_counted_as_such(ledger: Ledg
     sent(ledger, 2, scalars={})  # fewer scalars are no more than declared
     sent(ledger, 3, **fields)
     asked(ledger, "anchor", scalars={"rho": 0.5})
-    found = totals(Record(ledger, DECLARATION).look())
+    found = totals(LedgerReader(ledger, DECLARATION).update())
     assert (found["update"].other, found["anchor"].other) == (1, 1)
 
 
@@ -127,9 +129,9 @@ def test_an_update_of_other_fields_than_declared_is_counted_as_such(ledger: Ledg
 def test_a_long_ledger_is_read_in_steps_and_says_how_far_it_is(ledger: Ledger) -> None:
     for _ in range(5):
         asked(ledger, "current")
-    record = Record(ledger, DECLARATION)
-    assert [record.look().read for _ in range(4)] == [4, 8, 10, 10]
-    assert totals(record.look())["current"] == CallTally("current", 5, bytes_in=35)
+    record = LedgerReader(ledger, DECLARATION)
+    assert [record.update().read for _ in range(4)] == [4, 8, 10, 10]
+    assert totals(record.update())["current"] == CallTally("current", 5, bytes_in=35)
 
 
 def altered(lines: list[str]) -> list[str]:
@@ -160,12 +162,12 @@ def test_a_line_that_somebody_changes_is_found_whether_or_not_it_was_read_before
 ) -> None:
     for _ in range(5):
         asked(ledger, "current")
-    record, path = Record(ledger, DECLARATION), tmp_path / "ledger.jsonl"
+    record, path = LedgerReader(ledger, DECLARATION), tmp_path / "ledger.jsonl"
     if seen:
         assert settled(record).broken is None
     before = path.read_text()
     path.write_text("".join(change(before.splitlines(keepends=True))))
-    looks = [record.look() for _ in range(12)]
+    looks = [record.update() for _ in range(12)]
     lines = [look.broken for look in looks]
     assert set(lines[: lines.index(5)]) <= {None} and set(lines[lines.index(5) :]) == {5}
     assert totals(looks[-1])["current"] == CallTally("current", 2, bytes_in=14)  # figures end before it
@@ -177,7 +179,7 @@ def test_the_newest_entries_and_any_others_are_found_with_their_lines(ledger: Le
     count = 2 * STRIDE + 10
     for number in range(1, count + 1):
         ledger.append("intent", call="current", bytes=number)
-    record = Record(ledger, DECLARATION)
+    record = LedgerReader(ledger, DECLARATION)
     for last in (count, STRIDE + 1, STRIDE, 5, 0):
         found = record.entries(last, 7)
         assert [line for line, _ in found] == list(range(last, max(0, last - 7), -1))
@@ -204,7 +206,7 @@ def test_a_damaged_entry_is_shown_as_far_as_it_can_be() -> None:
         (2, {"kind": "outcome", "of": 1, "error": "ConnectError"}),
         (1, {"kind": "intent", "call": "update", "run": "run-1", "round": "2", "bytes": 9, "sha256": "ab"}),
     ]
-    found = journal(entries, 4, Summary(9, 4, 3, (), ()))
+    found = list_entries(entries, 4, Summary(9, 4, 3, (), ()))
     assert [row.about for row in found.rows] == ["x" * 120, "", "answer to 1", "update · run-1 · round 2"]
     assert [row.kind for row in found.rows] == ["damaged", "['list']", "outcome", "intent"]
     assert [row.bytes for row in found.rows] == [None, None, None, 9]

@@ -69,13 +69,13 @@ def test_a_round_that_is_asked_for_again_gives_the_same_and_is_charged_once(tmp_
     first = sent(one.release(UPDATE, AT))
     assert sent(one.release(UPDATE, AT)) == first
     assert len(charged(tmp_path)) == 1
-    assert one.standing.epsilon == pytest.approx(epsilon([TENSORS, SCALAR, SCALAR], 1e-5))
+    assert one.spending.epsilon == pytest.approx(epsilon([TENSORS, SCALAR, SCALAR], 1e-5))
 
 
 def test_after_a_restart_too_whatever_training_gave_the_second_time(tmp_path: Path) -> None:
-    first, spent = sent(guard(tmp_path).release(UPDATE, AT)), guard(tmp_path).standing.epsilon
+    first, spent = sent(guard(tmp_path).release(UPDATE, AT)), guard(tmp_path).spending.epsilon
     again = guard(tmp_path)
-    assert again.standing.epsilon == spent > 0.0
+    assert again.spending.epsilon == spent > 0.0
     assert sent(again.release(UPDATE, AT)) == first
     other = Parameters({name: value + 1.0 for name, value in UPDATE.arrays.items()}, {"margin": 0.3, "rho": 0.02})
     assert sent(again.release(other, AT)) == first
@@ -112,13 +112,13 @@ def test_a_crash_between_drawing_and_charging_lets_nothing_leave_uncharged(
 def test_a_charge_is_on_the_disk_before_the_release_is_given_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, real = guard(tmp_path), Guard._stand
+    one, real = guard(tmp_path), Guard._compute_spending
 
     def looking(self: Guard) -> Any:
         assert len(charged(tmp_path)) == 1
         return real(self)
 
-    monkeypatch.setattr(Guard, "_stand", looking)
+    monkeypatch.setattr(Guard, "_compute_spending", looking)
     assert one.release(UPDATE, AT) is not None
 
 
@@ -199,24 +199,24 @@ def test_nothing_leaves_once_the_budget_is_spent_and_a_larger_one_goes_on(tmp_pa
         given.append(one.release(UPDATE, at_round(number)) is not None)
     left = given.index(False)
     assert 5 < left < 39 and not any(given[left:]) and len(charged(tmp_path)) == left
-    assert one.standing.epsilon <= SETTINGS.budget < epsilon([TENSORS, SCALAR] * (left + 1) + [SCALAR], 1e-5)  # type: ignore[operator]
-    assert one.standing.exhausted and "no update leaves any more" in notices(one.standing)[0]
-    assert guard(tmp_path).standing.exhausted  # and after a restart
+    assert one.spending.epsilon <= SETTINGS.budget < epsilon([TENSORS, SCALAR] * (left + 1) + [SCALAR], 1e-5)  # type: ignore[operator]
+    assert one.spending.exhausted and "no update leaves any more" in notices(one.spending)[0]
+    assert guard(tmp_path).spending.exhausted  # and after a restart
     larger = guard(tmp_path, SETTINGS.model_copy(update={"budget": 20.0}))
-    assert not larger.standing.exhausted and larger.release(UPDATE, at_round(99)) is not None
-    assert notices(larger.standing) == notices(None) == ()
+    assert not larger.spending.exhausted and larger.release(UPDATE, at_round(99)) is not None
+    assert notices(larger.spending) == notices(None) == ()
 
 
 def test_a_changed_shard_spends_from_the_same_account(tmp_path: Path) -> None:
     """Who is in both shards is in the releases of both."""
     one = guard(tmp_path)
     one.release(UPDATE, AT)
-    once = one.standing.epsilon
+    once = one.spending.epsilon
     other = guard(tmp_path, shard=OTHER_SHARD)
-    assert other.standing.epsilon == once > 0.0
+    assert other.spending.epsilon == once > 0.0
     assert other.release(UPDATE, AT) is not None  # another shard's: noise of its own, and a charge
-    assert other.standing.epsilon > once and len(charged(tmp_path)) == 2
-    assert guard(tmp_path).standing.epsilon == other.standing.epsilon
+    assert other.spending.epsilon > once and len(charged(tmp_path)) == 2
+    assert guard(tmp_path).spending.epsilon == other.spending.epsilon
 
 
 def test_a_guard_that_takes_up_another_shard_is_one_that_began_with_it(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_guard_that_takes_up_another_shard_is_one_that_began_with_it(tmp_path:
     assert entries[0]["occasion"] == entries[1]["occasion"]
     one.take_up(SHARD)
     one.release(UPDATE, AT)
-    assert one.standing.epsilon > fresh.standing.epsilon  # rho's new value is one more release
+    assert one.spending.epsilon > fresh.spending.epsilon  # rho's new value is one more release
 
 
 def test_the_gate_is_told_of_the_release_alone(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_the_gate_is_told_of_the_release_alone(tmp_path: Path) -> None:
     body = sent(one.release(UPDATE, AT))
     said = one.permit(hashlib.sha256(body).hexdigest())
     end = {"entries": 1, "hash": charged(tmp_path)[-1]["hash"]}
-    spent = {"epsilon": one.standing.epsilon, "delta": 1e-5, "budget": 8.0}
+    spent = {"epsilon": one.spending.epsilon, "delta": 1e-5, "budget": 8.0}
     assert said == {"mechanism": "gaussian", **spent, "account": end}
     assert one.permit(None) == said
     with pytest.raises(PrivacyError, match="expected the release of this round's update"):
@@ -297,7 +297,7 @@ def test_a_line_that_a_crash_cut_off_was_never_acted_upon(tmp_path: Path) -> Non
     first.release(UPDATE, AT)
     path = tmp_path / ACCOUNT
     path.write_text(path.read_text() + '{"sequence":2,"kind":"cha')
-    assert guard(tmp_path).standing.epsilon == first.standing.epsilon
+    assert guard(tmp_path).spending.epsilon == first.spending.epsilon
 
 
 def test_two_silos_with_the_same_data_send_different_noise(tmp_path: Path) -> None:
@@ -309,10 +309,10 @@ def test_after_gaussian_noise_pure_epsilon_is_refused_and_the_other_way_round_is
     pure = PrivacySettings(mechanism="laplace", clip_norm=0.1, round_epsilon=1.0, scalar_epsilon=0.1, budget=8.0)
     first = guard(tmp_path / "one", pure)
     first.release(UPDATE, AT)
-    assert first.standing.epsilon == pytest.approx(1.2) and first.standing.delta is None
+    assert first.spending.epsilon == pytest.approx(1.2) and first.spending.delta is None
     later = guard(tmp_path / "one")
     later.release(UPDATE, at_round(2))
-    assert later.standing.epsilon == pytest.approx(1.2 + epsilon([TENSORS, SCALAR], 1e-5))
+    assert later.spending.epsilon == pytest.approx(1.2 + epsilon([TENSORS, SCALAR], 1e-5))
     guard(tmp_path / "two").release(UPDATE, AT)
     with pytest.raises(SettingsError, match="needs a delta"):
         guard(tmp_path / "two", pure)

@@ -58,15 +58,15 @@ def client_of(shard: Shard, interrupt: Interrupt, **changes: Any) -> ItemTrainer
 
 def test_it_lets_everything_pass_until_it_is_set() -> None:
     interrupt, done = Interrupt(), []
-    double = interrupt.before(lambda x: 2 * x)
-    assert double(4) == 8 and list(interrupt.each("ab")) == ["a", "b"]
+    double = interrupt.check_before(lambda x: 2 * x)
+    assert double(4) == 8 and list(interrupt.check_each("ab")) == ["a", "b"]
     with pytest.raises(Interrupted):
-        for step in interrupt.each(range(5)):
+        for step in interrupt.check_each(range(5)):
             done.append(step)
             if step == 2:
                 interrupt.set()
     assert done == [0, 1, 2]
-    for ended in (interrupt.check, lambda: double(4), lambda: list(interrupt.each("ab"))):
+    for ended in (interrupt.check, lambda: double(4), lambda: list(interrupt.check_each("ab"))):
         with pytest.raises(Interrupted):
             ended()
 

@@ -59,9 +59,9 @@ def test_an_honest_federation_pins_its_set_without_a_word(
     known = believes(tmp_path, told)
     show(known, shown, declaration)
     show(believes(tmp_path, told), shown, declaration)  # after a restart as well
-    assert known.standing.waiting == () and [one.client for one in known.standing.members] == shown.split()
+    assert known.status.waiting == () and [one.client for one in known.status.members] == shown.split()
     later = sorted(set(shown.split()) - set(told.split()))
-    assert [one.client for one in known.standing.members if not one.agreed] == later
+    assert [one.client for one in known.status.members if not one.agreed] == later
     assert bool(known.notices) == bool(later)
 
 
@@ -72,9 +72,9 @@ def test_others_in_the_place_of_known_ones_need_consent_from_the_first_run_on(
     known = believes(tmp_path, "ada bob cyd dan")
     with pytest.raises(PrivacyError, match="consented to, got eve, fay: `lpsfed members accept`"):
         show(known, "ada eve fay", declaration)
-    assert known.standing.members == () and [one.client for one in known.standing.waiting] == ["eve", "fay"]
+    assert known.status.members == () and [one.client for one in known.status.waiting] == ["eve", "fay"]
     show(known, "ada bob cyd", declaration)  # what was refused has pinned nothing
-    assert known.standing.waiting == ()
+    assert known.status.waiting == ()
 
 
 def test_who_was_told_of_nobody_pins_by_a_training_run_and_never_by_a_sum(tmp_path: Path) -> None:

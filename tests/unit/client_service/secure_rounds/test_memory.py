@@ -205,4 +205,4 @@ def test_on_first_use_each_key_is_pinned_for_good(tmp_path: Path) -> None:
     lying = Roster(terms=shown.terms, members=(shown.members[0], forged, shown.members[2]))
     with pytest.raises(PrivacyError, match="members that this silo has consented to, got bob: `lpsfed members acc"):
         again.of(lying, "ada", KEYS["ada"].public_key())
-    assert [one.client for one in again.standing.waiting] == ["bob"] and again.standing.refused == "run-1"
+    assert [one.client for one in again.status.waiting] == ["bob"] and again.status.refused == "run-1"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from client_service.boundary.call_attempts import Attempt
 from client_service.boundary.gate import declared_calls
-from client_service.pages.ledger_view import as_declared
+from client_service.pages.ledger_view import matches_declaration
 from client_service.pages.privacy_report import CALLS
 from shared.method.declaration import Declaration, TensorSpec
 from shared.web.pages import declared_out
@@ -21,11 +21,11 @@ MASKED = Attempt(1, "now", "update", "run-1", 1, 300, "0" * 64, FIELDS, {"rho": 
 
 
 def test_a_masked_update_is_as_a_secure_federation_declares_it_and_no_other() -> None:
-    assert as_declared(MASKED, SECURE) and not as_declared(MASKED, OPEN)
-    assert not as_declared(replace(MASKED, scalars={"rho": 0.5, "margin": 0.1}), SECURE)
-    assert not as_declared(replace(MASKED, tensors=tuple(one | {"dtype": "F32"} for one in FIELDS)), SECURE)
-    assert not as_declared(replace(MASKED, tensors=FIELDS[1:]), SECURE)
-    assert as_declared(Attempt(2, "now", "keys", "run-1", 1, 300), SECURE)
+    assert matches_declaration(MASKED, SECURE) and not matches_declaration(MASKED, OPEN)
+    assert not matches_declaration(replace(MASKED, scalars={"rho": 0.5, "margin": 0.1}), SECURE)
+    assert not matches_declaration(replace(MASKED, tensors=tuple(one | {"dtype": "F32"} for one in FIELDS)), SECURE)
+    assert not matches_declaration(replace(MASKED, tensors=FIELDS[1:]), SECURE)
+    assert matches_declaration(Attempt(2, "now", "keys", "run-1", 1, 300), SECURE)
 
 
 def test_the_page_says_what_may_leave_and_what_each_call_is_for() -> None:

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.sums.basis import CommonBasis, basis_of_products, basis_of_rounds
+from client_service.sums.basis import CommonBasis, make_basis_of_last_round, make_iterated_basis
 from client_service.sums.statistics import begin_sums, encode_sums, normalised_products, pack_sums, raw_products
 from client_service.sums.subspace_iteration import (
     ExploredSubspace,
@@ -79,7 +79,7 @@ def last_round(silos: list[sparse.csr_array], rank: int, rounds: int) -> CommonB
         known = sums[DEGREES].astype(np.int64)
         directions = next_directions(decode_fixed(sums[PRODUCTS]), known, EXPONENT, first=number == 2)
         sums = summed([encode_sums(x, normalised_products(x, directions, EXPONENT, known), 4) for x in silos])
-    return basis_of_products(sums, directions, EXPONENT)
+    return make_basis_of_last_round(sums, directions, EXPONENT)
 
 
 def captured(graph: NDArray[np.float64], vectors: NDArray[np.float32] | None) -> float:
@@ -102,7 +102,7 @@ def test_half_the_bytes_find_more_than_the_last_rounds_products(
     silos: list[sparse.csr_array], graph: NDArray[np.float64]
 ) -> None:
     packed = explored(silos, RANK // 2, 3)
-    basis = basis_of_rounds(packed, all_sums(silos, 2, 1)[0][DEGREES], RANK)
+    basis = make_iterated_basis(packed, all_sums(silos, 2, 1)[0][DEGREES], RANK)
     assert basis.vectors is not None and basis.values is not None
     assert basis.vectors.shape == (ITEMS, RANK) and (np.diff(basis.values) <= 0).all()
     np.testing.assert_allclose(basis.vectors.T @ basis.vectors, np.eye(RANK), atol=1e-5)

@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from client_service.data.interactions import Shard, shard_of_matrices
-from client_service.sums.basis import CommonBasis, basis_of_pairs
+from client_service.sums.basis import CommonBasis, make_exact_basis
 from client_service.sums.statistics import count_pairs, measure_covered_share, restrict_to_training
 from shared.method.graph import degrees, normalise
 from shared.method.parameters import Arrays
@@ -73,7 +73,7 @@ def test_pairs_that_are_hidden_stay_so_unless_its_own_users_alone_are_enough(sil
     }
     least = int(np.median(sums[PAIRS]))
     hidden = {**sums, PAIRS: np.where(sums[PAIRS] < least, 0, sums[PAIRS]).astype(np.uint32)}
-    basis = replace(basis_of_pairs(hidden, EXPONENT), included=False)
+    basis = replace(make_exact_basis(hidden, EXPONENT), included=False)
     found = restrict_to_training(basis, as_shard(own))
     assert found.pairs is not None and basis.pairs is not None
     counts = (own.T @ own).toarray()
@@ -89,7 +89,7 @@ def test_what_others_tell_of_its_items_counts_and_its_own_pairs_do_not(silos: li
     nothing = {name: np.zeros_like(value) for name, value in count_pairs(own).items()}
     vectors, values = np.eye(ITEMS, 3, dtype=np.float32), np.ones(3)
     unknown = CommonBasis("iterated", EXPONENT, np.zeros(ITEMS, np.int64), vectors=vectors, values=values)
-    for basis in (basis_of_pairs(nothing, EXPONENT), unknown):
+    for basis in (make_exact_basis(nothing, EXPONENT), unknown):
         assert measure_covered_share(replace(basis, included=False), as_shard(own)) == 0.0
-    others = basis_of_pairs(count_pairs(silos[0]), EXPONENT)
+    others = make_exact_basis(count_pairs(silos[0]), EXPONENT)
     assert measure_covered_share(replace(others, included=False), as_shard(own)) > 0.9

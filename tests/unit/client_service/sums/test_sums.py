@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.data.interactions import Shard, shard_of_matrices
-from client_service.sums.basis import CommonBasis, basis_of_pairs, basis_of_products
+from client_service.sums.basis import CommonBasis, make_basis_of_last_round, make_exact_basis
 from client_service.sums.statistics import (
     catalogue_matrix,
     count_pairs,
@@ -54,13 +54,13 @@ def iterate(silos: list[sparse.csr_array], rank: int, rounds: int) -> CommonBasi
         known = sums[DEGREES].astype(np.int64)
         directions = next_directions(decode_fixed(sums[PRODUCTS]), known, EXPONENT, first=number == 2)
         sums = summed([encode_sums(x, normalised_products(x, directions, EXPONENT, known), 3) for x in silos])
-    return basis_of_products(sums, directions, EXPONENT)
+    return make_basis_of_last_round(sums, directions, EXPONENT)
 
 
 def test_pairs_of_all_silos_are_those_of_the_pooled_data(
     silos: list[sparse.csr_array], pooled: sparse.csr_array
 ) -> None:
-    basis = basis_of_pairs(summed([count_pairs(x) for x in silos]), EXPONENT)
+    basis = make_exact_basis(summed([count_pairs(x) for x in silos]), EXPONENT)
     assert basis.pairs is not None
     np.testing.assert_array_equal(basis.pairs, (pooled.T @ pooled).toarray())
     np.testing.assert_array_equal(basis.degrees, degrees(pooled)[1])

@@ -17,7 +17,7 @@ from client_service.federation.basis_run import Sums
 from client_service.federation.client_run import basis_folder, open_basis_run, place_run
 from client_service.model_store.model_files import freeze
 from client_service.runtime.interruption import NEVER
-from client_service.sums.basis import CommonBasis, basis_of_pairs
+from client_service.sums.basis import CommonBasis, make_exact_basis
 from client_service.sums.statistics import (
     catalogue_matrix,
     count_pairs,
@@ -55,7 +55,7 @@ def others(seed: int = 5) -> sparse.csr_array:
 def test_what_is_judged_by_is_the_sum_with_the_training_pairs_alone(planted: Shard, least: int) -> None:
     shard = listed(planted)
     train, everything = catalogue_matrix(shard, 40), catalogue_matrix(shard.everything, 40)
-    whole, some = (basis_of_pairs(hidden(sums([others(), one]), least), 0.25) for one in (everything, train))
+    whole, some = (make_exact_basis(hidden(sums([others(), one]), least), 0.25) for one in (everything, train))
     found = restrict_to_training(replace(whole, everything=True), shard)
     assert found.pairs is not None and some.pairs is not None and whole.pairs is not None
     np.testing.assert_array_equal(found.degrees, some.degrees)
@@ -74,8 +74,8 @@ def test_figures_do_not_rise_by_held_out_pairs_in_the_sums(planted: Shard, tmp_p
     """Without taking its own part away the silo read its own test items in the sums."""
     shard, figures = listed(planted), {}
     few = sparse.csr_array(np.tile(np.arange(40) % 5 == 0, (8, 1)).astype(np.float64))
-    whole = basis_of_pairs(sums([few, catalogue_matrix(shard.everything, 40)]), 0.25)
-    some = basis_of_pairs(sums([few, catalogue_matrix(shard, 40)]), 0.25)
+    whole = make_exact_basis(sums([few, catalogue_matrix(shard.everything, 40)]), 0.25)
+    some = make_exact_basis(sums([few, catalogue_matrix(shard, 40)]), 0.25)
     for name, basis in (("some", some), ("judged", replace(whole, everything=True)), ("leaked", whole)):
         method = SMALL.model_copy(update={"start": "exact"})
         place = RunContext("shop", "run-1", 0, method, tmp_path / name, basis=basis)
@@ -92,8 +92,8 @@ def test_a_common_start_does_not_know_the_held_out_pairs_in_the_sums(
     """The embeddings began in frequencies of the whole sum, in which are the pairs by which they are judged."""
     shard, found = listed(planted), {}
     few = others()[:20]  # of whose pairs some are counted once, so that none is hidden
-    whole = basis_of_pairs(sums([few, catalogue_matrix(shard.everything, 40)]), 0.25)
-    some = basis_of_pairs(sums([few, catalogue_matrix(shard, 40)]), 0.25)
+    whole = make_exact_basis(sums([few, catalogue_matrix(shard.everything, 40)]), 0.25)
+    some = make_exact_basis(sums([few, catalogue_matrix(shard, 40)]), 0.25)
     for name, basis in (("some", some), ("judged", replace(whole, everything=True)), ("leaked", whole)):
         method = SMALL.model_copy(update={"start": "common", "fusion": fusion, "cutoff": 40})
         place = RunContext("shop", "run-1", 0, method, tmp_path / name, basis=basis)
@@ -105,7 +105,7 @@ def test_a_common_start_does_not_know_the_held_out_pairs_in_the_sums(
 
 def test_columns_of_a_common_start_are_those_of_the_sum_that_all_silos_have(planted: Shard) -> None:
     shard = listed(planted)
-    whole = replace(basis_of_pairs(sums([others(), catalogue_matrix(shard.everything, 40)]), 0.25), everything=True)
+    whole = replace(make_exact_basis(sums([others(), catalogue_matrix(shard.everything, 40)]), 0.25), everything=True)
     method = SMALL.model_copy(update={"start": "common"})
     own, all_silos = common_start(whole, shard, method), common_start(whole, shard.everything, method)
     assert own is not None and all_silos is not None
@@ -160,7 +160,7 @@ def test_what_is_counted_and_what_the_silo_remembers_of_it(
 
 def test_who_was_away_when_sums_were_made_takes_nothing_away(planted: Shard, tmp_path: Path) -> None:
     """Such a silo makes the basis from what the others have summed."""
-    basis = basis_of_pairs(sums([others()]), 0.25)
+    basis = make_exact_basis(sums([others()]), 0.25)
     save_basis(tmp_path, "run-1", basis)
     kept = load_basis(tmp_path, basis.digest)
     assert isinstance(kept, CommonBasis) and restrict_to_training(kept, listed(planted)) is kept
