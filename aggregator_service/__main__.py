@@ -11,9 +11,9 @@ from aggregator_service.coordinator import Coordinator
 from aggregator_service.process import LOGGER, limit_math_threads, return_freed_memory
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from shared.errors import FederationError, SettingsError
-from shared.files import close_to_others, write_privately
-from shared.web.health import TETHERED, end_with_parent
-from shared.web.logs import configure
+from shared.files import remove_public_access, use_private_umask
+from shared.web.health import ENDS_WITH_PARENT, end_with_parent
+from shared.web.logs import configure_logging
 from shared.web.server import run_server
 
 BAD_SETTINGS = 2
@@ -24,12 +24,12 @@ def serve(settings: AggregatorSettings) -> None:
 
     Raises SettingsError if the state directory cannot be used.
     """
-    configure("aggregator_service", settings.log_level)
+    configure_logging("aggregator_service", settings.log_level)
     return_freed_memory()
     limit_math_threads()
-    with write_privately():
+    with use_private_umask():
         folder = settings.state_directory
-        if (left := close_to_others(folder)) is not None:
+        if (left := remove_public_access(folder)) is not None:
             what = f"state_directory: expected files for this user alone, others may read {left}: chmod 700 {folder}"
             LOGGER.warning("caution", what=f"{what}, by its owner")
         anyio.run(_serve, settings)
@@ -43,14 +43,14 @@ async def _serve(settings: AggregatorSettings) -> None:
         app,
         settings,
         identities=app.state.identities,
-        wind_down=coordinator.wind_down,
-        hindrance=lambda: coordinator.hindrance,
+        on_shutdown=coordinator.wind_down,
+        unready_reason=lambda: coordinator.hindrance,
         logger=LOGGER,
     )
 
 
 def main() -> int:
-    if TETHERED in sys.argv[1:]:
+    if ENDS_WITH_PARENT in sys.argv[1:]:
         end_with_parent()
     try:
         serve(aggregator_settings())

@@ -18,9 +18,9 @@ from aggregator_service.pages import routes as pages
 from aggregator_service.process import LOGGER, Clock
 from aggregator_service.settings import AggregatorSettings
 from shared.web import openapi, problems
-from shared.web.middleware import AccessLog, BodyTimeout, Buckets, DecodedTargets, RateLimit
-from shared.web.openapi import new_app
-from shared.web.routes import HeadAsGet, build
+from shared.web.middleware import AccessLog, BodyTimeout, DecodedTargets, RateLimit, TokenBuckets
+from shared.web.openapi import create_api
+from shared.web.routes import HeadAsGet, build_routes
 
 ABOUT = """
 The coordinator of a federation. Its operator starts runs and looks at them; the silos' clients send updates and fetch
@@ -55,7 +55,7 @@ def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> Fas
 
     `app.state.coordinator` is the `Coordinator` behind it.
     """
-    app = new_app("LPSFed aggregator", ABOUT, "http://127.0.0.1:8800", _lifespan)
+    app = create_api("LPSFed aggregator", ABOUT, "http://127.0.0.1:8800", _lifespan)
     coordinator = app.state.coordinator = Coordinator(settings, clock=clock)
     identities = app.state.identities = settings.identities()
     coordinator.metrics.watch_identities(identities)
@@ -63,16 +63,16 @@ def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> Fas
     for router in (routes.client_routes, *masked, routes.operator_routes, enrolment.router, routes.service_routes):
         app.include_router(router)
     pages.install(app)
-    openapi.install(app)
-    problems.install(app)
-    build(app)
+    openapi.add_reference_routes(app)
+    problems.install_error_handlers(app)
+    build_routes(app)
     app.add_middleware(HeadAsGet)
     app.add_middleware(DecodedTargets)
     app.add_middleware(BodyTimeout, seconds=settings.longest_body_seconds)
     heads = RequestHeads(settings.trusted_proxies)
     app.add_middleware(SignatureMiddleware, coordinator=coordinator, heads=heads)
     app.add_middleware(ArrivalRecorder, coordinator=coordinator, heads=heads)
-    app.add_middleware(RateLimit, buckets=Buckets(settings.pace))
+    app.add_middleware(RateLimit, buckets=TokenBuckets(settings.rate_limit))
     app.add_middleware(SignedAnswers, coordinator=coordinator)
     app.add_middleware(AccessLog, requests=coordinator.metrics.requests, logger=LOGGER)
     return app

@@ -11,12 +11,12 @@ import anyio
 from anyio import to_thread
 from threadpoolctl import threadpool_limits
 
-from shared.web.logs import logger
+from shared.web.logs import make_logger
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Clock = Callable[[], float]
-LOGGER = logger("aggregator_service")
+LOGGER = make_logger("aggregator_service")
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8  # of glibc's mallopt
 LARGE = 4 << 20  # bytes
 ARENAS = 2

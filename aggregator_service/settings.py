@@ -28,10 +28,10 @@ from shared.sums import SUMS, find_part, find_sum, list_sums, makes_models
 from shared.sums.common_items import ITEMS
 from shared.sums.content import CONTENT, CONTENT_SUM
 from shared.sums.item_basis import USUAL_EXACT, USUAL_PLACES, USUAL_WORDS, choose_basis
-from shared.timeouts import LONGEST_BODY_SECONDS, SIGNATURE_SECONDS, require_time_for_a_body
-from shared.web.credentials import chosen_secret, require_own
+from shared.timeouts import LONGEST_BODY_SECONDS, SIGNATURE_SECONDS, require_deadline_above_body
+from shared.web.credentials import read_secret_setting, require_strong_secret
 from shared.web.environment import EnvironmentSettings, read_settings
-from shared.web.listening import Listening
+from shared.web.listening import ListenSettings
 
 LEAST_TOKEN = 16  # characters; a shorter operator token could be guessed
 WITHOUT_LIST = (
@@ -42,7 +42,7 @@ WITHOUT_LIST = (
 )
 
 
-class AggregatorSettings(Listening, EnvironmentSettings):
+class AggregatorSettings(ListenSettings, EnvironmentSettings):
     """Settings of one aggregator, from LPSFED_AGGREGATOR_<NAME> or the constructor."""
 
     model_config = SettingsConfigDict(
@@ -185,11 +185,11 @@ class AggregatorSettings(Listening, EnvironmentSettings):
 
     @model_validator(mode="after")
     def _require_usable_token(self) -> Self:
-        token = chosen_secret("operator_token", self.operator_token, self.operator_token_file, LEAST_TOKEN)
+        token = read_secret_setting("operator_token", self.operator_token, self.operator_token_file, LEAST_TOKEN)
         if token is None:
             raise ValueError("operator_token: expected either it or operator_token_file, got neither")
         if not self.demo:
-            require_own("operator_token", token)
+            require_strong_secret("operator_token", token)
         return self
 
     @field_validator("blobs")
@@ -241,11 +241,11 @@ class AggregatorSettings(Listening, EnvironmentSettings):
 
     def token(self) -> str:
         """Returns the operator's token, from its setting or file."""
-        return chosen_secret("operator_token", self.operator_token, self.operator_token_file, LEAST_TOKEN) or ""
+        return read_secret_setting("operator_token", self.operator_token, self.operator_token_file, LEAST_TOKEN) or ""
 
     def database_url(self) -> URL | None:
         """Returns the URL of the database server; None for a database in the state directory."""
-        given = chosen_secret("database", self.database, self.database_file, 1)
+        given = read_secret_setting("database", self.database, self.database_file, 1)
         try:
             return None if given is None else read_url(given)
         except ValueError as error:
@@ -310,7 +310,7 @@ class AggregatorSettings(Listening, EnvironmentSettings):
     def require_time(self, request: RunIn) -> None:
         """Raises ProtocolError for rounds shorter than the longest upload in time."""
         try:
-            require_time_for_a_body(request.deadline_seconds, self.longest_body_seconds)
+            require_deadline_above_body(request.deadline_seconds, self.longest_body_seconds)
         except ValueError as error:
             raise ProtocolError(str(error)) from None
 

@@ -17,7 +17,7 @@ import typer
 from audit.checks.presence import WITHIN_SECONDS as WITHIN
 from audit.terminal import OUT, run_command_line, spread_records
 from shared.errors import SettingsError
-from shared.files import write_privately
+from shared.files import use_private_umask
 from shared.web.address import require_port
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from audit.probes.meeting import SystemPart
     from audit.probes.network import OutsideHost
     from audit.probes.part import PartLocation
-    from shared.web.calling import Calling
+    from shared.web.outgoing import OutgoingTls
 
 
 PLACE = re.compile(r"(?P<host>[^\s/]+):(?P<port>[0-9]{1,5})")
@@ -158,11 +158,11 @@ class CallFlags:
     certificate: Certificate = None
     certificate_key: CertificateKey = None
 
-    def calling(self) -> Calling:
+    def make_tls(self) -> OutgoingTls:
         """The same as what calls services."""
-        from shared.web.calling import Calling
+        from shared.web.outgoing import OutgoingTls
 
-        return Calling(self.ca, self.certificate, self.certificate_key)
+        return OutgoingTls(self.ca, self.certificate, self.certificate_key)
 
 
 @dataclass(frozen=True)
@@ -177,12 +177,12 @@ class ServiceFlags:
     operator_token_file: TokenFile = None
     operator_key_file: KeyFile = None
 
-    def services(self, calling: Calling) -> Services:
+    def services(self, tls: OutgoingTls) -> Services:
         """The same as an inquiry takes them."""
         from audit.probes.inquiry import Services
 
         keys = (self.signing_key_file, self.operator_token_file, self.operator_key_file)
-        return Services(self.aggregator_url, self.client_url, *keys, calling)
+        return Services(self.aggregator_url, self.client_url, *keys, tls)
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ def probe(
         outside=flags.parse_outside(internet.outside, internet.outside_udp, internet.outside_name),
         published=flags.loopback_ports(published or ()) or flags.likely_ports((part, *parts.values())),
         standing=flags.part_location(part, location, (folder, record and record.parent)),
-        services=services.services(call.calling()),
+        services=services.services(call.make_tls()),
         recorded=record is not None,
         announce=ignore_announcement if record is None else partial(evidence.merge_evidence, path=record),
         settled=skip_waiting if folder is None else partial(wait_for_others, folder, parts.values(), seconds),
@@ -344,7 +344,7 @@ def privacy_report(
     parts = evidence.gather_evidence(files or ())
     if operator_token_file is not None:
         urls, keys = flags.parse_urls(clients or ()), flags.parse_files("--operator-key", operator_keys or ())
-        places = ServicePlaces(aggregator_url, operator_token_file, urls, keys, call.calling())
+        places = ServicePlaces(aggregator_url, operator_token_file, urls, keys, call.make_tls())
         parts = asyncio.run(read_services(places, probed=parts))
     asked = ReportRequirements(flags.split_names(expect) if expect else (), not records_only, within)
     signing = flags.parse_files("--signing-key", signing_keys or ())
@@ -371,5 +371,5 @@ for command in (probe, privacy_report):
 
 def main() -> None:
     """Entry point."""
-    with write_privately():
+    with use_private_umask():
         run_command_line(app)

@@ -34,7 +34,7 @@ from client_service.runtime.trainer_process import (
     unblock_stop_signals,
 )
 from shared.errors import FederationError, SettingsError
-from shared.web.health import TETHERED, end_with_parent
+from shared.web.health import ENDS_WITH_PARENT, end_with_parent
 
 if TYPE_CHECKING:
     from client_service.http.server import ServerSettings
@@ -64,7 +64,7 @@ def server_settings(settings: ClientSettings, *, trains: bool = True) -> ServerS
     named = {name: given[name] for name in ServerSettings.model_fields if name in given}
     keys = {name: settings.key(name) for name in ("application_key", "operator_key")}
     told = {
-        "cautions_told": settings.cautions(),
+        "cautions_told": settings.list_warnings(),
         "shares_port": settings.workers > 1 or not trains,
         "has_trainer": trains,
     }
@@ -80,7 +80,7 @@ def main() -> int:
     words = sys.argv[1:]
     kept, trainer = find_descriptor(words, SETTINGS_FILE), find_descriptor(words, TRAINER_FILE)
     files = [Path(word) for word in words if not word.startswith("--")]
-    tether = [word for word in words if word == TETHERED]
+    tether = [word for word in words if word == ENDS_WITH_PARENT]
     handover_file = find_descriptor(words, HANDOVER_FILE)
     if handover_file is not None:
         unblock_stop_signals()

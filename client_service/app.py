@@ -24,12 +24,12 @@ from client_service.runtime.logs import LOGGER
 from client_service.runtime.trainer_process import FAILED, HEALTH_SOCKET, WAITING, choose_socket, replace_trainer
 from client_service.settings import ClientSettings
 from shared.errors import AuthenticationError
-from shared.files import close_to_others, write_privately
+from shared.files import remove_public_access, use_private_umask
 from shared.web import openapi, problems
 from shared.web.listening import Socket, duplicate_socket
-from shared.web.logs import configure
-from shared.web.openapi import new_app
-from shared.web.server import listen_privately, run_server
+from shared.web.logs import configure_logging
+from shared.web.openapi import create_api
+from shared.web.server import open_private_socket, run_server
 
 LOOK_SECONDS = 1.0  # between two looks at whether the agent still runs
 ABOUT = """
@@ -78,7 +78,7 @@ def create_app(
     hosts,
     counts, limits and logs requests.
     """
-    app = new_app("LPSFed", ABOUT, "http://127.0.0.1:8801", lifespan)
+    app = create_api("LPSFed", ABOUT, "http://127.0.0.1:8801", lifespan)
     identities = app.state.identities = {} if behind_server else settings.identities()
     service = app.state.service = ClientService(
         settings, outside or make_transport(settings, identities), turns or nullcontext()
@@ -87,7 +87,7 @@ def create_app(
         app.include_router(router)
     app.include_router(event_routes.router, responses=OTHER_TASK)
     pages.install_page(app, service)
-    openapi.install(app)
+    openapi.add_reference_routes(app)
     return finish_app(app, settings, behind_server=behind_server)
 
 
@@ -101,9 +101,9 @@ def serve_trainer(
     process that has started this one. handover: of an earlier image of this process, which has waited. DataError or
     SettingsError: shard or state directory cannot be used.
     """
-    configure("client_service", settings.log_level)
+    configure_logging("client_service", settings.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)
-    with write_privately():
+    with use_private_umask():
         _close_to_others(settings)
         trainer = _Trainer(settings, kept, server, handover)
         anyio.run(trainer.serve)
@@ -139,13 +139,13 @@ class _Trainer:
             app,
             settings,
             identities=app.state.identities,
-            wind_down=lambda: None,
-            hindrance=lambda: service.hindrance,
+            on_shutdown=lambda: None,
+            unready_reason=lambda: service.hindrance,
             logger=LOGGER,
             listen=lambda _: self._listen(),
             drain=wait_until_idle,
-            beside=[self._end_with_agent(service)],
-            cautions=False,  # the server tells them
+            background=[self._end_with_agent(service)],
+            log_warnings=False,  # the server tells them
         )
         if service.idle.is_set() and not signalled:
             found = service.make_handover(self._kept, *self._sockets)
@@ -158,7 +158,7 @@ class _Trainer:
         else:
             place = choose_socket(self._settings.state_directory)
             places = (place, place.with_name(HEALTH_SOCKET))
-            self._sockets = tuple(listen_privately(one).detach() for one in places)
+            self._sockets = tuple(open_private_socket(one).detach() for one in places)
         return [duplicate_socket(one) for one in self._sockets]
 
     async def _end_with_agent(self, service: ClientService) -> None:
@@ -178,7 +178,7 @@ def _describe_keyless(app: FastAPI) -> KeylessAnswers | None:
         route = context.original_route
         if isinstance(route, APIRoute):
             next(paths for kind, paths in kinds.items() if isinstance(route, kind)).append(context.path_regex.pattern)
-    refusal = problems.answer(AuthenticationError("expected the operator's key")).body
+    refusal = problems.error_response(AuthenticationError("expected the operator's key")).body
     return KeylessAnswers(
         open=tuple(kinds[APIRoute]),
         pages=tuple(kinds[OperatorPageRoute]),
@@ -193,7 +193,7 @@ def _close_to_others(settings: ClientSettings) -> None:
     Either folder may be older than this client, or belong to another user.
     """
     for name, folder in (("shard", settings.shard), ("state_directory", settings.state_directory)):
-        if (left := close_to_others(folder)) is not None:
+        if (left := remove_public_access(folder)) is not None:
             what = (
                 f"{name}: expected files for this user alone, others may read {left}: chmod 700 {folder}, by its owner"
             )

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from shared.message import Message
 
 if TYPE_CHECKING:
-    from shared.web.tls import Identity
+    from shared.web.tls import TlsIdentity
 
 PREFIX = "lpsfed_client"
 PHASES = (
@@ -99,12 +99,12 @@ class RequestMetrics:
             f"{PREFIX}_request_seconds", "Latency by route", ["method", "route", "status"], registry=registry
         )
 
-    def watch(self, identities: Mapping[str, Identity]) -> None:
+    def watch(self, identities: Mapping[str, TlsIdentity]) -> None:
         """Measures how long the service's certificates are valid."""
         if identities:
-            from shared.web.tls import measure  # see `Listening.identities`
+            from shared.web.tls import register_expiry_metric  # see `Listening.identities`
 
-            measure(identities, PREFIX, self._registry)
+            register_expiry_metric(identities, PREFIX, self._registry)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

@@ -24,10 +24,10 @@ from shared.strategies.agreement import declare_federation, require_task
 from shared.sums import list_sums
 from shared.timeouts import ANSWER_SECONDS, CALL_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS, WAIT_SECONDS, CallLimits
 from shared.web.address import HOST_NAME, is_loopback, require_url
-from shared.web.calling import build_proxy
-from shared.web.credentials import chosen_secret, require_own
+from shared.web.credentials import read_secret_setting, require_strong_secret
 from shared.web.environment import EnvironmentSettings, is_service_link, read_settings
-from shared.web.listening import Listening
+from shared.web.listening import ListenSettings
+from shared.web.outgoing import build_proxy
 
 PREFIX = "LPSFED_CLIENT_"
 
@@ -68,7 +68,7 @@ USUAL_PORT = re.compile("http://.*:80|https://.*:443")
 HostName = Annotated[str, Field(pattern=f"^{HOST_NAME}$")]
 
 
-class ClientSettings(Listening, EnvironmentSettings):
+class ClientSettings(ListenSettings, EnvironmentSettings):
     """Settings of one client: from the constructor, LPSFED_CLIENT_<NAME>, or a TOML file."""
 
     model_config = SettingsConfigDict(
@@ -304,7 +304,7 @@ class ClientSettings(Listening, EnvironmentSettings):
             missing = next(name for name in KEYS if name not in keys)
             raise ValueError(f"{missing}: expected one where others can call ({self.host!r}), or demo; got neither")
         for name, key in keys.items():
-            require_own(name, key)
+            require_strong_secret(name, key)
         if len(keys) > len(set(keys.values())):
             raise ValueError("operator_key: expected another one than application_key, got the same")
         return self
@@ -390,13 +390,13 @@ class ClientSettings(Listening, EnvironmentSettings):
 
     def key(self, name: str) -> str | None:
         """Returns the key called application_key or operator_key, from settings or file; None without one."""
-        return chosen_secret(name, getattr(self, name), getattr(self, f"{name}_file"), LEAST_KEY)
+        return read_secret_setting(name, getattr(self, name), getattr(self, f"{name}_file"), LEAST_KEY)
 
     def proxy(self) -> httpx.Proxy | None:
         """Returns the proxy to the aggregator; None for a direct connection."""
         return _read_proxy(self.outbound_proxy, self.outbound_proxy_file)
 
-    def cautions(self) -> list[str]:
+    def list_warnings(self) -> list[str]:
         """Lists warnings of `Listening`, of missing keys, and of an aggregator without https."""
         found = [
             f"without {name} whoever calls may see {what}" for name, what in KEYS.items() if self.key(name) is None
@@ -404,7 +404,7 @@ class ClientSettings(Listening, EnvironmentSettings):
         url = httpx.URL(self.aggregator_url)
         if url.scheme == "http" and (self.proxy() is not None or not is_loopback(url.host)):
             found.append("without https whoever is on the way to the aggregator reads and changes what is said there")
-        return [*super().cautions(), *found]
+        return [*super().list_warnings(), *found]
 
     def limits(self) -> CallLimits:
         """Returns the time limits of calls to the aggregator."""
@@ -451,7 +451,7 @@ class _Outbound(EnvironmentSettings):
 
 
 def _read_proxy(value: SecretStr | None, file: Path | None) -> httpx.Proxy | None:
-    url = chosen_secret("outbound_proxy", value, file, 1)
+    url = read_secret_setting("outbound_proxy", value, file, 1)
     try:
         return None if url is None else build_proxy(url)
     except ValueError as error:

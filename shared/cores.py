@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 Piece = TypeVar("Piece")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 def available_cores() -> int:
@@ -19,7 +19,7 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_threads(work: Callable[[Piece], Found], pieces: Iterable[Piece]) -> list[Found]:
+def map_in_threads(work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> list[Result]:
     """What the work gives for each piece, in their order. The first error ends it: later pieces are not begun."""
     todo, cores = list(pieces), available_cores()
     if cores == 1 or len(todo) <= 1:

@@ -29,7 +29,7 @@ Stored = TypeVar("Stored", bound="Message")
 
 
 @contextmanager
-def write_privately() -> Iterator[None]:
+def use_private_umask() -> Iterator[None]:
     """Files and folders that this process and its children make meanwhile are for their user alone.
 
     What others have to read is PUBLIC, said by `write_new` or `replace_file`.
@@ -46,7 +46,7 @@ def make_private_folder(folder: Path) -> None:
     folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
 
 
-def close_to_others(folder: Path) -> Path | None:
+def remove_public_access(folder: Path) -> Path | None:
     """Take from everybody but the owner what they may do with a folder and all that lies in it, but public keys.
 
     The first file that others can read all the same, because it is not this user's; None where there is none.
@@ -54,12 +54,12 @@ def close_to_others(folder: Path) -> Path | None:
     left: Path | None = None
     for place, _, names in os.walk(folder):
         for path in (Path(place), *(Path(place, name) for name in names if not name.endswith(".pub"))):
-            if not _is_closed(path):
+            if not _close_path(path):
                 left = left or path
     return left if folder.is_dir() and folder.stat().st_mode & stat.S_IXOTH else None
 
 
-def _is_closed(path: Path) -> bool:
+def _close_path(path: Path) -> bool:
     """Closed now; True also of a folder of another user, whose names alone can be read."""
     try:
         found = path.lstat()
@@ -211,7 +211,7 @@ def lock_directory(directory: Path, process: int | None = None, held: int | None
         return os.fdopen(held, "a", encoding="utf-8")
     try:
         make_private_folder(directory)
-        close_to_others(directory)  # an earlier version may have left it open
+        remove_public_access(directory)  # an earlier version may have left it open
         owner = (directory / LOCK).open("a", encoding="utf-8")  # and not "w": whose it is stands in it
     except OSError as error:
         raise SettingsError(f"state_directory: expected a directory that can be written ({error})") from None

@@ -86,7 +86,7 @@ class CallLimits:
                 f"because a long poll and the step after it are one call, got {self.call:g}"
             )
 
-    def shortcomings(self, *, signature: float | None, deadline: float | None) -> tuple[str, ...]:
+    def list_conflicts(self, *, signature: float | None, deadline: float | None) -> tuple[str, ...]:
         """What will not do with what the aggregator has said: one sentence each, for log and status.
 
         `signature`: its signature_seconds; `deadline`: the run's deadline_seconds; None where it has not said.
@@ -105,7 +105,7 @@ class CallLimits:
         return tuple(found)
 
 
-def require_time_for_a_body(deadline: float, body: float) -> None:
+def require_deadline_above_body(deadline: float, body: float) -> None:
     """ValueError for a phase of a run that may end before an update that is allowed to take so long."""
     if deadline <= body:
         raise ValueError(

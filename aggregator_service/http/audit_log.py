@@ -83,7 +83,7 @@ class _Exchange:
             except UnavailableError as error:
                 LOGGER.exception("arrival_not_recorded")
                 self._withdrawn = True
-                await problems.answer(error)(self._scope, self._receive, self._send)
+                await problems.error_response(error)(self._scope, self._receive, self._send)
         if not self._withdrawn:
             await self._send(message)
 

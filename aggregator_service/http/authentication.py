@@ -12,9 +12,9 @@ from shared.errors import AuthenticationError, ForbiddenError
 from shared.protocol.lengths import add_room, longest_join, longest_message
 from shared.protocol.secure.messages import FromClient
 from shared.protocol.signing.requests import HEADERS
-from shared.web.connection_limits import vouch
-from shared.web.credentials import OPERATOR, bearer, operator_secret, same
-from shared.web.request_bodies import read_whole
+from shared.web.connection_limits import mark_trusted
+from shared.web.credentials import OPERATOR, is_same_secret, read_bearer_secret, read_operator_secret
+from shared.web.request_bodies import read_body
 from shared.web.routes import DeclaredRoute
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="LPSFed aggregator"'}  # makes a browser ask for name and password
@@ -56,11 +56,11 @@ class SignedRoute(DeclaredRoute):
     Of a known client it reads no more bytes than its message can have.
     """
 
-    async def admit(self, request: Request) -> None:
+    async def authorise(self, request: Request) -> None:
         await read_signer(request)
 
     async def read_body(self, request: Request) -> None:  # the framework hides what goes wrong where it reads itself
-        await read_whole(request, await body_limit(request, await find_coordinator(request)))
+        await read_body(request, await body_limit(request, await find_coordinator(request)))
 
 
 async def require_operator(request: Request, service: Service) -> None:
@@ -72,23 +72,25 @@ async def require_operator(request: Request, service: Service) -> None:
         raise ForbiddenError("expected the operator's token, got a client's signature")
     header = request.headers.get("authorization")
     # A browser sends its password by itself, even where another site made it call: a password may look, not act.
-    _require_token(request, service, operator_secret(header) if request.method == "GET" else bearer(header))
+    _require_token(
+        request, service, read_operator_secret(header) if request.method == "GET" else read_bearer_secret(header)
+    )
 
 
 def _require_token(request: Request, service: Coordinator, secret: str) -> None:
-    if not same(secret, service.operator_token):
+    if not is_same_secret(secret, service.operator_token):
         raise AuthenticationError("expected the operator's token")
-    vouch(request.scope)
+    mark_trusted(request.scope)
 
 
 class TokenRoute(DeclaredRoute):
     """Route for the operator, which reads no body of other callers."""
 
-    async def admit(self, request: Request) -> None:
+    async def authorise(self, request: Request) -> None:
         await require_operator(request, await find_coordinator(request))
 
     async def read_body(self, request: Request) -> None:
-        await read_whole(request, LONGEST_BY_OPERATOR)
+        await read_body(request, LONGEST_BY_OPERATOR)
 
 
 async def require_operator_login(request: Request, service: Service) -> None:
@@ -107,7 +109,7 @@ async def require_operator_form(request: Request, service: Service) -> None:
     try:
         if hasattr(request.state, "client"):
             raise ForbiddenError("expected the operator's password, got a client's signature")
-        _require_token(request, service, operator_secret(request.headers.get("authorization")))
+        _require_token(request, service, read_operator_secret(request.headers.get("authorization")))
     except AuthenticationError:
         raise _request_login() from None
 

@@ -31,19 +31,19 @@ from shared.protocol.signing.keys import raw_hex
 from shared.protocol.signing.responses import sign_answer
 from shared.web import problems
 from shared.web.problems import describe_refusal
-from shared.web.request_bodies import read_whole
+from shared.web.request_bodies import read_body
 from shared.web.routes import DeclaredRoute
 
 
 class InvitationRoute(DeclaredRoute):
     """Route for invited silos, which reads no more than a code and a key."""
 
-    async def admit(self, request: Request) -> None:
+    async def authorise(self, request: Request) -> None:
         if hasattr(request.state, "client"):
             raise ForbiddenError("expected nobody who has a key already")
 
     async def read_body(self, request: Request) -> None:
-        await read_whole(request, LONGEST_ENROLMENT)
+        await read_body(request, LONGEST_ENROLMENT)
 
 
 REFUSED: Responses = {
@@ -95,7 +95,7 @@ async def enrol(message: EnrolmentIn, service: Service, request: Request) -> Res
         answer = Response(content, 201, media_type="application/json")
     except FederationError as error:
         request.state.code = error.code
-        answer = problems.answer(error)
+        answer = problems.error_response(error)
     sha256 = hashlib.sha256(bytes(answer.body)).digest()
     created = int(time.time())
     signed = sign_answer(

@@ -20,7 +20,7 @@ from shared.errors import HeadError, MediaTypeError
 from shared.protocol import request_heads as heads
 from shared.protocol.schemas import HeaderOut, HeadOut, SignatureOut
 from shared.protocol.signing.requests import SignatureClaim, read_digest, signature_value
-from shared.web.raw_heads import raw_head
+from shared.web.raw_heads import find_raw_head
 
 FROM_PROXIES = frozenset(
     {f"x-forwarded-{what}" for what in ("for", "host", "port", "prefix", "proto", "scheme", "server")}
@@ -50,8 +50,8 @@ class RequestHeads:
         """Raises HeadError, which repeats no value, for a head that no genuine client sends."""
         headers = Headers(scope=scope).items()
         proxied = self._is_proxied(scope)
-        _require_names(headers, proxied=proxied or raw_head(scope) is None)
-        _require_words(headers, proxied=proxied or raw_head(scope) is None)
+        _require_names(headers, proxied=proxied or find_raw_head(scope) is None)
+        _require_words(headers, proxied=proxied or find_raw_head(scope) is None)
         if not heads.is_plain(*_target(scope).partition("?")[::2]):
             raise HeadError("expected plain words and numbers in path and query, each in its one spelling, got others")
         if not proxied:
@@ -63,7 +63,7 @@ class RequestHeads:
 
         The size is known where no proxy has changed the head.
         """
-        headers, raw = Headers(scope=scope).items(), raw_head(scope)
+        headers, raw = Headers(scope=scope).items(), find_raw_head(scope)
         listed = [(name, value) for name, value in headers if name in heads.WORDS]
         computed = heads.size(scope["method"], _target(scope), headers)
         size = None if self._is_proxied(scope) else computed if raw is None else raw.bytes
@@ -75,7 +75,7 @@ class RequestHeads:
 
     def _is_proxied(self, scope: Scope) -> bool:
         """Tells whether a trusted proxy has connected; the scope's client is then the proxy's caller."""
-        raw = raw_head(scope)
+        raw = find_raw_head(scope)
         if raw is None or raw.peer is None or not self._trusted:
             return False
         try:
@@ -120,7 +120,7 @@ def _require_words(headers: Iterable[heads.Header], *, proxied: bool) -> None:
 def _require_spelling(scope: Scope, headers: list[heads.Header]) -> None:
     if scope["http_version"] != "1.1":
         raise HeadError("expected HTTP/1.1, got another version")
-    raw = raw_head(scope)
+    raw = find_raw_head(scope)
     if raw is None:
         return
     if any(name not in (name.lower(), name.title()) for name in raw.names):

@@ -34,7 +34,7 @@ from shared.protocol.signing.requests import (
 )
 from shared.protocol.signing.responses import sign_answer
 from shared.web import problems
-from shared.web.connection_limits import vouch
+from shared.web.connection_limits import mark_trusted
 from shared.web.routes import announces_body
 
 MOST_AT_ONCE = 32  # requests of one client under way; each may wait for half a minute, and it needs one or two
@@ -68,11 +68,11 @@ class SignatureMiddleware:
         except (AuthenticationError, ProtocolError, UnavailableError) as error:
             self.coordinator.metrics.strangers.inc(isinstance(error, AuthenticationError))
             state["code"] = error.code
-            await problems.answer(error)(scope, receive, send)
+            await problems.error_response(error)(scope, receive, send)
             return
-        vouch(scope)
+        mark_trusted(scope)
         if self.active[claim.name] >= MOST_AT_ONCE:
-            await problems.answer(UnavailableError(TOO_MANY))(scope, receive, send)
+            await problems.error_response(UnavailableError(TOO_MANY))(scope, receive, send)
             return
         with self._count_active(claim.name):
             await self.app(scope, _DigestCheck(receive, claim.digest), send)

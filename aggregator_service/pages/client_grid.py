@@ -9,7 +9,7 @@ from functools import cached_property
 
 from aggregator_service.storage.records import instant
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut
-from shared.web.pages import Verdict, clock
+from shared.web.pages import Verdict, format_time
 
 SLOW = 2.0  # times the slowest recent update: a client that takes longer is late
 LEAST_SLOW_SECONDS = 10.0  # in rounds of seconds a pause is normal
@@ -53,7 +53,7 @@ class RunSnapshot:
     def client_state(self, one: RoundOut, part: ParticipantOut) -> Verdict:
         """Returns the state of a participant in a round."""
         if part.received:
-            return Verdict("good", "received", f"at {clock(part.received_at)}")
+            return Verdict("good", "received", f"at {format_time(part.received_at)}")
         if part.quarantined:
             return Verdict("shut", "quarantined", "its updates are refused; the round did not wait for it")
         if one.phase == "open":

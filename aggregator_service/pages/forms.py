@@ -24,8 +24,8 @@ from shared.protocol.schemas import RunHistoryOut, RunIn
 from shared.sums import describe_part, is_basis, list_sums, method_of_part
 from shared.sums.common_items import ITEMS
 from shared.sums.sum import BASIS
-from shared.web.credentials import same
-from shared.web.request_bodies import read_whole
+from shared.web.credentials import is_same_secret
+from shared.web.request_bodies import read_body
 from shared.web.routes import FORM
 
 LONGEST_FORM = 16 << 10  # bytes
@@ -43,8 +43,8 @@ async def read_form(request: Request, operator_token: str) -> dict[str, str]:
         raise ForbiddenError("expected a form of the operator's page, got one of another site")
     if request.headers.get("content-type", "").partition(";")[0].strip() != FORM:
         raise MediaTypeError(f"expected a form as {FORM}, got another type")
-    fields = _parse_form(await read_whole(request, LONGEST_FORM))
-    if not same(fields.pop("guard", ""), form_guard(operator_token)):
+    fields = _parse_form(await read_body(request, LONGEST_FORM))
+    if not is_same_secret(fields.pop("guard", ""), form_guard(operator_token)):
         raise ForbiddenError("expected a form of the operator's page; load the page again")
     return fields
 

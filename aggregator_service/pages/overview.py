@@ -12,7 +12,7 @@ from shared.method.declaration import TRAINING
 from shared.protocol.gate import few_clients
 from shared.protocol.schemas import ENDED, RoundOut, RunHistoryOut
 from shared.sums import describe_part
-from shared.web.pages import NOTHING, Fact, Verdict, clock, seconds, size
+from shared.web.pages import DASH, Fact, Verdict, format_bytes, format_duration, format_time
 from shared.words import count_noun
 
 GAIN = "Each client compares the new model with its own: its page shows what joining brought, which is not sent here."
@@ -100,7 +100,9 @@ def _verdict(run: RunHistoryOut, joined: Sequence[str]) -> Verdict:
     if run.phase == "waiting":
         there = f"{len(joined)} of {count_noun(run.request.clients, 'client')} have joined"
         return Verdict(
-            "busy", "Waiting for clients", f"{there}; {what} fails at {clock(run.deadline_at)} if one is still missing."
+            "busy",
+            "Waiting for clients",
+            f"{there}; {what} fails at {format_time(run.deadline_at)} if one is still missing.",
         )
     if run.phase == "finished":
         return Verdict("good", "Finished", f"{what} is over after {count_noun(len(run.rounds), 'round')}.")
@@ -114,7 +116,7 @@ def _verdict(run: RunHistoryOut, joined: Sequence[str]) -> Verdict:
     where = f"{what}, round {now.number} of {run.request.rounds}"
     if run.phase == "aggregated":
         return Verdict("busy", "Aggregating", f"{where}: all updates have arrived.")
-    return Verdict("busy", "Round open", f"{where}; {awaited_clients(now)}, until {clock(run.deadline_at)}.")
+    return Verdict("busy", "Round open", f"{where}; {awaited_clients(now)}, until {format_time(run.deadline_at)}.")
 
 
 def _advise(run: RunHistoryOut | None) -> str:
@@ -134,7 +136,7 @@ def _advise(run: RunHistoryOut | None) -> str:
 
 def _round_facts(run: RunHistoryOut) -> tuple[Fact, ...]:
     if not run.rounds:
-        return (Fact("Updates", NOTHING, "no round has opened"),)
+        return (Fact("Updates", DASH, "no round has opened"),)
     now = run.rounds[-1]
     came, expected = len(now.participants) - len(now.missing), len(now.participants)
     least = run.request.quorum or run.request.clients
@@ -167,12 +169,14 @@ def _describe_sum_run(run: RunHistoryOut) -> Fact:
 
 def _received_fact(run: RunHistoryOut) -> Fact:
     sizes = [one.size for each in run.rounds for one in each.participants if one.received]
-    return Fact("Received", size(sum(sizes)), f"{count_noun(len(sizes), 'update')} in {run.run}")
+    return Fact("Received", format_bytes(sum(sizes)), f"{count_noun(len(sizes), 'update')} in {run.run}")
 
 
 def _pace_fact(run: RunHistoryOut) -> Fact:
     known = [found for one in run.rounds if (found := round_seconds(one)) is not None]
-    return Fact("Round time", seconds(statistics.median(known) if known else None), "median, from opening to closing")
+    return Fact(
+        "Round time", format_duration(statistics.median(known) if known else None), "median, from opening to closing"
+    )
 
 
 def _members_fact(joined: Sequence[str]) -> Fact:

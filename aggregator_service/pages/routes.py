@@ -30,13 +30,13 @@ from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import ENDED, ArrivalsOut, MemberOut, RunHistoryOut
 from shared.strategies import build_strategy
-from shared.web.pages import PageHead, declared_out, page, refused_page, statics, templates
-from shared.web.problems import status_of
+from shared.web.pages import PageHead, describe_declaration, load_templates, page_response, refusal_page, static_router
+from shared.web.problems import find_status
 from shared.web.routes import FORM, DeclaredRoute
 
 SECTIONS = (("now", "Now"), ("rounds", "Rounds"), ("clients", "Clients"), ("runs", "Runs"), ("arrivals", "Arrivals"))
 SHOWN_RUNS = 20
-TEMPLATE = templates(Path(__file__).parent / "templates").get_template("federation.html")
+TEMPLATE = load_templates(Path(__file__).parent / "templates").get_template("federation.html")
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def render_page(seen: PageContent) -> str:
         constants=() if run is None else constant_scalars(run),
         runs=seen.runs[: -SHOWN_RUNS - 1 : -1],
         arrived=arrivals_page(seen.arrivals, asked.run),
-        declared=declared_out(seen.declaration),
+        declared=describe_declaration(seen.declaration),
     )
 
 
@@ -142,7 +142,7 @@ def install(app: FastAPI) -> None:
     """Serves the operator's page at / and its public static files."""
     app.include_router(router)
     app.include_router(forms)
-    app.include_router(statics)
+    app.include_router(static_router)
 
 
 @router.get("/")
@@ -153,7 +153,7 @@ async def show(
     before: Annotated[int | None, Query(ge=1, lt=1 << 53)] = None,
 ) -> Response:
     seen = await collect_content(service, PageRequest(str(request.base_url), run, before))
-    return page(request, await run_in_worker(render_page, seen))
+    return page_response(request, await run_in_worker(render_page, seen))
 
 
 @forms.post("/start", openapi_extra=FORM_BODY)
@@ -196,4 +196,4 @@ async def _show_refusal(request: Request, service: Service, error: FederationErr
     typed = {name: fields[name] for name in FIELDS if name in fields}
     asked = PageRequest(str(request.base_url), refused=str(error), typed=typed)
     seen = await collect_content(service, asked)
-    return refused_page(await run_in_worker(render_page, seen), status_of(error))
+    return refusal_page(await run_in_worker(render_page, seen), find_status(error))

@@ -9,7 +9,7 @@ from aggregator_service.pages.client_grid import RunSnapshot
 from aggregator_service.pages.overview import awaited_clients, join_names, round_seconds
 from aggregator_service.storage.arrivals import LEAST_REFUSED
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut, ParticipantOut, RoundOut, RunHistoryOut
-from shared.web.pages import Verdict, clock, seconds
+from shared.web.pages import Verdict, format_duration, format_time
 from shared.words import count_noun
 
 SHOWN_ROUNDS, SHOWN_CLIENTS = 10, 100
@@ -62,7 +62,7 @@ def _round(snapshot: RunSnapshot, one: RoundOut) -> RoundRow:
         number=one.number,
         state=_state(run, one),
         opened_at=one.opened_at,
-        time="open" if one.closed_at is None else seconds(round_seconds(one)),
+        time="open" if one.closed_at is None else format_duration(round_seconds(one)),
         received=f"{received} of {count_noun(expected, 'update')}",
         bytes=sum(participant.size for participant in one.participants),
         participants=tuple(
@@ -74,7 +74,7 @@ def _round(snapshot: RunSnapshot, one: RoundOut) -> RoundRow:
 
 def _state(run: RunHistoryOut, one: RoundOut) -> Verdict:
     if one.phase == "open":
-        return Verdict("busy", "open", f"{awaited_clients(one)}, until {clock(run.deadline_at)}")
+        return Verdict("busy", "open", f"{awaited_clients(one)}, until {format_time(run.deadline_at)}")
     if one.phase == "cancelled":
         return Verdict("cut", "cancelled", f"without {join_names(one.missing)}")
     if one.phase == "failed":

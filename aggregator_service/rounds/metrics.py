@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from aggregator_service.rounds.run import Run
 from shared.protocol.schemas import Phase
-from shared.web.tls import Identity, measure
+from shared.web.tls import TlsIdentity, register_expiry_metric
 
 PREFIX = "lpsfed_aggregator"
 PHASES: tuple[Phase, ...] = ("waiting", "open", "aggregated", "finished", "failed", "cancelled")
@@ -94,9 +94,9 @@ class AggregatorMetrics:
         self.round_seconds.observe(closed_at - run.opened_at)
         self.aggregation_seconds.observe(now - closed_at)
 
-    def watch_identities(self, identities: Mapping[str, Identity]) -> None:
+    def watch_identities(self, identities: Mapping[str, TlsIdentity]) -> None:
         """Exports the remaining lifetime of the service's certificates."""
-        measure(identities, PREFIX, self._registry)
+        register_expiry_metric(identities, PREFIX, self._registry)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

@@ -12,7 +12,7 @@ from audit.evidence.evidence import PartEvidence, utc_now
 from shared.errors import FederationError, ProtocolError, TooLargeError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut, RunHistoryOut
-from shared.web.calling import reason
+from shared.web.outgoing import describe_call_failure
 
 T = TypeVar("T")
 
@@ -93,7 +93,9 @@ async def fetch_answer(http: httpx.AsyncClient, path: str, kind: TypeAdapter[T],
         async with asyncio.timeout(CALL_SECONDS):
             content = await _read_body(http, path, query)
     except (httpx.HTTPError, TimeoutError) as error:
-        raise UnavailableError(f"{http.base_url}: expected a running service, got {reason(error)}") from None
+        raise UnavailableError(
+            f"{http.base_url}: expected a running service, got {describe_call_failure(error)}"
+        ) from None
     try:
         return kind.validate_json(content)
     except ValidationError:

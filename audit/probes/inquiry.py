@@ -20,7 +20,7 @@ from shared.errors import SettingsError
 from shared.protocol.signing.enrolment import own_key
 from shared.protocol.signing.requests import Signatory
 from shared.web.address import require_url
-from shared.web.calling import Calling
+from shared.web.outgoing import OutgoingTls
 
 CALL_SECONDS = 60.0  # a busy machine answers late
 
@@ -37,7 +37,7 @@ class Services:
     signing_key: Path | None
     token: Path | None
     key: Path | None = None
-    calling: Calling = field(default_factory=Calling)
+    tls: OutgoingTls = field(default_factory=OutgoingTls)
 
 
 def ignore_announcement(evidence: PartEvidence) -> None:
@@ -83,7 +83,7 @@ def _make_surroundings(inquiry: Inquiry) -> Surroundings:
     hosts = network.machine_addresses(network.own_interfaces())
     services = inquiry.services
     urls: dict[Role, str] = {"aggregator": services.aggregator, "client": services.client}
-    by_tls = {role: services.calling.context for role, url in urls.items() if url.startswith("https:")}
+    by_tls = {role: services.tls.context for role, url in urls.items() if url.startswith("https:")}
     return Surroundings(inquiry.own, inquiry.parts, hosts, inquiry.published, inquiry.outside, by_tls)
 
 
@@ -94,19 +94,19 @@ async def _aggregator_evidence(inquiry: Inquiry) -> PartEvidence:
         raise SettingsError("expected --operator-token-file, to read the aggregator's record")
     await inquiry.settled()
     services, bearer = inquiry.services, read_token(inquiry.services.token)
-    async with open_http(services.aggregator, bearer, calling=services.calling) as http:
+    async with open_http(services.aggregator, bearer, tls=services.tls) as http:
         return await collect.read_aggregator_evidence(http, inquiry.own.name)
 
 
 async def _client_evidence(inquiry: Inquiry) -> PartEvidence:
     """The evidence of a client. Its uploads need its ledger too, which names the round that holds its update."""
     name, services = inquiry.own.name, inquiry.services
-    async with open_http(services.aggregator, calling=services.calling) as aggregator:
+    async with open_http(services.aggregator, tls=services.tls) as aggregator:
         control = await _probe_aggregator(aggregator)
         if services.signing_key is None and not inquiry.recorded:
             return PartEvidence(name=name, role="client", taken_at=utc_now(), probes=(control,))
         key = None if services.key is None else read_token(services.key)
-        async with open_http(services.client, key, calling=services.calling) as client:
+        async with open_http(services.client, key, tls=services.tls) as client:
             evidence = await collect.read_client_evidence(client, name)
             gated = await own_gate.probe_own_gate(client, inquiry.standing)
         if services.signing_key is None:
@@ -136,11 +136,11 @@ async def _probe_aggregator(http: httpx.AsyncClient) -> ProbeResult:
     return make_result("control: the aggregator", name, "200", observed, held=observed == "200")
 
 
-def open_http(url: str, bearer: str | None = None, *, calling: Calling) -> httpx.AsyncClient:
+def open_http(url: str, bearer: str | None = None, *, tls: OutgoingTls) -> httpx.AsyncClient:
     """An HTTP client for one service that bypasses the gate and every proxy of the environment."""
     headers = {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
     return httpx.AsyncClient(
-        base_url=require_url(url), headers=headers, timeout=CALL_SECONDS, trust_env=False, verify=calling.context
+        base_url=require_url(url), headers=headers, timeout=CALL_SECONDS, trust_env=False, verify=tls.context
     )
 
 
@@ -160,7 +160,7 @@ class ServicePlaces:
     token: Path
     clients: Mapping[str, str]
     keys: Mapping[str, Path]
-    calling: Calling
+    tls: OutgoingTls
 
 
 async def read_services(places: ServicePlaces, probed: Sequence[PartEvidence] = ()) -> tuple[PartEvidence, ...]:
@@ -168,9 +168,9 @@ async def read_services(places: ServicePlaces, probed: Sequence[PartEvidence] = 
     parts = []
     for name, place in places.clients.items():
         key = read_token(places.keys[name]) if name in places.keys else None
-        async with open_http(place, key, calling=places.calling) as http:
+        async with open_http(place, key, tls=places.tls) as http:
             parts.append(await read_client_evidence(http, name))
-    async with open_http(places.aggregator, read_token(places.token), calling=places.calling) as http:
+    async with open_http(places.aggregator, read_token(places.token), tls=places.tls) as http:
         parts.append(await read_aggregator_evidence(http, "aggregator"))
     return _with_probes(parts, probed)
 

@@ -66,7 +66,7 @@ app, body = FastAPI(), Path(sys.argv[2]).read_bytes()
 @app.get("/v1/users/{user}/recommendations")
 async def answer(user: str, k: int = 20):
     return Response(body, media_type="application/json")
-anyio.run(build_server(app, host="127.0.0.1", port=int(sys.argv[1]), wind_down=lambda: None).serve)
+anyio.run(build_server(app, host="127.0.0.1", port=int(sys.argv[1]), on_shutdown=lambda: None).serve)
 """
 
 

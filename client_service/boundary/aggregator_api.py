@@ -23,7 +23,7 @@ from shared.protocol.secure.messages import FromClient
 from shared.protocol.signing.keys import PrivateKey, PublicKey
 from shared.protocol.wire import MEDIA_TYPE, check, decode, require_short_head
 from shared.timeouts import ATTEMPTS, RETRY_SECONDS, CallLimits
-from shared.web.calling import reason
+from shared.web.outgoing import describe_call_failure
 
 Model = TypeVar("Model", bound=BaseModel)
 NO_QUERY: Mapping[str, str] = {}
@@ -156,7 +156,7 @@ class Aggregator:
             answer = await self._http.request(method, path, **what)  # type: ignore[arg-type]
         except httpx.TransportError as lost:
             raise _RetryableError(
-                errors.UnavailableError(f"the aggregator cannot be reached: {reason(lost)}")
+                errors.UnavailableError(f"the aggregator cannot be reached: {describe_call_failure(lost)}")
             ) from None
         except errors.UnavailableError as stranger:  # an answer that is not the aggregator's own
             raise _RetryableError(stranger) from None

@@ -53,7 +53,7 @@ from client_service.model_store.model_files import ServedItems
 from client_service.models.ranker import Ranker, Rows
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.training.relevance_fit import fit_relevance
-from shared.cores import in_threads
+from shared.cores import map_in_threads
 from shared.method.graph import degrees
 from shared.method.parameters import Float32
 
@@ -242,7 +242,7 @@ def in_blocks(top: TopItems) -> TopItems:
 
     def shared(rows: Rows, seen: sparse.csr_array, k: int) -> Rows:
         places = np.array_split(np.arange(len(rows)), max(1, len(rows) // 32))
-        return np.concatenate(in_threads(lambda some: top(rows[some], seen[some], k), places))
+        return np.concatenate(map_in_threads(lambda some: top(rows[some], seen[some], k), places))
 
     return shared
 

@@ -30,7 +30,7 @@ from client_service.models.low_pass import LowPass
 from client_service.models.ranker import Rows, Side, join_sides
 from client_service.models.score_fusion import row_deviations
 from client_service.runtime.interruption import Interrupt
-from shared.cores import in_threads
+from shared.cores import map_in_threads
 from shared.method.parameters import Float32
 
 FIT_USERS, SIZE_USERS = 2048, 256  # training users to fit the map from baskets to users; to measure deviations
@@ -348,7 +348,7 @@ def strongest_entries(model: LinearModel, count: int, interrupt: Interrupt) -> E
         chosen = np.sort(_find_furthest(np.abs(found), count), axis=1)
         columns[rows], values[rows] = chosen, to_half(np.take_along_axis(found, chosen, 1))
 
-    in_threads(keep, model.blocks())
+    map_in_threads(keep, model.blocks())
     return columns, values
 
 
@@ -397,5 +397,5 @@ def all_entries(model: LinearModel, interrupt: Interrupt) -> NDArray[np.float16]
         interrupt.check()
         values[rows] = to_half(model.make_rows(rows))
 
-    in_threads(keep, model.blocks())
+    map_in_threads(keep, model.blocks())
     return values

@@ -13,7 +13,7 @@ from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import Counts, Hits, K, Measures, measure_hits
 from client_service.models.ranker import Rows, pad_lists
 from client_service.runtime.interruption import NEVER, Interrupt
-from shared.cores import in_threads
+from shared.cores import map_in_threads
 from shared.method.parameters import Float32
 
 CHUNK, LEAST_CHUNK = 256, 32  # users ranked at a time, at most and, where there are many items, at least
@@ -44,7 +44,7 @@ def find_hits(
     if len(judged) == 0:
         return np.zeros((0, K), dtype=bool), counts[judged]
     chunks = split_users(judged, target.shape[1])
-    hits = in_threads(lambda chunk: list_hits(top(chunk, seen[chunk], K), target[chunk]), chunks)
+    hits = map_in_threads(lambda chunk: list_hits(top(chunk, seen[chunk], K), target[chunk]), chunks)
     return np.concatenate(hits), counts[judged]
 
 
@@ -72,7 +72,7 @@ def find_candidate_hits(
         lists = (best_unseen(scores, out, K) for scores in candidates(rows))
         return [wanted[owners, ranked] & (ranked >= 0) for ranked in lists]
 
-    found = in_threads(hits, split_users(judged, target.shape[1]))
+    found = map_in_threads(hits, split_users(judged, target.shape[1]))
     return [np.concatenate(one) for one in zip(*found, strict=True)], counts[judged]
 
 

@@ -24,23 +24,23 @@ from shared.errors import FederationError
 from shared.method.declaration import Counts
 from shared.protocol.schemas import ENDED, JoinOut, RunOut
 from shared.protocol.signing.keys import PrivateKey
-from shared.web.calling import Calling, ProxyTransport
-from shared.web.tls import Identity
+from shared.web.outgoing import OutgoingTls, ProxyTransport
+from shared.web.tls import TlsIdentity
 
 Permit = Callable[[str | None], Mapping[str, Any]]
 
 
-def make_transport(settings: ClientSettings, identities: dict[str, Identity]) -> httpx.AsyncBaseTransport:
+def make_transport(settings: ClientSettings, identities: dict[str, TlsIdentity]) -> httpx.AsyncBaseTransport:
     """Makes the HTTP transport to the aggregator.
 
     The certificate that is shown there, where there is one, joins `identities`.
     """
-    calling = Calling(settings.aggregator_authority, settings.tls_client_certificate, settings.tls_client_key)
-    identities.update(calling.identities)
+    tls = OutgoingTls(settings.aggregator_authority, settings.tls_client_certificate, settings.tls_client_key)
+    identities.update(tls.identities)
     proxy = settings.proxy()
     if proxy is not None:
-        return ProxyTransport(calling.context, proxy)
-    return httpx.AsyncHTTPTransport(verify=calling.context, trust_env=False)
+        return ProxyTransport(tls.context, proxy)
+    return httpx.AsyncHTTPTransport(verify=tls.context, trust_env=False)
 
 
 @asynccontextmanager

@@ -50,7 +50,7 @@ def list_warnings(
 ) -> tuple[str, ...]:
     """Of an open run. signature_seconds: by which a request may be late; None before the aggregator has said it."""
     declaration = settings.declaration()
-    late = settings.limits().shortcomings(signature=signature_seconds, deadline=state.deadline_seconds)
+    late = settings.limits().list_conflicts(signature=signature_seconds, deadline=state.deadline_seconds)
     shut_out = (QUARANTINED,) if state.standing == "quarantined" else ()
     strategy = build_strategy(declaration.strategy, method)
     noised = warn_of_noised_magnitudes(settings.privacy, strategy, method)

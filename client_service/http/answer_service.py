@@ -35,7 +35,7 @@ from client_service.serving.ranking import MOST_LISTED, Basket, ListRequest
 from client_service.serving.recommender import Recommender
 from shared.errors import ConflictError, ProtocolError, UnavailableError
 from shared.timeouts import SILENCE_SECONDS
-from shared.web.health import TrainerStanding
+from shared.web.health import TrainerStatus
 from shared.web.routes import JSON
 
 NDJSON: Final = "application/x-ndjson"
@@ -243,7 +243,7 @@ class AnswerService:
         return tuple(found[place] for place in range(len(asked)))
 
     @property
-    def trainer_standing(self) -> TrainerStanding | None:
+    def trainer_standing(self) -> TrainerStatus | None:
         """Tells whether the trainer process beside this one runs.
 
         None: this process trains itself, or no process trains.

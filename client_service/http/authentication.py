@@ -17,8 +17,8 @@ from starlette.types import Scope
 from client_service.http.answer_service import AnswerService
 from shared.errors import AuthenticationError, ForbiddenError
 from shared.protocol.problem import ProblemOut
-from shared.web.connection_limits import vouch
-from shared.web.credentials import OPERATOR, bearer, operator_secret, same
+from shared.web.connection_limits import mark_trusted
+from shared.web.credentials import OPERATOR, is_same_secret, read_bearer_secret, read_operator_secret
 from shared.web.middleware import address_key
 from shared.web.problems import MARK, describe_refusal
 from shared.web.routes import DeclaredRoute
@@ -56,7 +56,7 @@ class CallerKeys:
             return
         # A browser sends its password by itself, even where another site made it call: a password may look, not act.
         looks = role == "operator" and method == "GET"
-        holder = self.holder(operator_secret(header) if looks else bearer(header))
+        holder = self.holder(read_operator_secret(header) if looks else read_bearer_secret(header))
         if holder is None:
             raise AuthenticationError(f"expected the {role}'s key")
         if holder != role:
@@ -69,13 +69,13 @@ class CallerKeys:
     def holder(self, secret: str) -> Role | None:
         """Returns the role whose key this is; None for an unknown key."""
         roles: tuple[Role, ...] = ("application", "operator")
-        held = [role for role in roles if (key := self._key_of(role)) is not None and same(secret, key)]
+        held = [role for role in roles if (key := self._key_of(role)) is not None and is_same_secret(secret, key)]
         return held[0] if held else None
 
     def rate_limit_key(self, scope: Scope) -> str:
         """Returns the name that a request counts for: its key's role, or its address."""
         try:
-            holder = self.holder(operator_secret(Headers(scope=scope).get("authorization")))
+            holder = self.holder(read_operator_secret(Headers(scope=scope).get("authorization")))
         except AuthenticationError:
             holder = None
         return address_key(scope) if holder is None else f"the {holder}"
@@ -89,11 +89,11 @@ class KeyedRoute(DeclaredRoute):
 
     role: ClassVar[Role]
 
-    async def admit(self, request: Request) -> None:
+    async def authorise(self, request: Request) -> None:
         keys: CallerKeys = request.app.state.keys
         keys.admit(self.role, request.method, request.headers.get("authorization"))
         if keys.asks(self.role):
-            vouch(request.scope)
+            mark_trusted(request.scope)
 
 
 class ApplicationRoute(KeyedRoute):
@@ -111,9 +111,9 @@ class OperatorRoute(KeyedRoute):
 class OperatorPageRoute(OperatorRoute):
     """Operator's route at which a browser asks for name and key."""
 
-    async def admit(self, request: Request) -> None:
+    async def authorise(self, request: Request) -> None:
         try:
-            await super().admit(request)
+            await super().authorise(request)
         except ForbiddenError:
             raise
         except AuthenticationError:

@@ -53,7 +53,7 @@ class CrossOrigin(CORSMiddleware):
             return answer
         told = {"vary", "access-control-allow-origin", "access-control-allow-methods", "access-control-allow-headers"}
         headers = {name: value for name, value in answer.headers.items() if name in told}
-        return problems.problem(answer.status_code, code="cross-origin", detail=REFUSED, headers=headers)
+        return problems.problem_response(answer.status_code, code="cross-origin", detail=REFUSED, headers=headers)
 
 
 def list_application_segments(routes: Sequence[BaseRoute]) -> frozenset[str]:

@@ -34,12 +34,12 @@ from client_service.serving.recommender import Recommender
 from shared.errors import FederationError, UnavailableError
 from shared.timeouts import SILENCE_SECONDS
 from shared.web import problems
-from shared.web.connection_limits import vouch
+from shared.web.connection_limits import mark_trusted
 from shared.web.logs import write_line
 from shared.web.middleware import (
     SMALL_MESSAGE,
-    Buckets,
     HeldBytes,
+    TokenBuckets,
     address_key,
     adopt_or_create,
     bind_request_id,
@@ -93,7 +93,7 @@ class FastPath:
         *,
         service: AnswerService,
         keys: CallerKeys,
-        buckets: Buckets,
+        buckets: TokenBuckets,
         held: HeldBytes,
         allowed_hosts: tuple[str, ...] = (),
     ) -> None:
@@ -111,7 +111,7 @@ class FastPath:
         receive = again = ReplayedReceive(receive)
         body = await self._answer(target, again, identity)
         if body is None:
-            self._buckets.give_back(who)
+            self._buckets.refund(who)
             return await self.app(scope, receive, send)
         try:
             await send({"type": "http.response.start", "status": OK, "headers": _write_headers(identity, body)})
@@ -133,7 +133,7 @@ class FastPath:
         except Exception:  # an unreadable log, or a mistake of ours: the usual way meets it again and reports it
             body = None
         if body is None:
-            self._buckets.give_back(who)
+            self._buckets.refund(who)
             return None
         self._record.write(scope["method"], target.route, time.perf_counter() - began, identity)
         return _write_headers(identity, body), body
@@ -150,7 +150,7 @@ class FastPath:
         if (route and target.route is not route) or self._buckets.take(who):
             return None
         if self._guarded:
-            vouch(scope)
+            mark_trusted(scope)
         given = headers.get(ID_HEADER)
         return target, who, adopt_or_create(None if given is None else given.decode("latin-1"))
 

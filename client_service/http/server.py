@@ -29,9 +29,9 @@ from client_service.serving.next_items import open_next_items
 from client_service.serving.node_labels import open_node_labels
 from client_service.serving.recommender import open_recommender
 from shared.errors import DataError, UnavailableError
-from shared.web.health import TrainerStanding
-from shared.web.listening import Listening
-from shared.web.server import run_beside
+from shared.web.health import TrainerStatus
+from shared.web.listening import ListenSettings
+from shared.web.server import run_background_jobs
 
 LOOK_SECONDS = 0.5  # between two looks at the publication and at the log of events
 MOST_MAPPED = 32 << 20  # bytes of mapped files in memory, of which libraries take some 24 MB, after a look
@@ -45,7 +45,7 @@ ALIVE_SECONDS = 30.0  # between two liveness checks of the trainer, and the limi
 SILENT_LOOKS = 10  # failed checks in a row, after which the trainer is killed and another one started
 
 
-class ServerSettings(Listening):
+class ServerSettings(ListenSettings):
     """Checked settings that a server needs of a client's.
 
     cautions_told: warnings for the log at the start. shares_port: other processes listen at the port as well.
@@ -74,7 +74,7 @@ class ServerSettings(Listening):
         found: SecretStr | None = getattr(self, name)
         return None if found is None else found.get_secret_value()
 
-    def cautions(self) -> list[str]:
+    def list_warnings(self) -> list[str]:
         """Lists warnings that the operator should read before others call."""
         return list(self.cautions_told)
 
@@ -121,7 +121,7 @@ class Server(AnswerService):
         return_free_memory(frozen=True)  # before anybody asks: what is imported lives as long as the process
         self._following = asyncio.create_task(self._follow())
         try:
-            async with run_beside(*(() if self.trainer is None else (self._watch(self.trainer),))):
+            async with run_background_jobs(*(() if self.trainer is None else (self._watch(self.trainer),))):
                 yield
         finally:
             self._following.cancel()
@@ -227,7 +227,7 @@ class Server(AnswerService):
         return super().hindrance
 
     @property
-    def trainer_standing(self) -> TrainerStanding | None:
+    def trainer_standing(self) -> TrainerStatus | None:
         if not self.settings.has_trainer:
             return None
         there = find_socket(self.settings.state_directory).exists() if self.trainer is None else self.trainer.is_ready

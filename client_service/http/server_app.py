@@ -37,23 +37,23 @@ from client_service.runtime.trainer_process import (
     set_time_slice,
 )
 from shared.errors import FederationError, SettingsError, UnavailableError
-from shared.files import write_privately
+from shared.files import use_private_umask
 from shared.web import problems
 from shared.web.health import LiveOut, ReadyOut
-from shared.web.logs import configure
+from shared.web.logs import configure_logging
 from shared.web.middleware import (
     AccessLog,
     BodyLimit,
     BodyTimeout,
-    Buckets,
     DecodedTargets,
     FrontedApp,
     HeldBytes,
     HostCheck,
     RateLimit,
+    TokenBuckets,
 )
-from shared.web.routes import DeclaredRoute, HeadAsGet, build
-from shared.web.server import run_server, share_port
+from shared.web.routes import DeclaredRoute, HeadAsGet, build_routes
+from shared.web.server import open_shared_socket, run_server
 
 SWITCH_SECONDS = 0.0005  # for which a thread may keep the interpreter from a request; Python's default: 0.005
 inside = APIRouter(tags=["service"], route_class=DeclaredRoute, responses=PROBLEMS)
@@ -66,7 +66,7 @@ class AccessSettings(KeySettings, Protocol):
     """
 
     @property
-    def pace(self) -> float: ...
+    def rate_limit(self) -> float: ...
     @property
     def allowed_hosts(self) -> tuple[str, ...]: ...
     @property
@@ -103,10 +103,10 @@ def finish_app(app: FrontedApp, settings: AccessSettings, *, behind_server: bool
     """
     keys, service = CallerKeys.of(settings), app.state.service
     app.state.keys = keys
-    buckets, held = Buckets(settings.pace), HeldBytes()
+    buckets, held = TokenBuckets(settings.rate_limit), HeldBytes()
     service.metrics.watch(app.state.identities)
-    problems.install(app)
-    build(app)
+    problems.install_error_handlers(app)
+    build_routes(app)
     app.add_middleware(HeadAsGet)
     app.add_middleware(DecodedTargets)
     app.add_middleware(BodyLimit, held=held)
@@ -144,11 +144,11 @@ def serve_kept_settings(kept: int, trainer: int | None, begins: Callable[[], Non
     SettingsError: port, certificate or log cannot be used.
     """
     settings = ServerSettings(**read_kept_settings(kept))
-    configure("client_service", settings.log_level)
+    configure_logging("client_service", settings.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)
     set_time_slice(SHORT_SLICE)
     keep_freed_memory()
-    with write_privately():
+    with use_private_umask():
         forks = None if settings.workers == 1 else start_fork_server(partial(_prepare_worker, settings, trainer))
         begins()
         try:
@@ -219,12 +219,12 @@ async def _serve_app(
         app,
         settings,
         identities=app.state.identities,
-        wind_down=wind_down,
-        hindrance=lambda: service.hindrance,
-        starting=starting,
+        on_shutdown=wind_down,
+        unready_reason=lambda: service.hindrance,
+        starting_reason=starting,
         logger=LOGGER,
-        listen=(lambda settings: [share_port(settings)]) if settings.shares_port else None,
-        beside=[child.keep() for child in children],
+        listen=(lambda settings: [open_shared_socket(settings)]) if settings.shares_port else None,
+        background=[child.keep() for child in children],
     )
 
 

@@ -24,10 +24,10 @@ from client_service.http.authentication import CallerKeys
 from client_service.runtime.trainer_process import MISDIRECTED, find_health_socket, find_socket
 from shared.errors import AuthenticationError, UnavailableError
 from shared.timeouts import SILENCE_SECONDS
-from shared.web.connection_limits import vouch
-from shared.web.credentials import operator_secret
+from shared.web.connection_limits import mark_trusted
+from shared.web.credentials import read_operator_secret
 from shared.web.middleware import AccessLog
-from shared.web.problems import problem
+from shared.web.problems import problem_response
 
 SERVER_PATHS = frozenset(("/health/live", "/health/ready", "/metrics"))  # that a server asks its trainer, if any
 ROUTE = "X-LPSFed-Route"  # of a trainer's answer, to its server alone: methods and template of the route
@@ -213,12 +213,12 @@ class TrainerProxy:
     def _vouch(self, scope: Scope) -> bool:
         """Marks a request's connection as trusted if it shows a key of the silo."""
         try:
-            secret = operator_secret(Headers(scope=scope).get("authorization"))
+            secret = read_operator_secret(Headers(scope=scope).get("authorization"))
         except AuthenticationError:
             return False
         if self.keys.holder(secret) is None:
             return False
-        vouch(scope)
+        mark_trusted(scope)
         return True
 
 
@@ -354,4 +354,4 @@ def _drop_hop_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[byte
 
 
 async def _refuse(detail: str, scope: Scope, receive: Receive, send: Send) -> None:
-    await problem(503, code=UnavailableError.code, detail=detail, headers=SOON)(scope, receive, send)
+    await problem_response(503, code=UnavailableError.code, detail=detail, headers=SOON)(scope, receive, send)

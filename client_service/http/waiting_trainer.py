@@ -34,7 +34,7 @@ from client_service.secure_rounds.round_memory import NAME as ROUNDS
 from client_service.secure_rounds.round_memory import RoundMemory
 from client_service.settings import ClientSettings
 from shared.errors import FederationError, PrivacyError, UnavailableError
-from shared.files import write_privately
+from shared.files import use_private_umask
 from shared.message import Message
 from shared.method.declaration import Counts
 from shared.protocol.signing.enrolment import own_key
@@ -42,8 +42,8 @@ from shared.protocol.signing.keys import PrivateKey
 from shared.timeouts import HEAD_SECONDS
 from shared.web.health import LiveOut, ReadyOut
 from shared.web.listening import duplicate_socket
-from shared.web.logs import configure
-from shared.web.tls import Identity, keep_renewed
+from shared.web.logs import configure_logging
+from shared.web.tls import TlsIdentity, watch_certificates
 
 LONGEST_HEAD = 128 << 10  # bytes of a request's head, more than the server takes
 PIECE = 64 << 10  # bytes of a body that nobody reads
@@ -118,8 +118,8 @@ def serve_waiting(settings: ClientSettings, handover: Handover) -> int:
     event
     log cannot be used.
     """
-    configure("client_service", settings.log_level)
-    with write_privately():
+    configure_logging("client_service", settings.log_level)
+    with use_private_umask():
         waiting = WaitingTrainer(settings, handover)
         anyio.run(waiting.wait)
         if waiting.failed:
@@ -224,14 +224,14 @@ class WaitingTrainer:
 
     async def _wait_for_run(self, key: PrivateKey, heads: LedgerHeads) -> None:
         """Polls the aggregator until a run is open that this silo may take part in."""
-        settings, identities = self._settings, dict[str, Identity]()
+        settings, identities = self._settings, dict[str, TlsIdentity]()
         outside = make_transport(settings, identities)
         self._metrics.watch(identities)
         ledger = HeadedLedger(heads, LEDGER)
         members: KnownMembers | None = None
         if settings.members is not None or settings.trust_on_first_use:
             members = open_members(settings, RoundMemory(HeadedLedger(heads, ROUNDS)))
-        renewing = asyncio.create_task(keep_renewed(identities.values(), LOGGER)) if identities else None
+        renewing = asyncio.create_task(watch_certificates(identities.values(), LOGGER)) if identities else None
         linked = open_link(settings, ledger, key, members, outside, permit=_refuse_update, permit_basis=_refuse_update)
         try:
             async with _sealed(ledger), linked as link:

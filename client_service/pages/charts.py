@@ -14,7 +14,7 @@ from client_service.joining_value.messages import ComparisonOut, FigureOut, Grou
 from client_service.tasks.page_texts import USERS, Nouns
 from client_service.tasks.task import Task
 from shared.web.charts import Chart, IntervalChart, IntervalGroup, Line
-from shared.web.pages import figure
+from shared.web.pages import format_number
 from shared.words import count_noun
 
 
@@ -39,7 +39,7 @@ def graph_charts(quality: QualityOut) -> tuple[Chart, ...]:
         exact = Line("As told", tuple((x, x) for x, _ in told), dashed=True)
         said = "Validation nodes in bins of the told probability, and how often it was so."
         if graph.calibration_error is not None:
-            said += f" Mean distance {figure(graph.calibration_error)}."
+            said += f" Mean distance {format_number(graph.calibration_error)}."
         lines = (Line("Observed", told), exact)
         found.append(Chart("reliability", "Reliability", said, "told probability", "observed share", lines, (0.0, 1.0)))
     return tuple(found)
@@ -54,8 +54,8 @@ def describe_homophily(quality: QualityOut) -> str:
     told = f"Labelled nodes by class: {classes}. Answers: {graph.answers}."
     if graph.edge_homophily is None:
         return f"No edge has two labelled ends. {told}"
-    adjusted = "" if graph.adjusted_homophily is None else f", adjusted {figure(graph.adjusted_homophily)}"
-    return f"Homophily of edges {figure(graph.edge_homophily)}{adjusted}. {told}"
+    adjusted = "" if graph.adjusted_homophily is None else f", adjusted {format_number(graph.adjusted_homophily)}"
+    return f"Homophily of edges {format_number(graph.edge_homophily)}{adjusted}. {told}"
 
 
 def _loss_chart(quality: QualityOut) -> Chart:
@@ -100,12 +100,12 @@ def _measure_text(quality: QualityOut, primary: str, label: MeasureLabel, line: 
     best = next((value for number, value in line.points if number == quality.best_round), None)
     if best is None:
         return "Figures appear with the first run."
-    text = f"{quality.run}: {figure(best)} in round {quality.best_round}, the best by {primary}."
+    text = f"{quality.run}: {format_number(best)} in round {quality.best_round}, the best by {primary}."
     if quality.valid_users == 0:
         text = f"{quality.run}: no validation items, so that no round is judged and the start is served."
     if quality.test is None or not quality.test_users:
         return text
-    return f"{text} On test items, read once at the end: {figure(quality.test.get(label.key))}."
+    return f"{text} On test items, read once at the end: {format_number(quality.test.get(label.key))}."
 
 
 def draw_spectrum(spectrum: SpectrumOut) -> Chart:
@@ -129,7 +129,7 @@ def draw_spectrum(spectrum: SpectrumOut) -> Chart:
 def _describe_rho(spectrum: SpectrumOut) -> str:
     if not spectrum.own:
         return "Both kernels appear in the first round whose strategy compares them."
-    rho = f"rho = {figure(spectrum.rho)} in round {spectrum.round} of {spectrum.run}"
+    rho = f"rho = {format_number(spectrum.rho)} in round {spectrum.round} of {spectrum.run}"
     return f"{rho}: the divergence of these two curves. Rho leaves the silo, the curve does not."
 
 
@@ -175,7 +175,7 @@ def runs_table(quality: QualityOut, labels: Sequence[MeasureLabel], nouns: Nouns
 def _run_row(
     who: str, test: Mapping[str, float], users: int, labels: Sequence[MeasureLabel], nouns: Nouns
 ) -> tuple[str, tuple[str, ...], str]:
-    figures = tuple(figure(test.get(label.key) if users else None) for label in labels)
+    figures = tuple(format_number(test.get(label.key) if users else None) for label in labels)
     return who, figures, count_noun(users, nouns.judged)
 
 
@@ -216,8 +216,8 @@ def worth_notices(found: ComparisonOut, nouns: Nouns = USERS) -> tuple[str, ...]
     if gain is not None and gain.mean < 0:
         sure = "" if gain.high < 0 else ", which may be chance"
         worse = (
-            f"On validation items what is served is worse than what this silo has alone, by {figure(-gain.mean)} "
-            f"({_range(gain)}){sure}. This run has brought the silo nothing."
+            "On validation items what is served is worse than what this silo has alone, by "
+            f"{format_number(-gain.mean)} ({_range(gain)}){sure}. This run has brought the silo nothing."
         )
     return tuple(one for one in (few if found.few else "", worse) if one)
 

@@ -12,7 +12,7 @@ from client_service.boundary.call_attempts import Attempt, list_attempts
 from client_service.boundary.ledger import GENESIS, Ledger, follow_chain
 from shared.method.declaration import Declaration
 from shared.protocol.masked_wire import forms, readable_scalars
-from shared.web.pages import Verdict, shape
+from shared.web.pages import Verdict, format_shape
 
 REFUSED = 400  # the least status of a refusal
 
@@ -94,7 +94,7 @@ def _fields(one: Attempt) -> tuple[Field, ...]:
 
 
 def _tensor(field: Mapping[str, Any]) -> Field:
-    lengths, count = shape(field.get("shape", ())), f"{field.get('bytes', 0):,}"
+    lengths, count = format_shape(field.get("shape", ())), f"{field.get('bytes', 0):,}"
     kind = f"{field.get('dtype')}{', only up' if field.get('up_only') else ''}"
     return Field(str(field.get("name")), kind, lengths, count, field.get("sha256"), "")
 

@@ -13,7 +13,7 @@ from client_service.tasks.page_texts import USERS, Nouns
 from shared.method.declaration import Part
 from shared.sums import SUMS, describe_part
 from shared.sums.content import CONTENT
-from shared.web.pages import Fact, Verdict, clock, figure, size
+from shared.web.pages import Fact, Verdict, format_bytes, format_number, format_time
 from shared.words import count_noun
 
 BUSY = {
@@ -98,7 +98,7 @@ def _worth_lines(quality: QualityOut, labels: Labels, nouns: Nouns) -> tuple[str
     whole = compared.groups[0]
     titles = {label.key: label.title for label in labels.values()}
     measure = titles.get(compared.measure, compared.measure)
-    told = f"{measure} alone {figure(whole.alone.mean)} → together {figure(whole.federated.mean)}"
+    told = f"{measure} alone {format_number(whole.alone.mean)} → together {format_number(whole.federated.mean)}"
     if (ratio := whole.ratio) is not None:
         told += f": × {ratio.mean:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
     return (f"{told}, by {quality.run} over {count_noun(whole.users, nouns.judged)}.",)
@@ -137,7 +137,7 @@ def _bytes_sent(summary: Summary) -> Fact:
     times = {total.call: total.count for total in summary.totals}
     sent = sum(total.bytes_out for total in summary.totals)
     note = f"{count_noun(times.get('update', 0), 'update')} and {count_noun(times.get('join', 0), 'join')}"
-    return Fact("Left this silo", size(sent), note)
+    return Fact("Left this silo", format_bytes(sent), note)
 
 
 def _budget_facts(privacy: PrivacyOut | None) -> tuple[Fact, ...]:
@@ -166,7 +166,7 @@ def _describe_kept(one: BasisOut) -> str:
     row = SUMS[one.kind].row if one.kind in SUMS else SUMS[CONTENT if one.part == CONTENT else "exact"].row
     noun, _, rest = row.partition(" ")
     over = f"{count_noun(one.items, noun)} {rest}{hidden}, " if row else ""
-    return f"{over}kept {clock(one.kept_at)}{late}"
+    return f"{over}kept {format_time(one.kept_at)}{late}"
 
 
 def _title(part: Part, kind: str) -> str:
@@ -186,13 +186,13 @@ def _quality_facts(quality: QualityOut, labels: Labels, nouns: Nouns) -> tuple[F
     if quality.test is not None:
         test = quality.test if quality.test_users else {}
         note = f"on test items, {count_noun(quality.test_users, nouns.judged)}{before}" if test else "no test items"
-        return tuple(Fact(label.title, figure(test.get(label.key)), note) for label in labels.values())
+        return tuple(Fact(label.title, format_number(test.get(label.key)), note) for label in labels.values())
     best = next((entry for entry in quality.rounds if entry.round == quality.best_round), None)
     note = "no figures yet" if best is None else f"on validation items, round {best.round}{before}"
     values = {} if best is None else best.values
     if quality.valid_users == 0:
         note, values = "no validation items", {}
-    return tuple(Fact(label.title, figure(values.get(name)), note) for name, label in labels.items())
+    return tuple(Fact(label.title, format_number(values.get(name)), note) for name, label in labels.items())
 
 
 def _serving_fact(status: StatusOut, nouns: Nouns) -> Fact:

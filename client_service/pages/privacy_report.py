@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from client_service.boundary.call_attempts import Attempt
 from client_service.pages.ledger_view import CallTally, SentUpdate, Summary, describe_update
 from shared.method.declaration import Declaration
-from shared.web.pages import NOTHING, DeclaredFields, Verdict, declared_out
+from shared.web.pages import DASH, DeclaredFields, Verdict, describe_declaration
 from shared.words import count_noun
 
 SHOWN, EARLIER = 6, 24  # updates that are listed, and those folded away beneath them
@@ -78,12 +78,12 @@ def build_report(summary: Summary, declaration: Declaration, *, counts: bool) ->
     received = [_received_update(one) for one in newest if one.call in BRINGING and one.answer_bytes][:SHOWN]
     return UpdatesReport(
         verdicts=(_content(summary), _chain(summary), _answers(summary)),
-        declared=declared_out(declaration),
+        declared=describe_declaration(declaration),
         counts="are given when it joins: the silo’s policy allows it" if counts else "are never given",
         updates=tuple(updates[:SHOWN]),
         earlier=tuple(updates[SHOWN:]),
         received=tuple(received),
-        calls=tuple(CallRow(one.call, CALLS.get(one.call, NOTHING), one) for one in summary.totals),
+        calls=tuple(CallRow(one.call, CALLS.get(one.call, DASH), one) for one in summary.totals),
     )
 
 

@@ -26,7 +26,7 @@ from client_service.settings import ClientSettings
 from client_service.tasks.page_texts import SHOWN as LISTED
 from client_service.tasks.page_texts import Question
 from shared.sums import list_sums
-from shared.web.pages import PageHead, page, statics, templates
+from shared.web.pages import PageHead, load_templates, page_response, static_router
 
 SECTIONS = (
     ("worth", "Worth"),
@@ -34,7 +34,7 @@ SECTIONS = (
     ("privacy", "Privacy"),
     ("learning", "Learning"),
 )
-TEMPLATE = templates(Path(__file__).parent / "templates").get_template("silo.html")
+TEMPLATE = load_templates(Path(__file__).parent / "templates").get_template("silo.html")
 
 router = APIRouter(include_in_schema=False, route_class=OperatorPageRoute)
 
@@ -43,7 +43,7 @@ def install_page(app: FastAPI, service: ClientService) -> None:
     """Serves the page at /, and its public static files."""
     app.state.page = Page(service)
     app.include_router(router)
-    app.include_router(statics)
+    app.include_router(static_router)
 
 
 class Page:
@@ -98,7 +98,7 @@ def show_page(
     k: Annotated[int, Query(ge=1, le=100)] = LISTED,
 ) -> Response:
     found: Page = request.app.state.page
-    return page(request, found.html(before, Question(user, item, k, basket, filter)))
+    return page_response(request, found.html(before, Question(user, item, k, basket, filter)))
 
 
 def is_strict(settings: ClientSettings) -> bool:

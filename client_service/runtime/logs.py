@@ -6,9 +6,9 @@ import traceback
 from pathlib import Path
 
 from shared.errors import FederationError
-from shared.web.logs import logger
+from shared.web.logs import make_logger
 
-LOGGER = logger("client_service")
+LOGGER = make_logger("client_service")
 
 
 def describe_failure(error: Exception) -> str:

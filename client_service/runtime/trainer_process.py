@@ -25,7 +25,7 @@ from pydantic import BaseModel, SecretStr
 
 from client_service.runtime.logs import LOGGER
 from shared.errors import FederationError, SettingsError
-from shared.web.health import READY_PIPE, READY_WORD, TETHERED
+from shared.web.health import ENDS_WITH_PARENT, READY_PIPE, READY_WORD
 
 if TYPE_CHECKING:
     from client_service.runtime.fork_server import ForkedProcess, ForkServer
@@ -175,7 +175,7 @@ def replace_trainer(
         stream.flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     if not is_stopped():
-        tether = [word for word in sys.argv if word == TETHERED]
+        tether = [word for word in sys.argv if word == ENDS_WITH_PARENT]
         files = f"{SETTINGS_FILE}{kept.settings}", f"{HANDOVER_FILE}{handed}"
         os.execv(sys.executable, client_command(TRAINER, *words, *files, *tether))
 
@@ -238,7 +238,7 @@ class ChildProcess:
 
     def __init__(self, name: str, word: str, settings: int, forks: ForkServer | None = None) -> None:
         self.name, self._settings, self._forks = name, settings, forks
-        self._command = client_command(word, f"{SETTINGS_FILE}{settings}", TETHERED)
+        self._command = client_command(word, f"{SETTINGS_FILE}{settings}", ENDS_WITH_PARENT)
         self._process: asyncio.subprocess.Process | ForkedProcess | None = None
         self._ending = False
         self.is_ready, self.has_started = False, False  # the present process; any process so far

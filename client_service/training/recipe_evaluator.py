@@ -20,7 +20,7 @@ from client_service.models.closed_form.part import Scorer
 from client_service.models.ranker import Rows
 from client_service.models.score_fusion import standard_scores, standardise
 from client_service.runtime.interruption import Interrupt
-from shared.cores import in_threads
+from shared.cores import map_in_threads
 from shared.method.parameters import Float32
 
 MOST_SCORES = 40_000_000  # users x items of one candidate: bounds its memory at 160 MB
@@ -77,7 +77,7 @@ class RecipeEvaluator:
             for whole, scores in zip(found, parts(baskets), strict=True):
                 whole[self._places(users)] = standardise(scores)
 
-        in_threads(score, split_users(self.users, self._shard.train.shape[1]))
+        map_in_threads(score, split_users(self.users, self._shard.train.shape[1]))
         return found
 
     def measure_each(self, candidates: Blends) -> list[PerUser]:
@@ -168,7 +168,7 @@ class RecipeEvaluator:
             wanted[places] = mark_held_out(shard.valid, users)[rows, columns]
             return wanted, [_keep_columns(one, (rows, columns), places, width) for one in whole]
 
-        blocks = in_threads(keep, split_users(self.users, items))
+        blocks = map_in_threads(keep, split_users(self.users, items))
         width = max((wanted.shape[1] for wanted, _ in blocks), default=0)
         found = [np.full((self.count, width + 1), PADDING) for _ in range(count)]
         relevant, first = np.zeros((self.count, width), dtype=bool), 0
@@ -208,7 +208,7 @@ class KeptItemsEvaluator(RecipeEvaluator):
             return found
 
         blocks = [slice(first, first + TOGETHER) for first in range(0, self.count, TOGETHER)]
-        each = zip(*in_threads(hits, blocks), strict=True)
+        each = zip(*map_in_threads(hits, blocks), strict=True)
         return [METRICS[PRIMARY].per_user(np.concatenate(one), self._relevant) for one in each]
 
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from scipy import sparse
 
 from client_service.data.interactions import Shard
-from shared.cores import in_threads
+from shared.cores import map_in_threads
 from shared.files import save_arrays
 from shared.method.graph import Float64
 from shared.method.spectrum import RANKING, TRAINING, Accuracy, Spectrum, low_spectrum
@@ -59,7 +59,7 @@ def cached_spectrum(
     jobs: list[Callable[[], Spectrum]] = [find]
     if beside is not None:
         jobs.append(partial(_ranking_spectrum, shard.train, folder, digest, *beside))
-    found = in_threads(lambda job: job(), jobs)[0]
+    found = map_in_threads(lambda job: job(), jobs)[0]
     return CachedSpectrum(found.singular, found.users, found.items, path)
 
 

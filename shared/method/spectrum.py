@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import linalg, sparse
 from scipy.sparse.linalg import svds
 
-from shared.cores import in_threads
+from shared.cores import map_in_threads
 from shared.method.graph import Float64, normalise
 
 BLOCK = 16
@@ -75,7 +75,7 @@ class _Gram:
 
     def __matmul__(self, block: Float64) -> Float64:
         for half in self._halves:
-            block = np.concatenate(in_threads(lambda rows, block=block: rows @ block, half))  # type: ignore[misc]
+            block = np.concatenate(map_in_threads(lambda rows, block=block: rows @ block, half))  # type: ignore[misc]
         return block
 
 
@@ -126,7 +126,7 @@ class _Basis:
     def turned(self, vectors: Float64) -> Float64:
         """vectors^T Q."""
         rows, vectors = self.rows[: self.size], vectors.astype(self.rows.dtype, copy=False)
-        return np.concatenate(in_threads(lambda part: vectors.T @ rows[:, part], self.parts), axis=1)
+        return np.concatenate(map_in_threads(lambda part: vectors.T @ rows[:, part], self.parts), axis=1)
 
     def restart(self, values: Float64, vectors: Float64) -> None:
         """Keep the best vectors and the next block, which is orthogonal to them too."""
@@ -138,12 +138,12 @@ class _Basis:
     def _without_basis(self, block: Float64, first: int = 0) -> Float64:
         """Take from the block (b, N), in place, what lies in the basis from row `first` on; the products, (b, j)."""
         rows = self.rows[first : self.size]
-        common: Float64 = sum(in_threads(lambda part: block[:, part] @ rows[:, part].T, self.parts))  # type: ignore[assignment]
+        common: Float64 = sum(map_in_threads(lambda part: block[:, part] @ rows[:, part].T, self.parts))  # type: ignore[assignment]
 
         def take(part: slice) -> None:
             block[:, part] -= common @ rows[:, part]
 
-        in_threads(take, self.parts)
+        map_in_threads(take, self.parts)
         return common
 
     def _orthonormal(self, block: Float64) -> tuple[Float64, Float64]:

@@ -22,7 +22,7 @@ def is_loopback(host: str) -> bool:
         return host.lower() == LOCALHOST
 
 
-def address_of(host: str) -> str:
+def caller_address(host: str) -> str:
     """Finds the address or IPv6 network that identifies a caller."""
     try:
         address = ipaddress.ip_address(host)
@@ -62,7 +62,7 @@ def require_port(option: str, port: int) -> int:
     return port
 
 
-def require_guarded(url: str, *, allow_http: bool, secure: bool = False) -> str:
+def require_https(url: str, *, allow_http: bool, secure: bool = False) -> str:
     """https, or an address of this machine. SettingsError for plain http to anywhere else, which a secure federation
     never uses, and others where `allow_http` says that the way is trusted."""
     import httpx

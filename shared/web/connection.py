@@ -23,9 +23,9 @@ from uvicorn.server import ServerState
 
 from shared.errors import UnavailableError
 from shared.timeouts import ANSWER_SECONDS, HANDSHAKE_SECONDS, HEAD_SECONDS, UNREAD_SECONDS
-from shared.web.connection_limits import VOUCH, Crowd, Guest
+from shared.web.connection_limits import MARK_TRUSTED, ConnectionLimiter, LimitedConnection
 from shared.web.plain_requests import AnswerAtOnce, PlainCycle, describe_request, read_plain, write_plain
-from shared.web.problems import CODES, SOON, problem
+from shared.web.problems import CODES, SOON, problem_response
 from shared.web.raw_heads import STATE, MeasuredConnection, RawHead
 from shared.web.request_bodies import CLOSE
 
@@ -41,7 +41,7 @@ MOST_UNREAD = 2 << 20  # bytes that go on coming after a refusal
 sslproto.SSLProtocol.max_size = 32 << 10
 
 
-class CorkedTransport:
+class BufferedTransport:
     """A transport whose small writes leave together. All else is as the transport itself has it."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -102,17 +102,17 @@ class CorkedTransport:
         return data
 
 
-class Admitting(Config):
+class ServerConfig(Config):
     """uvicorn's configuration, with whom to let in and how to speak to them."""
 
-    crowd: Crowd
+    limiter: ConnectionLimiter
     context: ssl.SSLContext | None = None
 
 
 class Connection(H11Protocol):
     """A clock runs while no request is under way; a byte does not set it back, and at its end the connection goes."""
 
-    config: Admitting
+    config: ServerConfig
     conn: MeasuredConnection
     _late: asyncio.TimerHandle | None = None
     _handshake: asyncio.Task[None] | None = None
@@ -120,8 +120,8 @@ class Connection(H11Protocol):
     _unread = 0  # bytes that may still come of what was refused
     _refused = False  # what came is no request, or one whose head is too long
 
-    def __init__(self, config: Admitting, server_state: ServerState, app_state: dict[str, Any], **more: Any) -> None:
-        super().__init__(config, server_state, {**app_state, VOUCH: self._vouch}, **more)
+    def __init__(self, config: ServerConfig, server_state: ServerState, app_state: dict[str, Any], **more: Any) -> None:
+        super().__init__(config, server_state, {**app_state, MARK_TRUSTED: self._mark_trusted}, **more)
         self.conn = MeasuredConnection(config.h11_max_incomplete_event_size or LONGEST_HEAD, self._note_head)
         self._early: bytearray | None = bytearray()  # what comes before this is a connection; None once it is
 
@@ -156,7 +156,7 @@ class Connection(H11Protocol):
         self.cycle = PlainCycle(
             data,
             request.body,
-            self._corked.write_now,
+            self._buffered.write_now,
             scope=self.scope,
             conn=conn,
             transport=self.transport,
@@ -181,7 +181,7 @@ class Connection(H11Protocol):
         headers, body = found
         answer = write_plain(200, [*self.server_state.default_headers, *headers], body, head=method == "HEAD")
         assert answer is not None, "expected a length and one body of an app that answers at once, got another form"
-        self._corked.write_now(answer)
+        self._buffered.write_now(answer)
         self._idle_since = self.loop.time()
         self._end_plain()
         return True
@@ -189,13 +189,13 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
         address = get_remote_addr(transport)
-        self._guest = Guest(address[0] if address else "", self._yields, transport.abort)
-        standing = self.config.crowd.enter(self._guest)
-        if standing == "refused":
+        self._limited = LimitedConnection(address[0] if address else "", self._is_evictable, transport.abort)
+        admission = self.config.limiter.admit(self._limited)
+        if admission == "refused":
             transport.abort()
             return
-        if standing != "welcome":  # whatever is asked, there is no room
-            self.app = problem(503, code=UnavailableError.code, detail=NO_ROOM, headers=CLOSE | SOON)
+        if admission != "admitted":  # whatever is asked, there is no room
+            self.app = problem_response(503, code=UnavailableError.code, detail=NO_ROOM, headers=CLOSE | SOON)
         if self.config.context is None:
             self._begin(transport)
         else:
@@ -210,14 +210,14 @@ class Connection(H11Protocol):
         except OSError:  # an ssl.SSLError is one, and the end of its time
             secured = None
         if secured is None or secured.is_closing():
-            self.config.crowd.leave(self._guest)
+            self.config.limiter.release(self._limited)
         else:
             self._begin(secured)
 
     def _begin(self, transport: asyncio.Transport) -> None:
-        self._corked = CorkedTransport(transport, self.loop)
+        self._buffered = BufferedTransport(transport, self.loop)
         self._answer_at_once: AnswerAtOnce | None = getattr(self.app, "answer_at_once", None)
-        super().connection_made(self._corked)  # type: ignore[arg-type]
+        super().connection_made(self._buffered)  # type: ignore[arg-type]
         early, self._early = self._early, None
         self._watch(HEAD_SECONDS)
         if early:
@@ -256,7 +256,7 @@ class Connection(H11Protocol):
             return
         too_long = self.conn.too_long
         status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if too_long else HTTPStatus.BAD_REQUEST
-        refusal = problem(status, code=CODES[status], detail=TOO_LONG if too_long else NO_HTTP, headers=CLOSE)
+        refusal = problem_response(status, code=CODES[status], detail=TOO_LONG if too_long else NO_HTTP, headers=CLOSE)
         for event in (
             h11.Response(status_code=status, headers=refusal.raw_headers, reason=status.phrase.encode()),
             h11.Data(data=b"" if self.conn.asks_for_head else bytes(refusal.body)),
@@ -314,7 +314,7 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
-        self.config.crowd.leave(self._guest)
+        self.config.limiter.release(self._limited)
         super().connection_lost(exc)
 
     def _is_refused_unread(self) -> bool:
@@ -325,10 +325,10 @@ class Connection(H11Protocol):
         answered = self.cycle is not None and self.cycle.response_complete
         return answered and self.conn.their_state is h11.SEND_BODY
 
-    def _vouch(self) -> None:
-        self.config.crowd.vouch(self._guest)
+    def _mark_trusted(self) -> None:
+        self.config.limiter.mark_trusted(self._limited)
 
-    def _yields(self) -> bool:
+    def _is_evictable(self) -> bool:
         return not self._is_under_way() or self.cycle.more_body
 
     def _is_under_way(self) -> bool:

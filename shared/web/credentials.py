@@ -14,12 +14,12 @@ from shared.errors import AuthenticationError
 OPERATOR = "operator"  # the user name that a browser sends along with the operator's secret
 FEWEST_CHARACTERS = 6  # different ones; 32 random hexadecimal digits have fewer once in 10^12 times
 # Words of a secret that somebody copied from an example and never changed; a random secret holds none of them.
-EXAMPLES = re.compile(
+EXAMPLE_WORDS = re.compile(
     "change.?me|default|example|insecure|password|placeholder|replace.?me|your.(key|token|secret)", re.I
 )
 
 
-def bearer(header: str | None) -> str:
+def read_bearer_secret(header: str | None) -> str:
     """The secret in an Authorization header."""
     scheme, _, secret = (header or "").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
@@ -27,11 +27,11 @@ def bearer(header: str | None) -> str:
     return secret.strip()
 
 
-def operator_secret(header: str | None) -> str:
+def read_operator_secret(header: str | None) -> str:
     """The secret in the operator's Authorization header: a bearer's, or the password of the user `operator`."""
     scheme, _, coded = (header or "").partition(" ")
     if scheme.lower() != "basic":
-        return bearer(header)
+        return read_bearer_secret(header)
     try:
         user, _, password = base64.b64decode(coded.strip(), validate=True).decode().partition(":")
     except ValueError:  # neither base64 nor UTF-8
@@ -41,12 +41,12 @@ def operator_secret(header: str | None) -> str:
     return password
 
 
-def same(left: str, right: str) -> bool:
+def is_same_secret(left: str, right: str) -> bool:
     """Equality in a time that does not tell where two texts differ."""
     return hmac.compare_digest(left.encode("utf-8", "surrogateescape"), right.encode("utf-8", "surrogateescape"))
 
 
-def chosen_secret(name: str, value: SecretStr | None, file: Path | None, least: int) -> str | None:
+def read_secret_setting(name: str, value: SecretStr | None, file: Path | None, least: int) -> str | None:
     """The secret of a setting, or of the file that its twin `<name>_file` names; None where neither is given.
 
     ValueError for both, for a file that cannot be read, and for a secret shorter than `least` characters.
@@ -55,21 +55,21 @@ def chosen_secret(name: str, value: SecretStr | None, file: Path | None, least: 
         raise ValueError(f"{name}: expected either it or {name}_file, got both")
     if value is None and file is None:
         return None
-    secret = _read(name, file) if value is None else value.get_secret_value()
+    secret = _read_secret_file(name, file) if value is None else value.get_secret_value()
     if len(secret) < least:
         raise ValueError(f"{name}: expected at least {least} characters, got {len(secret)}")
     return secret
 
 
-def require_own(name: str, secret: str) -> None:
+def require_strong_secret(name: str, secret: str) -> None:
     """ValueError for a secret that reads like an example's, or like no random one."""
-    if EXAMPLES.search(secret):
+    if EXAMPLE_WORDS.search(secret):
         raise ValueError(f"{name}: expected a secret of your own, got one that reads like an example's")
     if len(set(secret)) < FEWEST_CHARACTERS:
         raise ValueError(f"{name}: expected a random secret, got one of {len(set(secret))} different characters")
 
 
-def _read(name: str, file: Path | None) -> str:
+def _read_secret_file(name: str, file: Path | None) -> str:
     try:
         return Path(file or "").read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -18,7 +18,7 @@ Settings = TypeVar("Settings", bound=BaseSettings)
 # What Kubernetes tells every pod of each service in its namespace: of one called lpsfed-client all would begin with
 # the prefix of a client's settings.
 SERVICE_LINK = re.compile(r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
-LIKENESS = 0.85  # of two names; the common prefix makes all of them alike
+LEAST_SIMILARITY = 0.85  # of two names; the common prefix makes all of them alike
 LINK_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+")
 
 
@@ -42,7 +42,7 @@ class EnvironmentSettings(BaseSettings):
 def read_settings(model: type[Settings], values: dict[str, Any]) -> Settings:
     """`values` over the environment. SettingsError names each bad field, but not what came: it may be a secret; and
     each variable that begins as the settings' do and is none of them, with the one that it is likely meant to be."""
-    if unknown := _unknown(model):
+    if unknown := _list_unknown_settings(model):
         raise SettingsError("; ".join(unknown))
     try:
         return model(**values)
@@ -60,7 +60,7 @@ def _describe_fault(place: tuple[str, ...], said: str, model: type[BaseSettings]
     return said if not place or (named in model.model_fields and named != place[0]) else f"{'.'.join(place)}: {said}"
 
 
-def _unknown(model: type[BaseSettings]) -> list[str]:
+def _list_unknown_settings(model: type[BaseSettings]) -> list[str]:
     """A line for each variable that would be ignored."""
     prefix, mark = str(model.model_config["env_prefix"]), str(model.model_config["env_nested_delimiter"])
     known = [prefix + name.upper() for name in model.model_fields]
@@ -69,7 +69,9 @@ def _unknown(model: type[BaseSettings]) -> list[str]:
         for name, value in os.environ.items()
         if name.upper().startswith(prefix) and not is_service_link(name, value, prefix)
     ]
-    return [_unknown_setting(name, known) for name in sorted(given) if name.upper().partition(mark)[0] not in known]
+    return [
+        _describe_unknown_setting(name, known) for name in sorted(given) if name.upper().partition(mark)[0] not in known
+    ]
 
 
 def is_service_link(name: str, value: str | None, prefix: str) -> bool:
@@ -79,6 +81,6 @@ def is_service_link(name: str, value: str | None, prefix: str) -> bool:
     return bool(address or SERVICE_LINK.fullmatch(rest))
 
 
-def _unknown_setting(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=LIKENESS)
+def _describe_unknown_setting(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=LEAST_SIMILARITY)
     return f"{name}: expected the name of a setting, got an unknown one" + "".join(f"; likely {one}" for one in near)

@@ -17,7 +17,7 @@ from shared.message import Message
 READY_PIPE, READY_WORD = "LPSFED_READY_PIPE", b"ready"
 """READY_PIPE: an environment variable with the descriptor of a pipe that the parent process has opened. READY_WORD: the
 word that a ready service writes there."""
-TrainerStanding = Literal["running", "starting"]
+TrainerStatus = Literal["running", "starting"]
 
 
 class LiveOut(Message):
@@ -33,14 +33,14 @@ class ReadyOut(Message):
     model: Literal["none yet", "serving"] | None = Field(
         None, description="of a client: does a model answer?", examples=["serving"]
     )
-    trainer: TrainerStanding | None = Field(
+    trainer: TrainerStatus | None = Field(
         None,
         description="of a client: the process beside it that trains and answers its operator",
         examples=["running"],
     )
 
 
-TETHERED = "--tethered"  # a word of a service's command line: the service ends with its parent process
+ENDS_WITH_PARENT = "--tethered"  # a word of a service's command line: the service ends with its parent process
 
 
 def end_with_parent() -> None:

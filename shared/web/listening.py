@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Self
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from shared.web.address import is_loopback
-from shared.web.connection_limits import MOST, MOST_OF_ADDRESS, Crowd
+from shared.web.connection_limits import MOST, MOST_OF_ADDRESS, ConnectionLimiter
 
 if TYPE_CHECKING:
-    from shared.web.tls import Identity
+    from shared.web.tls import TlsIdentity
 
 Socket = socket.socket  # for annotations in modules that open no socket themselves
 PORT = "port"  # what a certificate is for: those who call the service
@@ -26,7 +26,7 @@ def duplicate_socket(descriptor: int) -> Socket:
     return socket.socket(fileno=os.dup(descriptor))
 
 
-class Listening(BaseModel):
+class ListenSettings(BaseModel):
     """Where a service listens, by which certificate, and how much of it one caller gets."""
 
     host: str = Field("127.0.0.1", description="address that it listens on")
@@ -95,27 +95,27 @@ class Listening(BaseModel):
         """Can this machine alone reach the port?"""
         return is_loopback(self.host)
 
-    def identities(self) -> dict[str, Identity]:
+    def identities(self) -> dict[str, TlsIdentity]:
         """The port's certificate, loaded, where there is one. SettingsError for files of no use."""
         if self.tls_certificate is None or self.tls_key is None:
             return {}
-        from shared.web.tls import port_identity  # which takes memory, and who has no certificate needs none
+        from shared.web.tls import load_port_identity  # which takes memory, and who has no certificate needs none
 
-        return {PORT: port_identity(self.tls_certificate, self.tls_key, self.tls_client_authority)}
+        return {PORT: load_port_identity(self.tls_certificate, self.tls_key, self.tls_client_authority)}
 
-    def crowd(self) -> Crowd:
+    def connection_limiter(self) -> ConnectionLimiter:
         """Whom the port lets in."""
         most, of_address = self.most_connections, self.most_connections_of_address
-        return Crowd(most, of_address, self.kept_connections, self.trusted_proxies)
+        return ConnectionLimiter(most, of_address, self.kept_connections, self.trusted_proxies)
 
     @property
-    def pace(self) -> float:
+    def rate_limit(self) -> float:
         """Requests a second of one caller; 0 for any number."""
         if self.requests_per_second is not None:
             return self.requests_per_second
         return 0.0 if self.on_loopback else REQUESTS_PER_SECOND
 
-    def cautions(self) -> list[str]:
+    def list_warnings(self) -> list[str]:
         """What the operator should know before others call: one sentence each, for the log."""
         if self.on_loopback or self.tls_certificate is not None:
             return []

@@ -30,7 +30,7 @@ class _Bound(structlog.stdlib.BoundLogger):
         return self.error(event, *args, exc_info=True, **fields)
 
 
-def logger(package: str) -> structlog.stdlib.BoundLogger:
+def make_logger(package: str) -> structlog.stdlib.BoundLogger:
     """The event log of one service, on top of the standard logger of its package's name."""
     bound: structlog.stdlib.BoundLogger = structlog.wrap_logger(
         logging.getLogger(package),
@@ -39,7 +39,7 @@ def logger(package: str) -> structlog.stdlib.BoundLogger:
             structlog.contextvars.merge_contextvars,
             structlog.stdlib.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _told_without_words,
+            _replace_exception,
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=_Bound,
@@ -48,10 +48,10 @@ def logger(package: str) -> structlog.stdlib.BoundLogger:
     return bound
 
 
-def configure(package: str, level: str) -> None:
+def configure_logging(package: str, level: str) -> None:
     """For a process of its own: lines to stderr, this package's from `level` on, and what libraries warn of."""
     handler = LineHandler()
-    handler.setFormatter(Lines(package))
+    handler.setFormatter(LineFormatter(package))
     logging.basicConfig(handlers=[handler], force=True)
     # No line says where it was written, by which thread or process: to look that up costs more than the line.
     logging._srcfile = None
@@ -84,7 +84,7 @@ def write_line(to: logging.Logger, line: str) -> None:
     to.info(line)
 
 
-class Lines(logging.Formatter):
+class LineFormatter(logging.Formatter):
     """The service's own lines as they are; those of a library in the same form."""
 
     def __init__(self, package: str) -> None:
@@ -95,18 +95,23 @@ class Lines(logging.Formatter):
         if record.name == self._package:
             return record.getMessage()
         at = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
-        line = {"event": _own_words(record), "logger": record.name, "level": record.levelname.lower(), "timestamp": at}
+        line = {
+            "event": _message_template(record),
+            "logger": record.name,
+            "level": record.levelname.lower(),
+            "timestamp": at,
+        }
         return json.dumps(line | ({"exception": describe_errors(record.exc_info)} if record.exc_info else {}))
 
 
-def _own_words(record: logging.LogRecord) -> str:
+def _message_template(record: logging.LogRecord) -> str:
     """A library's words before it fills in what was at hand; of a warning, where it is and of which kind."""
     if record.name == WARNINGS:
         return ": ".join(record.getMessage().split(": ")[:2])
     return str(record.msg)
 
 
-def _told_without_words(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+def _replace_exception(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     given = event.pop("exc_info", None)
     if given:
         event["exception"] = describe_errors(given)
@@ -115,21 +120,21 @@ def _told_without_words(_: WrappedLogger, __: str, event: EventDict) -> EventDic
 
 def describe_errors(given: ExcInfo | BaseException | bool | tuple[None, None, None]) -> list[str]:
     """The chain of errors, the first one last: each with its kind, the words of our own, and where it was raised."""
-    error, lines, seen = _error(given), [], set[int]()
+    error, lines, seen = _find_error(given), [], set[int]()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         words = f": {error}" if isinstance(error, FederationError) else ""
-        lines += [f"{type(error).__name__}{words}", *_places(error.__traceback__)]
+        lines += [f"{type(error).__name__}{words}", *_list_frames(error.__traceback__)]
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return lines
 
 
-def _error(given: object) -> BaseException | None:
+def _find_error(given: object) -> BaseException | None:
     if isinstance(given, BaseException):
         return given
     return given[1] if isinstance(given, tuple) else sys.exc_info()[1]
 
 
-def _places(trace: TracebackType | None) -> list[str]:
+def _list_frames(trace: TracebackType | None) -> list[str]:
     frames = traceback.extract_tb(trace)[-DEEPEST:]
     return [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]

@@ -30,9 +30,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.timeouts import LONGEST_BODY_SECONDS, SILENCE_SECONDS
 from shared.web import problems
-from shared.web.address import HOST_NAME, SUBNET, address_of
+from shared.web.address import HOST_NAME, SUBNET, caller_address
 from shared.web.plain_requests import AnswerAtOnce
-from shared.web.request_bodies import CLOSE, too_long
+from shared.web.request_bodies import CLOSE, too_long_error
 
 MOST_CALLERS = 10_000  # that are remembered; the one who has not called for longest is forgotten first
 BURST_SECONDS = 2.0  # how long a caller may have saved up
@@ -42,10 +42,10 @@ HEALTH_AT_LEAST = 20.0  # requests a second of one address; whoever watches a se
 LOOPBACK_NETWORK = f"::/{SUBNET}"  # what the address ::1 counts as
 
 Clock = Callable[[], float]
-Who = Callable[[Scope], str]
+CallerKey = Callable[[Scope], str]
 
 
-class Buckets:
+class TokenBuckets:
     """A token bucket a caller: it fills at `rate` tokens a second, and each request takes one. Rate 0: no limit."""
 
     def __init__(self, rate: float, *, clock: Clock = time.monotonic) -> None:
@@ -65,18 +65,18 @@ class Buckets:
             self._held.popitem(last=False)
         return 0.0 if allowed else (1.0 - tokens) / self.rate
 
-    def give_back(self, who: str) -> None:
+    def refund(self, who: str) -> None:
         """Gives back the token of a request that will be counted once more."""
         if (held := self._held.get(who)) is not None:
             self._held[who] = (held[0] + 1.0, held[1])
 
 
-UNLIMITED = Buckets(0.0)
+UNLIMITED = TokenBuckets(0.0)
 
 
 def address_key(scope: Scope) -> str:
     """The caller's address; of IPv6 the network, in which a caller may take any address."""
-    return address_of((scope.get("client") or ("",))[0])
+    return caller_address((scope.get("client") or ("",))[0])
 
 
 class RateLimit:
@@ -86,10 +86,12 @@ class RateLimit:
     must not make a service look dead to whoever watches it from the same address. On loopback it has none.
     """
 
-    def __init__(self, app: ASGIApp, buckets: Buckets, who: Who = address_key, health: Buckets | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, buckets: TokenBuckets, who: CallerKey = address_key, health: TokenBuckets | None = None
+    ) -> None:
         self.app, self.buckets, self.who = app, buckets, who
         rate = buckets.rate and max(buckets.rate, HEALTH_AT_LEAST)
-        self.health = Buckets(rate) if health is None else health
+        self.health = TokenBuckets(rate) if health is None else health
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -99,11 +101,11 @@ class RateLimit:
         if wait := buckets.take(who):
             detail = f"expected at most {buckets.rate:g} requests a second of one caller"
             headers = {"Retry-After": str(math.ceil(wait))}
-            await problems.problem(429, code="too-many", detail=detail, headers=headers)(scope, receive, send)
+            await problems.problem_response(429, code="too-many", detail=detail, headers=headers)(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
-    def _bucket_of(self, scope: Scope) -> tuple[Buckets, str]:
+    def _bucket_of(self, scope: Scope) -> tuple[TokenBuckets, str]:
         """Where a request counts, and as whose."""
         if not scope["path"].startswith(HEALTH):
             return self.buckets, self.who(scope)
@@ -121,11 +123,13 @@ def _is_loopback(address: str) -> bool:
 
 LONGEST_MESSAGE = 4 << 20  # bytes of a JSON body
 SMALL_MESSAGE, MOST_HELD = 64 << 10, 64 << 20  # bytes of one body; of all together, beyond which only small ones come
-FULL = f"expected at most {MOST_HELD} bytes of bodies under way at once, got more: ask again, or with smaller ones"
+NO_MEMORY = f"expected at most {MOST_HELD} bytes of bodies under way at once, got more: ask again, or with smaller ones"
 UNMATCHED = "(unmatched)"
 HOST = re.compile(rf"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>{HOST_NAME}))(?::[0-9]*)?")
-INSIDE = (".localhost", ".svc", ".svc.cluster.local")  # nobody outside can be given a name that ends so
-EXPECTED = "an IP address, a name without a dot, a name that ends in " + ", ".join(INSIDE) + ", or an allowed host"
+INTERNAL_SUFFIXES = (".localhost", ".svc", ".svc.cluster.local")  # nobody outside can be given a name that ends so
+EXPECTED = (
+    "an IP address, a name without a dot, a name that ends in " + ", ".join(INTERNAL_SUFFIXES) + ", or an allowed host"
+)
 
 
 class FrontedApp(FastAPI):
@@ -219,7 +223,7 @@ class AccessLog:
             self.logger.exception("request_failed")
             if answered:
                 raise
-            await problems.mistake()(scope, receive, watch)
+            await problems.internal_error()(scope, receive, watch)
         finally:
             self._record(scope, status, time.perf_counter() - began)
 
@@ -274,10 +278,10 @@ class BodyLimit:
             came += size
             if came > LONGEST_MESSAGE:
                 came -= size
-                raise too_long(LONGEST_MESSAGE)
+                raise too_long_error(LONGEST_MESSAGE)
             if came > SMALL_MESSAGE and self.held.count + size > MOST_HELD:
                 came -= size
-                raise HTTPException(503, FULL, CLOSE | {"Retry-After": "5"})
+                raise HTTPException(503, NO_MEMORY, CLOSE | {"Retry-After": "5"})
             self.held.count += size
             return message
 
@@ -331,7 +335,9 @@ class HostCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not self._expected(Headers(scope=scope).getlist("host")):
-            refusal = problems.problem(421, code="host", detail=f"Host: expected {EXPECTED}, got none of these")
+            refusal = problems.problem_response(
+                421, code="host", detail=f"Host: expected {EXPECTED}, got none of these"
+            )
             await refusal(scope, receive, send)
             return
         await self.app(scope, receive, send)
@@ -349,7 +355,7 @@ def is_own_host(host: str, allowed: tuple[str, ...]) -> bool:
     if found["v6"]:
         return _is_address(IPv6Address, found["v6"])
     name = _plain(found["name"])
-    own = "." not in name or name.endswith(INSIDE) or name in map(_plain, allowed)
+    own = "." not in name or name.endswith(INTERNAL_SUFFIXES) or name in map(_plain, allowed)
     return own or _is_address(IPv4Address, name)
 
 
@@ -376,7 +382,7 @@ class DecodedTargets:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not _is_utf8(scope):
-            refusal = problems.problem(
+            refusal = problems.problem_response(
                 400, code="bad-request", detail="path and query: expected UTF-8, got other bytes"
             )
             await refusal(scope, receive, send)

@@ -18,7 +18,7 @@ from starlette.types import Lifespan
 
 from shared.protocol.problem import ProblemOut
 from shared.web.middleware import FrontedApp
-from shared.web.pages import FOLDER, guard_headers, page, templates
+from shared.web.pages import FOLDER, load_templates, page_response, security_headers
 from shared.web.problems import MARK, MEDIA_TYPE, describe_refusal
 from shared.web.routes import JSON, DeclaredRoute
 
@@ -241,13 +241,13 @@ def _write_lines(words: Sequence[str]) -> str:
     return together if len(together) <= SHORT else "".join(f"\n    {word}," for word in words) + "\n"
 
 
-TEMPLATE = templates(FOLDER / "templates").get_template("reference.html")
-HEADERS = guard_headers(images="'self' data:")  # the style sheet of Swagger UI holds its images in itself
+TEMPLATE = load_templates(FOLDER / "templates").get_template("reference.html")
+HEADERS = security_headers(images="'self' data:")  # the style sheet of Swagger UI holds its images in itself
 
 router = APIRouter(include_in_schema=False, route_class=DeclaredRoute)
 
 
-def install(app: FastAPI) -> None:
+def add_reference_routes(app: FastAPI) -> None:
     """Serve the reference of this app to whoever asks."""
     app.include_router(router)
 
@@ -262,14 +262,14 @@ async def read_document(request: Request) -> Response:
 
 @router.get("/docs")
 async def show_reference(request: Request) -> Response:
-    return page(request, TEMPLATE.render(title=request.app.title), HEADERS)
+    return page_response(request, TEMPLATE.render(title=request.app.title), HEADERS)
 
 
-UNTOLD = "Successful Response"  # the framework's words
+FRAMEWORK_DESCRIPTION = "Successful Response"  # the framework's words
 NO_CONTENT = "done; there is nothing to say"
 
 
-def new_app(title: str, about: str, address: str, lifespan: Lifespan[FastAPI]) -> FrontedApp:
+def create_api(title: str, about: str, address: str, lifespan: Lifespan[FastAPI]) -> FrontedApp:
     """Builds an app with this description, and without the framework's own pages.
 
     title: generators name their package after it. address: the example lines call it.
@@ -324,14 +324,14 @@ def _describe_answer(status: str, answer: dict[str, Any], schemas: Mapping[str, 
     schema = content.get(JSON, {}).get("schema", {})
     if _name(schema) == ProblemOut.__name__:
         content[MEDIA_TYPE] = content.pop(JSON)
-    if answer["description"] == UNTOLD:
+    if answer["description"] == FRAMEWORK_DESCRIPTION:
         answer["description"] = NO_CONTENT if status == "204" else _describe_schema(schema, schemas)
 
 
 def _describe_schema(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
     if schema.get("type") == "array":
         return f"A list, each: {_describe_schema(schema['items'], schemas)}"
-    said: str = schemas.get(_name(schema), schema).get("description", UNTOLD)
+    said: str = schemas.get(_name(schema), schema).get("description", FRAMEWORK_DESCRIPTION)
     return said.partition("\n\n")[0].replace("\n", " ")
 
 

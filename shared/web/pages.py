@@ -35,32 +35,33 @@ class DeclaredFields:
     fields: tuple[DeclaredField, ...]
 
 
-def declared_out(declaration: Declaration) -> DeclaredFields:
+def describe_declaration(declaration: Declaration) -> DeclaredFields:
     """What may leave: tensors of 4-byte numbers, or masked in a secure federation, then float32 as 8-byte numbers with
     the hidden scalars among them; and scalars as decimal text in the body's header. With sums theirs too.
     """
-    own = _declared_part(declaration)
+    own = _describe_part(declaration)
     for part, one in declaration.sums.items():
-        sums = _declared_part(one)
+        sums = _describe_part(one)
         sentence = f"{own.sentence} In a run of the part {part} instead: {sums.sentence}"
         own = DeclaredFields(own.caption, sentence, (*own.fields, *sums.fields))
     return own
 
 
-def _declared_part(declaration: Declaration) -> DeclaredFields:
+def _describe_part(declaration: Declaration) -> DeclaredFields:
     sizes = forms(declaration)
     kinds = {"U64": "masked tensor", "F32": "float32 tensor", "U32": "uint32 tensor"}
     leaving = dict.fromkeys(kinds, "masked tensor") if declaration.secure else kinds
     tensors = [
-        DeclaredField(name, leaving[one.dtype], shape(one.shape), f"{one.bytes:,}") for name, one in sizes.items()
+        DeclaredField(name, leaving[one.dtype], format_shape(one.shape), f"{one.bytes:,}")
+        for name, one in sizes.items()
     ]
     scalars = [DeclaredField(name, "scalar", "one number", "in the header") for name in readable_scalars(declaration)]
-    total = size(sum(one.bytes for one in sizes.values()))
+    total = format_bytes(sum(one.bytes for one in sizes.values()))
     much = f"{count_noun(len(tensors), 'tensor')} of {total} and {count_noun(len(scalars), 'scalar')}"
     much += ", masked so that only the sum of all clients’ can be read" if declaration.secure else ""
     none = "Nothing: this strategy exchanges no parameters."
     down = [
-        DeclaredField(spec.name, f"{kinds[spec.dtype]}, only down", shape(spec.shape), f"{spec.form.bytes:,}")
+        DeclaredField(spec.name, f"{kinds[spec.dtype]}, only down", format_shape(spec.shape), f"{spec.form.bytes:,}")
         for spec in declaration.broadcasts
     ]
     more = f" {count_noun(len(down), 'tensor')} more can only come down, the same to every client." if down else ""
@@ -79,13 +80,13 @@ KINDS = {
     ".txt": "text/plain; charset=utf-8",  # licences
 }
 HTML = "text/html; charset=utf-8"
-NOTHING = "–"
+DASH = "–"
 SHORT = 12  # characters of a digest that are shown; the whole is in the title
 
-statics = APIRouter(include_in_schema=False, route_class=DeclaredRoute)
+static_router = APIRouter(include_in_schema=False, route_class=DeclaredRoute)
 
 
-def guard_headers(images: str = "'self'") -> dict[str, str]:
+def security_headers(images: str = "'self'") -> dict[str, str]:
     """Headers by which a page loads from its own service alone. `images`: the sources of its images in CSP's words."""
     own = " ".join(f"{kind}-src 'self';" for kind in ("style", "script", "connect"))
     others = "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -96,7 +97,7 @@ def guard_headers(images: str = "'self'") -> dict[str, str]:
     }
 
 
-GUARDED = guard_headers()
+SECURITY_HEADERS = security_headers()
 
 
 @dataclass(frozen=True)
@@ -127,32 +128,37 @@ class Fact:
     note: str = ""
 
 
-def templates(folder: Path) -> Environment:
+def load_templates(folder: Path) -> Environment:
     """The templates of one service above the shared ones; every value is escaped."""
     loader = FileSystemLoader([folder, FOLDER / "templates"])
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"size": size, "clock": clock, "short": short, "figure": figure}
+    environment.filters |= {
+        "size": format_bytes,
+        "clock": format_time,
+        "short": shorten_digest,
+        "figure": format_number,
+    }
     return environment
 
 
-def page(request: Request, html: str, headers: Mapping[str, str] = GUARDED) -> Response:
+def page_response(request: Request, html: str, headers: Mapping[str, str] = SECURITY_HEADERS) -> Response:
     """An HTML answer; 304 to whoever has this very page."""
     return _answer_tagged(request, html.encode(), HTML, {**headers, "Cache-Control": "no-store"})
 
 
-def refused_page(html: str, status: int) -> Response:
+def refusal_page(html: str, status: int) -> Response:
     """A page that says why what was asked of it was not done."""
-    return Response(html, status, {**GUARDED, "Cache-Control": "no-store"}, HTML)
+    return Response(html, status, {**SECURITY_HEADERS, "Cache-Control": "no-store"}, HTML)
 
 
-@statics.get("/static/{name}")
+@static_router.get("/static/{name}")
 def read_static(name: str, request: Request) -> Response:
     content = _STATIC.get(name)
     if content is None:
         raise NotFoundError(f"expected one of {sorted(_STATIC)}, got another name")
-    return _answer_tagged(request, content, KINDS[Path(name).suffix], {**GUARDED, "Cache-Control": "no-cache"})
+    return _answer_tagged(request, content, KINDS[Path(name).suffix], {**SECURITY_HEADERS, "Cache-Control": "no-cache"})
 
 
 def _answer_tagged(request: Request, body: bytes, kind: str, headers: dict[str, str]) -> Response:
@@ -163,7 +169,7 @@ def _answer_tagged(request: Request, body: bytes, kind: str, headers: dict[str, 
     return Response(body, media_type=kind, headers=headers)
 
 
-def size(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Bytes in decimal units: 812 B, 18.4 kB, 1.25 MB."""
     if count < 1000:
         return f"{count}\N{NO-BREAK SPACE}B"
@@ -171,28 +177,28 @@ def size(count: int) -> str:
     return f"{count / 1000**power:.3g}\N{NO-BREAK SPACE}{' kMGT'[power]}B"
 
 
-def clock(instant: str | None) -> str:
+def format_time(instant: str | None) -> str:
     """An instant as this project writes it, ISO 8601 in UTC, to the second."""
-    return NOTHING if not instant else f"{instant[:10]} {instant[11:19]}"
+    return DASH if not instant else f"{instant[:10]} {instant[11:19]}"
 
 
-def short(digest: str | None) -> str:
-    return digest[:SHORT] if digest else NOTHING
+def shorten_digest(digest: str | None) -> str:
+    return digest[:SHORT] if digest else DASH
 
 
-def figure(value: float | None, digits: int = 4) -> str:
+def format_number(value: float | None, digits: int = 4) -> str:
     """A number to so many places; a dash where there is none."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+    return DASH if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
-def shape(lengths: Sequence[int]) -> str:
+def format_shape(lengths: Sequence[int]) -> str:
     return " × ".join(map(str, lengths)) or "one number"
 
 
-def seconds(value: float | None) -> str:
+def format_duration(value: float | None) -> str:
     """A length of time in its two largest units."""
     if value is None:
-        return NOTHING
+        return DASH
     whole = round(value)
     if whole < 60:
         return f"{value:.2f}\N{NO-BREAK SPACE}s" if value < 10 else f"{whole}\N{NO-BREAK SPACE}s"

@@ -25,7 +25,7 @@ from shared.web.request_bodies import CLOSE
 
 REQUEST_ID_HEADER: Final = "X-Request-ID"
 REQUEST_ID_FIELD: Final = "request_id"  # in each log line of a request
-Where = tuple[int | str, ...]
+Place = tuple[int | str, ...]
 
 TYPES: Final = {"string": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
 KINDS: Final[Mapping[str, FaultCode]] = {
@@ -62,23 +62,23 @@ def name_undeclared(name: str) -> str:
 
 def list_faults(errors: Iterable[Mapping[str, Any]], body: Any) -> tuple[Fault, ...]:
     """One fault for each place. body: what came as one, in which the parts of a place are looked up."""
-    at_place: dict[Where, list[Mapping[str, Any]]] = {}
+    at_place: dict[Place, list[Mapping[str, Any]]] = {}
     for error in errors:
         at_place.setdefault(_find_place(error, body), []).append(error)
     return tuple(
-        _join(place, found) for place, found in at_place.items() if not _is_consequence(place, found, at_place)
+        _merge_faults(place, found) for place, found in at_place.items() if not _is_consequence(place, found, at_place)
     )
 
 
-def _is_consequence(place: Where, found: Sequence[Mapping[str, Any]], others: Iterable[Where]) -> bool:
+def _is_consequence(place: Place, found: Sequence[Mapping[str, Any]], others: Iterable[Place]) -> bool:
     """Is a list too short only because its wrong members were left out?"""
     short = all(error["type"] == "too_short" for error in found)
     return short and any(len(other) > len(place) and other[: len(place)] == place for other in others)
 
 
-def _find_place(error: Mapping[str, Any], body: Any) -> Where:
+def _find_place(error: Mapping[str, Any], body: Any) -> Place:
     """Where in the message: without the names that validation gives to the members of a union."""
-    where: Where = tuple(error["loc"])
+    where: Place = tuple(error["loc"])
     if error["type"] == "json_invalid":
         return where[:1]
     if where[:1] != ("body",) or not isinstance(body, Mapping | list | tuple):
@@ -98,7 +98,7 @@ def _is_member(part: int | str, value: Any) -> bool:
     return isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)
 
 
-def _join(place: Where, found: Sequence[Mapping[str, Any]]) -> Fault:
+def _merge_faults(place: Place, found: Sequence[Mapping[str, Any]]) -> Fault:
     """One fault of what each member of a union says of a place: of a member whose type it has, that member's."""
     told = [error for error in found if _code(error) != "wrong-type"] or found
     first = told[0]
@@ -189,16 +189,16 @@ TITLES = {
 }
 
 
-def install(app: FastAPI) -> None:
+def install_error_handlers(app: FastAPI) -> None:
     """Answer every error of this app with a problem document."""
-    app.add_exception_handler(errors.FederationError, _federation)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _refuse)
-    app.add_exception_handler(ClientDisconnect, _cut_off)
+    app.add_exception_handler(errors.FederationError, _answer_project_error)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(ClientDisconnect, _answer_disconnect)
     app.add_exception_handler(Exception, _answer_unexpected)
 
 
-def problem(
+def problem_response(
     status: int,
     *,
     code: str,
@@ -210,48 +210,48 @@ def problem(
     title = TITLES.get(status, "Error")
     told = None if faults is None else tuple(_show_fault(one) for one in list(faults)[:MOST_FAULTS])
     found = ProblemOut(
-        title=title, status=status, detail=_plain(detail), code=code, errors=told, request_id=current_request_id()
+        title=title, status=status, detail=_encodable(detail), code=code, errors=told, request_id=current_request_id()
     )
     content = found.model_dump_json(exclude_none=True)
     return Response(content, status, headers={"Cache-Control": "no-store"} | dict(headers or {}), media_type=MEDIA_TYPE)
 
 
 def _show_fault(fault: errors.Fault) -> FaultOut:
-    return FaultOut(code=fault.code, at=_plain(fault.at) or None, detail=_plain(fault.detail))
+    return FaultOut(code=fault.code, at=_encodable(fault.at) or None, detail=_encodable(fault.detail))
 
 
-def _plain(text: str) -> str:
+def _encodable(text: str) -> str:
     """What came may be long, and hold lone surrogates, which no UTF-8 document can."""
     return text[:LONGEST_DETAIL].encode("utf-8", "replace").decode()
 
 
-def answer(error: errors.FederationError) -> Response:
+def error_response(error: errors.FederationError) -> Response:
     """The problem document of an error of the project's own tree."""
-    status, faults = status_of(error), None
+    status, faults = find_status(error), None
     if status == INVALID:
         known = error.faults if isinstance(error, errors.ProtocolError) else ()
         faults = known or (errors.Fault("wrong-value", "", str(error)),)
-    return problem(status, code=error.code, detail=str(error), headers=HEADERS.get(status), faults=faults)
+    return problem_response(status, code=error.code, detail=str(error), headers=HEADERS.get(status), faults=faults)
 
 
-def status_of(error: errors.FederationError) -> int:
+def find_status(error: errors.FederationError) -> int:
     """The HTTP status that tells of this error."""
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
-async def _federation(request: Request, error: Exception) -> Response:
+async def _answer_project_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.FederationError)
     _note_code(request, error.code)
-    return answer(error)
+    return error_response(error)
 
 
-async def _invalid(request: Request, error: Exception) -> Response:
+async def _answer_invalid(request: Request, error: Exception) -> Response:
     """A message that does not fit its schema: where and why, not what came: that may be somebody's data."""
     assert isinstance(error, RequestValidationError)
     _note_code(request, errors.ProtocolError.code)
     faults = list_faults(error.errors(), error.body)
     detail = "; ".join(f"{fault.at}: {fault.detail}" for fault in faults)
-    return problem(INVALID, code=errors.ProtocolError.code, detail=detail, faults=faults)
+    return problem_response(INVALID, code=errors.ProtocolError.code, detail=detail, faults=faults)
 
 
 def _note_code(request: Request, code: str) -> None:
@@ -259,7 +259,7 @@ def _note_code(request: Request, code: str) -> None:
     request.state.code = code
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
+async def _answer_http_error(request: Request, error: Exception) -> Response:
     """What the framework itself refuses: no such route or method, an unreadable body."""
     assert isinstance(error, HTTPException)
     code = CODES.get(error.status_code, "http")
@@ -267,24 +267,26 @@ async def _refuse(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {})
     if error.status_code == 405:  # the framework names the methods of one route, and a path may have several
         headers["Allow"] = ", ".join(list_methods(request.app.routes, request.scope))
-    return problem(error.status_code, code=code, detail=str(error.detail), headers=headers)
+    return problem_response(error.status_code, code=code, detail=str(error.detail), headers=headers)
 
 
-async def _cut_off(request: Request, error: Exception) -> Response:
+async def _answer_disconnect(request: Request, error: Exception) -> Response:
     """The caller went away in the middle of its body; nobody is left to read this."""
     del error
     _note_code(request, errors.ProtocolError.code)
-    return problem(400, code=errors.ProtocolError.code, detail="expected the whole body, the connection was cut")
+    return problem_response(
+        400, code=errors.ProtocolError.code, detail="expected the whole body, the connection was cut"
+    )
 
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:
     """Our own mistake. The log has the reason; the caller learns nothing of the inside."""
     del request, error
-    return mistake()
+    return internal_error()
 
 
-def mistake() -> Response:
-    return problem(500, code=INTERNAL, detail="the service has made a mistake; its log says which")
+def internal_error() -> Response:
+    return problem_response(500, code=INTERNAL, detail="the service has made a mistake; its log says which")
 
 
 def describe_refusal(status: int, when: str = "") -> str:

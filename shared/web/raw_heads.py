@@ -35,7 +35,7 @@ class RawHead:
     peer: str | None
 
 
-def raw_head(scope: Scope) -> RawHead | None:
+def find_raw_head(scope: Scope) -> RawHead | None:
     """None where a request did not come over a wire."""
     found: RawHead | None = scope.get("state", {}).get(STATE)
     return found
@@ -73,13 +73,13 @@ class MeasuredConnection(h11.Connection):
         if len(head) > self._most:
             self.too_long = True
             raise h11.RemoteProtocolError("the head is too long")
-        require_one_reading(head, request.http_version)
+        require_unambiguous_head(head, request.http_version)
         if isinstance(self._reader, ChunkedReader):
             self._reader = PlainChunks()
         self._note(len(head), tuple(name.decode("latin-1") for name, _ in request.headers.raw_items()))
 
 
-def require_one_reading(head: bytes, version: bytes) -> None:
+def require_unambiguous_head(head: bytes, version: bytes) -> None:
     """RemoteProtocolError for a head that another server could read as one of another request.
 
     Each line ends in CR LF, none goes on in the next, and the body's length is said once: by digits, or in chunks.

@@ -88,7 +88,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.close()
 
 
-async def serve(port: int, relay: Relay, *, at: str = "0.0.0.0") -> None:
+async def serve_relay(port: int, relay: Relay, *, at: str = "0.0.0.0") -> None:
     """Listen until SIGINT or SIGTERM."""
     server = await asyncio.start_server(relay.handle, at, port)
     stopping = asyncio.Event()
@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> int:
     except OSError as error:  # an ssl.SSLError is one
         sys.stderr.write(f"relay: {arguments[2]}: expected certificates of an authority as PEM ({error})\n")
         return 2
-    asyncio.run(serve(port, relay))
+    asyncio.run(serve_relay(port, relay))
     return 0
 
 

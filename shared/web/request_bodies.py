@@ -8,7 +8,7 @@ from starlette.requests import Request
 CLOSE = {"Connection": "close"}  # the rest of the body may go on coming: nothing can follow it on this connection
 
 
-async def read_whole(request: Request, most: int) -> bytes:
+async def read_body(request: Request, most: int) -> bytes:
     """All of it, which whoever asks the request for its body later gets too.
 
     HTTPException for one that is longer, by its announced length where there is one and else where the limit is
@@ -17,18 +17,18 @@ async def read_whole(request: Request, most: int) -> bytes:
     if "content-encoding" in request.headers:
         raise HTTPException(415, "expected a body without content encoding, got an encoded one", CLOSE)
     if _announced_length(request) > most:
-        raise too_long(most)
+        raise too_long_error(most)
     parts, came = [], 0
     async for piece in request.stream():
         came += len(piece)
         if came > most:
-            raise too_long(most)
+            raise too_long_error(most)
         parts.append(piece)
     request._body = b"".join(parts)  # where `Request.body` keeps it too
     return request._body
 
 
-def too_long(most: int) -> HTTPException:
+def too_long_error(most: int) -> HTTPException:
     return HTTPException(413, f"expected at most {most} bytes, got more", CLOSE)
 
 

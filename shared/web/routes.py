@@ -138,7 +138,7 @@ def _restore(value: Any) -> Any:
     return value.replace(SLASH, "/") if isinstance(value, str) else value
 
 
-def build(app: FastAPI) -> None:
+def build_routes(app: FastAPI) -> None:
     """Build what each route reads and answers now, as the last step of making an app.
 
     FastAPI puts this off until a request asks for a router, and filters warnings for the whole process while it
@@ -158,7 +158,7 @@ class DeclaredRoute(SegmentRoute):
         answer = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
-            await self.admit(request)
+            await self.authorise(request)
             await require_declared(request)
             await require_content_type(request)
             if self.body_field is not None:
@@ -167,7 +167,7 @@ class DeclaredRoute(SegmentRoute):
 
         return handle
 
-    async def admit(self, request: Request) -> None:
+    async def authorise(self, request: Request) -> None:
         """Whoever may call, which here is anybody; an error of the tree for others, of whom nothing more is read."""
 
     async def read_body(self, request: Request) -> None:

@@ -22,15 +22,15 @@ from fastapi import FastAPI
 from shared.errors import SettingsError
 from shared.files import PRIVATE
 from shared.timeouts import GRACE_SECONDS, KEEP_ALIVE_SECONDS, READY_BEAT_SECONDS, READY_SECONDS
-from shared.web.connection import LONGEST_HEAD, Admitting, Connection
-from shared.web.connection_limits import Crowd
+from shared.web.connection import LONGEST_HEAD, Connection, ServerConfig
+from shared.web.connection_limits import ConnectionLimiter
 from shared.web.health import READY_PIPE, READY_WORD
-from shared.web.listening import PORT, Listening
+from shared.web.listening import PORT, ListenSettings
 
 if TYPE_CHECKING:
-    from shared.web.tls import Identity
+    from shared.web.tls import TlsIdentity
 
-STARTED_BEAT_SECONDS = 0.05
+START_CHECK_SECONDS = 0.05
 UPTIME = Path("/proc/uptime")  # no change of the machine's time moves it, and a shell can read it
 
 
@@ -42,7 +42,7 @@ def seconds_since_boot(uptime: Path = UPTIME) -> float:
         raise SettingsError(f"ready_file: expected a system with {uptime}, got none") from None
 
 
-def require_ready_place(file: Path) -> None:
+def require_writable_ready_file(file: Path) -> None:
     """SettingsError where no word could be written there. A word of an earlier process is taken away."""
     seconds_since_boot()
     try:
@@ -50,7 +50,7 @@ def require_ready_place(file: Path) -> None:
         with tempfile.TemporaryFile(dir=file.parent):
             pass
     except OSError as error:
-        raise _no_place(file, error) from None
+        raise _ready_file_error(file, error) from None
 
 
 def write_ready(file: Path) -> None:
@@ -60,19 +60,21 @@ def write_ready(file: Path) -> None:
         partial.write_text(f"{int(seconds_since_boot() + READY_SECONDS)}\n", encoding="ascii")
         partial.replace(file)
     except OSError as error:
-        raise _no_place(file, error) from None
+        raise _ready_file_error(file, error) from None
 
 
-def _no_place(file: Path, error: OSError) -> SettingsError:
+def _ready_file_error(file: Path, error: OSError) -> SettingsError:
     return SettingsError(f"ready_file: expected a place that can be written, got {file} ({error.strerror})")
 
 
-async def keep_ready(file: Path, hindrance: Callable[[], str | None], logger: structlog.stdlib.BoundLogger) -> None:
+async def keep_ready(
+    file: Path, unready_reason: Callable[[], str | None], logger: structlog.stdlib.BoundLogger
+) -> None:
     """Until cancelled: the file is there while nothing hinders. What cannot be written is logged once."""
     refused = False
     try:
         while True:
-            if hindrance() is None:
+            if unready_reason() is None:
                 refused = _write_or_log(file, logger, told=refused)
             else:
                 file.unlink(missing_ok=True)
@@ -81,15 +83,15 @@ async def keep_ready(file: Path, hindrance: Callable[[], str | None], logger: st
         file.unlink(missing_ok=True)
 
 
-async def tell_starter(hindrance: Callable[[], str | None]) -> None:
+async def notify_parent(unready_reason: Callable[[], str | None]) -> None:
     """Say once, to whoever has started this process and waits at the other end of its pipe, that it is ready."""
     given = os.environ.pop(READY_PIPE, "")
     if not given.isdecimal():
         return
     with os.fdopen(int(given), "wb", buffering=0) as pipe:
         os.set_inheritable(pipe.fileno(), False)  # what this process starts does not keep it open
-        while hindrance() is not None:
-            await asyncio.sleep(STARTED_BEAT_SECONDS)
+        while unready_reason() is not None:
+            await asyncio.sleep(START_CHECK_SECONDS)
         with suppress(BrokenPipeError):  # whoever waited has gone
             pipe.write(READY_WORD)
 
@@ -105,16 +107,16 @@ def _write_or_log(file: Path, logger: structlog.stdlib.BoundLogger, *, told: boo
 
 
 class _Server(uvicorn.Server):
-    """Calls `wind_down` before it waits for open connections, so that long polls end by themselves. SettingsError for
+    """Calls `on_shutdown` before it waits for open connections, so that long polls end by themselves. SettingsError for
     an address that cannot be listened on: taken, of another machine, or not allowed."""
 
-    def __init__(self, config: uvicorn.Config, wind_down: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_shutdown: Callable[[], None]) -> None:
         super().__init__(config)
-        self._wind_down = wind_down
+        self._on_shutdown = on_shutdown
         self.signalled = False
 
     @property
-    def deafness(self) -> str | None:
+    def closed_reason(self) -> str | None:
         """Why nobody can call: its port is not open yet, or no longer. None while it is."""
         listening = self.started and not self.should_exit and all(one.is_serving() for one in self.servers)
         return None if listening else "the port is closed"
@@ -132,7 +134,7 @@ class _Server(uvicorn.Server):
         except SystemExit as end:  # uvicorn's own way to say so
             if not isinstance(end.__context__, OSError):
                 raise
-            raise SettingsError(_unusable(self.config.host, self.config.port, end.__context__)) from None
+            raise SettingsError(_describe_bind_error(self.config.host, self.config.port, end.__context__)) from None
 
     async def drain_after(self, ready: Callable[[], Awaitable[None]]) -> None:
         """Stops accepting once `ready` returns, and ends once every open connection has ended."""
@@ -141,11 +143,11 @@ class _Server(uvicorn.Server):
             one.close()
         await finish_accepting()
         while self.server_state.connections and not self.should_exit:
-            await asyncio.sleep(STARTED_BEAT_SECONDS)
+            await asyncio.sleep(START_CHECK_SECONDS)
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._wind_down()
+        self._on_shutdown()
         await finish_accepting()
         await super().shutdown(sockets)
 
@@ -164,7 +166,7 @@ def _is_accepting(task: asyncio.Task[Any]) -> bool:
     return getattr(task.get_coro(), "__name__", "") == "_accept_connection2"  # of `BaseSelectorEventLoop`
 
 
-def _unusable(host: str, port: int, error: OSError) -> str:
+def _describe_bind_error(host: str, port: int, error: OSError) -> str:
     """What is wrong with an address, and what to do."""
     if error.errno == errno.EADDRINUSE:
         return f"port: expected a free one, got {host}:{port}, which is taken: end what listens there, or set another"
@@ -176,13 +178,13 @@ def build_server(
     *,
     host: str,
     port: int,
-    wind_down: Callable[[], None],
+    on_shutdown: Callable[[], None],
     tls: ssl.SSLContext | None = None,
-    crowd: Crowd | None = None,
+    limiter: ConnectionLimiter | None = None,
     trusted_proxies: tuple[str, ...] = (),
 ) -> _Server:
     """What serves the app; its lifespan is the caller's own. Connections by TLS begin in `Connection`."""
-    config = Admitting(
+    config = ServerConfig(
         app,
         host=host,
         port=port,
@@ -198,73 +200,73 @@ def build_server(
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    config.crowd, config.context = crowd or Crowd(), tls
-    return _Server(config, wind_down)
+    config.limiter, config.context = limiter or ConnectionLimiter(), tls
+    return _Server(config, on_shutdown)
 
 
 async def run_server(
     app: FastAPI,
-    settings: Listening,
+    settings: ListenSettings,
     *,
-    identities: Mapping[str, Identity],
-    wind_down: Callable[[], None],
-    hindrance: Callable[[], str | None],
+    identities: Mapping[str, TlsIdentity],
+    on_shutdown: Callable[[], None],
+    unready_reason: Callable[[], str | None],
     logger: structlog.stdlib.BoundLogger,
-    starting: Callable[[], str | None] = lambda: None,
-    listen: Callable[[Listening], list[socket.socket]] | None = None,
+    starting_reason: Callable[[], str | None] = lambda: None,
+    listen: Callable[[ListenSettings], list[socket.socket]] | None = None,
     drain: Callable[[], Awaitable[None]] | None = None,
-    beside: Sequence[Coroutine[None, None, None]] = (),
-    cautions: bool = True,
+    background: Sequence[Coroutine[None, None, None]] = (),
+    log_warnings: bool = True,
 ) -> bool:
     """Serves until SIGINT or SIGTERM, or until `drain` returns, inside the app's lifespan.
 
     Returns whether a signal asked it to end. Errors of the lifespan reach the caller unchanged.
 
-    starting: says why the parent process is not told yet that this one is ready, once nothing hinders. listen: makes
-    other sockets than the usual one at the settings' address. drain: waits until no
-    connection is to be accepted; those that are open may finish. beside: jobs that run meanwhile. cautions: the log
-    tells the cautions of the settings.
+    identities: certificates that are watched for renewal; that called PORT is the port's own. unready_reason: what
+    `/health/ready` refuses with, None where the service is ready; `settings.ready_file` says the same. starting_reason:
+    why the parent process is not notified yet although the service is ready. listen: opens other sockets than the
+    usual one at the settings' address. drain: returns once no further connection is to be accepted; open ones may
+    finish. background: jobs that run meanwhile. log_warnings: whether the settings' warnings are logged.
 
-    The port's certificate is the one called PORT; all `identities` are looked after. `hindrance`: what `/health/ready`
-    refuses with, None where it does not; `settings.ready_file` says the same. A signal is heeded from before the
-    lifespan begins until it has ended: the first process of a container would not even die of one that nobody handles.
+    Signals are handled from before the lifespan begins until it has ended: the first process of a container ignores a
+    signal that it does not handle.
     """
 
     def stopping() -> None:
         logger.info("stopping")
-        wind_down()
+        on_shutdown()
 
-    for what in settings.cautions() if cautions else ():
+    for what in settings.list_warnings() if log_warnings else ():
         logger.warning("caution", what=what)
     server = build_server(
         app,
         host=settings.host,
         port=settings.port,
-        wind_down=stopping,
+        on_shutdown=stopping,
         tls=identities[PORT].context if PORT in identities else None,
-        crowd=settings.crowd(),
+        limiter=settings.connection_limiter(),
         trusted_proxies=settings.trusted_proxies,
     )
     if (file := settings.ready_file) is not None:
-        require_ready_place(file)
-    told = tell_starter(lambda: server.deafness or hindrance() or starting())
-    jobs = [told, *beside]
+        require_writable_ready_file(file)
+    told = notify_parent(lambda: server.closed_reason or unready_reason() or starting_reason())
+    jobs = [told, *background]
     if identities:
-        from shared.web.tls import keep_renewed  # see `Listening.identities`
+        from shared.web.tls import watch_certificates  # see `Listening.identities`
 
-        jobs.append(keep_renewed(identities.values(), logger))
+        jobs.append(watch_certificates(identities.values(), logger))
     if file is not None:
-        jobs.append(keep_ready(file, lambda: server.deafness or hindrance(), logger))
+        jobs.append(keep_ready(file, lambda: server.closed_reason or unready_reason(), logger))
     if drain is not None:
         jobs.append(server.drain_after(drain))
     with server.capture_signals():
-        async with run_beside(*jobs), app.router.lifespan_context(app):
+        async with run_background_jobs(*jobs), app.router.lifespan_context(app):
             await server.serve(None if listen is None else listen(settings))
     logger.info("stopped")
     return server.signalled
 
 
-def share_port(settings: Listening) -> socket.socket:
+def open_shared_socket(settings: ListenSettings) -> socket.socket:
     """Opens a socket at an address that several processes of one user share.
 
     SettingsError as for a socket of one process.
@@ -279,11 +281,11 @@ def share_port(settings: Listening) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise SettingsError(_unusable(host, port, error)) from None
+        raise SettingsError(_describe_bind_error(host, port, error)) from None
     return listener
 
 
-def listen_privately(place: Path) -> socket.socket:
+def open_private_socket(place: Path) -> socket.socket:
     """Opens a unix socket for this user alone.
 
     Its folder must be for this user alone, too. SettingsError: the socket cannot be made there.
@@ -299,7 +301,7 @@ def listen_privately(place: Path) -> socket.socket:
 
 
 @asynccontextmanager
-async def run_beside(*jobs: Coroutine[None, None, None]) -> AsyncIterator[None]:
+async def run_background_jobs(*jobs: Coroutine[None, None, None]) -> AsyncIterator[None]:
     """Runs endless jobs while the body runs, and cancels them after it."""
     tasks = [asyncio.create_task(job) for job in jobs]
     try:

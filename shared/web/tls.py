@@ -29,7 +29,7 @@ DAY_SECONDS = 86400.0  # between two warnings that it is about to end
 CALLS = "calls"  # what a certificate is for: those whom a service calls; see also `listening.PORT`
 
 
-class Identity:
+class TlsIdentity:
     """A certificate with its key, in the context of one port or of one way out.
 
     SettingsError for files that are unreadable, do not belong together, or are not valid today.
@@ -39,22 +39,22 @@ class Identity:
         self.context = context
         self._certificate, self._key = certificate, key
         self._ends, self._warned, self._refused = datetime.max.replace(tzinfo=UTC), -math.inf, ""
-        self._seen = self._state()
-        self._take()
+        self._seen = self._read_stamps()
+        self._load()
 
     @property
     def days_left(self) -> float:
         """Until the certificate ends; negative once it has."""
         return (self._ends - datetime.now(UTC)).total_seconds() / DAY_SECONDS
 
-    def look(self, logger: structlog.stdlib.BoundLogger) -> None:
+    def reload_if_changed(self, logger: structlog.stdlib.BoundLogger) -> None:
         """Take up files that have changed, for connections from now on; warn of an end that is near, once a day.
 
         Files that are of no use are told once, and what was there before stays.
         """
-        if (state := self._state()) != self._seen:
+        if (state := self._read_stamps()) != self._seen:
             try:
-                self._take()
+                self._load()
                 self._seen, self._refused, self._warned = state, "", -math.inf
                 logger.info("certificate_renewed", file=str(self._certificate), days_left=round(self.days_left, 1))
             except SettingsError as error:
@@ -68,8 +68,8 @@ class Identity:
             self._refused = reason
             logger.error("certificate_refused", reason=reason)
 
-    def _take(self) -> None:
-        certificate, key = _first_certificate(self._certificate), _key(self._key)
+    def _load(self) -> None:
+        certificate, key = _first_certificate(self._certificate), _read_key(self._key)
         if certificate.public_key() != key.public_key():
             raise SettingsError(
                 f"{self._key}: expected the key of {self._certificate}, got that of another certificate"
@@ -80,12 +80,12 @@ class Identity:
             raise SettingsError(f"{self._certificate}: expected a certificate for TLS ({error})") from None
         self._ends = certificate.not_valid_after_utc
 
-    def _state(self) -> tuple[object, ...]:
+    def _read_stamps(self) -> tuple[object, ...]:
         """What changes whenever somebody replaces one of the files."""
         return tuple(_file_stamp(path) for path in (self._certificate, self._key))
 
 
-def port_identity(certificate: Path, key: Path, client_authority: Path | None) -> Identity:
+def load_port_identity(certificate: Path, key: Path, client_authority: Path | None) -> TlsIdentity:
     """For a port. With `client_authority` whoever calls must show a certificate that one of these has signed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -93,20 +93,20 @@ def port_identity(certificate: Path, key: Path, client_authority: Path | None) -
     context.set_ciphers(CIPHERS)
     context.set_alpn_protocols(["http/1.1"])
     if client_authority is not None:
-        trust(context, client_authority)
+        trust_authority(context, client_authority)
         context.verify_mode = ssl.CERT_REQUIRED
-    return Identity(context, certificate, key)
+    return TlsIdentity(context, certificate, key)
 
 
-async def keep_renewed(identities: Iterable[Identity], logger: structlog.stdlib.BoundLogger) -> None:
+async def watch_certificates(identities: Iterable[TlsIdentity], logger: structlog.stdlib.BoundLogger) -> None:
     """Look after the certificates until cancelled."""
     while True:
         for identity in identities:
-            identity.look(logger)
+            identity.reload_if_changed(logger)
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def measure(identities: Mapping[str, Identity], prefix: str, registry: CollectorRegistry) -> None:
+def register_expiry_metric(identities: Mapping[str, TlsIdentity], prefix: str, registry: CollectorRegistry) -> None:
     """A series for the days that each certificate has left; none where there is no certificate."""
     if not identities:
         return
@@ -115,9 +115,9 @@ def measure(identities: Mapping[str, Identity], prefix: str, registry: Collector
         days.labels(use).set_function(lambda identity=identity: identity.days_left)  # type: ignore[misc]
 
 
-def trust(context: ssl.SSLContext, authority: Path) -> None:
+def trust_authority(context: ssl.SSLContext, authority: Path) -> None:
     """Let a context believe the certificates of a file, or SettingsError for a file of no use."""
-    content = _read(authority, "certificates of an authority")
+    content = _read_file(authority, "certificates of an authority")
     try:
         context.load_verify_locations(cadata=content.decode("ascii"))
     except (ssl.SSLError, ValueError):
@@ -127,7 +127,7 @@ def trust(context: ssl.SSLContext, authority: Path) -> None:
 def _first_certificate(path: Path) -> x509.Certificate:
     """The first certificate of a file, valid now."""
     try:
-        own = x509.load_pem_x509_certificates(_read(path, "certificate"))[0]
+        own = x509.load_pem_x509_certificates(_read_file(path, "certificate"))[0]
     except ValueError:
         raise SettingsError(f"{path}: expected a certificate as PEM, got none") from None
     now = datetime.now(UTC)
@@ -142,15 +142,15 @@ def _first_certificate(path: Path) -> x509.Certificate:
     return own
 
 
-def _key(path: Path) -> PrivateKeyTypes:
-    content = _read(path, "key")
+def _read_key(path: Path) -> PrivateKeyTypes:
+    content = _read_file(path, "key")
     try:
         return load_pem_private_key(content, password=None)
     except (TypeError, ValueError, UnsupportedAlgorithm):  # TypeError: there is a passphrase
         raise SettingsError(f"{path}: expected a private key as PEM without a passphrase, got none") from None
 
 
-def _read(path: Path, what: str) -> bytes:
+def _read_file(path: Path, what: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shared.errors import ConflictError, DataError, SettingsError
-from shared.web.address import require_guarded
+from shared.web.address import require_https
 from simulation.cli import options
 from simulation.reports.terminal import print_on_stderr
 
@@ -54,9 +54,9 @@ def invite(
 
     if out is None and len(names) > 1:
         raise SettingsError(f"--out: expected a folder for {len(names)} invitations, got none")
-    require_guarded(url, allow_http=allow_http)
+    require_https(url, allow_http=allow_http)
     authority = None if call.ca is None else read_small_file(call.ca, "a certificate")
-    with open_operator(url, operator_token_file, call.calling()) as operator:
+    with open_operator(url, operator_token_file, call.make_tls()) as operator:
         told: dict[str, InvitationOut] = {}
         try:
             for name in names:
@@ -142,7 +142,7 @@ def join(
     joined = silo.settings.exists()
     earlier = require_same_silo(asked, silo) if joined else {}
     secure = asked.federation is not None and asked.federation.secure
-    require_guarded(asked.url, allow_http=allow_http or joined, secure=secure)
+    require_https(asked.url, allow_http=allow_http or joined, secure=secure)
     if port is not None and port != earlier.get("port"):
         require_free_port(str(earlier.get("host", HOST)), port)
     said = parse_policy(options.parse_pairs(policy or [], "--policy"))

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command as build_command
 
-from shared.files import write_privately
+from shared.files import use_private_umask
 from simulation.cli.commands import COMMANDS
 from simulation.progress import command_progress, heartbeat, hide_progress
 
@@ -93,7 +93,7 @@ class LazyCommands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Runs a command: files that it or its services write are for their owner alone."""
-        with write_privately(), command_progress():
+        with use_private_umask(), command_progress():
             return super().invoke(ctx)
 
     def resolve_command(

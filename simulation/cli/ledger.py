@@ -94,14 +94,14 @@ def _fetch_arrivals(url: str, token_file: Path, authority: Path | None) -> tuple
 
     from audit.evidence.collect import read_all_arrivals
     from shared.web.address import require_url
-    from shared.web.calling import Calling
+    from shared.web.outgoing import OutgoingTls
     from simulation.operating.text_files import read_small_file
 
     token = read_small_file(token_file, "the operator's token")
     headers = {"Authorization": f"Bearer {token}"}
 
     async def ask() -> tuple[ArrivalOut, ...]:
-        verify = Calling(authority).context
+        verify = OutgoingTls(authority).context
         async with httpx.AsyncClient(
             base_url=require_url(url), headers=headers, trust_env=False, verify=verify
         ) as http:

@@ -33,7 +33,7 @@ def doctor(
     wanted = tuple(require_port("--port", port) for port in ports or (8800, 8801))
     checks = check_machine(shard=shard, folder=folder, ports=wanted, settings=settings)
     if aggregator_url is not None:
-        checks.append(check_aggregator(aggregator_url, call.calling(), settings))
+        checks.append(check_aggregator(aggregator_url, call.make_tls(), settings))
     if as_json:
         options.print_json([vars(check) for check in checks])
     else:

@@ -122,7 +122,7 @@ def _open_client(silo: Path, url: str | None, key_file: Path | None, ca: Path | 
     import httpx
 
     from client_service.settings import read_settings_file
-    from shared.web.calling import Calling
+    from shared.web.outgoing import OutgoingTls
     from simulation.operating.silo_client import read_silo_address
     from simulation.operating.text_files import read_small_file
 
@@ -133,7 +133,9 @@ def _open_client(silo: Path, url: str | None, key_file: Path | None, ca: Path | 
     key = None if given is None else read_small_file(given, "the silo's operator key")
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     address = url or read_silo_address(silo).url
-    return httpx.Client(base_url=address, headers=headers, trust_env=False, verify=Calling(ca).context, timeout=30.0)
+    return httpx.Client(
+        base_url=address, headers=headers, trust_env=False, verify=OutgoingTls(ca).context, timeout=30.0
+    )
 
 
 def _ask(http: httpx.Client, method: str, body: AcceptedMembersIn | None = None) -> object:
@@ -141,13 +143,15 @@ def _ask(http: httpx.Client, method: str, body: AcceptedMembersIn | None = None)
     from pydantic import ValidationError
 
     from shared.protocol.problem import ProblemOut
-    from shared.web.calling import reason
+    from shared.web.outgoing import describe_call_failure
 
     try:
         path = "/v1/members" if body is None else "/v1/members/accept"
         answer = http.request(method, path, json=None if body is None else body.model_dump())
     except httpx.TransportError as error:
-        raise UnavailableError(f"{http.base_url}: expected the silo's client, got {reason(error)}") from None
+        raise UnavailableError(
+            f"{http.base_url}: expected the silo's client, got {describe_call_failure(error)}"
+        ) from None
     if answer.is_success:
         return answer.json()
     try:

@@ -34,7 +34,7 @@ def show(
     from simulation.operating import operator as operate
     from simulation.operating.operator_calls import open_operator
 
-    with open_operator(aggregator_url, operator_token_file, call.calling()) as operator:
+    with open_operator(aggregator_url, operator_token_file, call.make_tls()) as operator:
         members = operate.list_members(operator)
     if as_json:
         return options.print_json([member.model_dump(mode="json") for member in members])
@@ -62,7 +62,7 @@ def set_quarantine(
     from simulation.operating import operator as operate
     from simulation.operating.operator_calls import open_operator
 
-    with open_operator(aggregator_url, operator_token_file, call.calling()) as operator:
+    with open_operator(aggregator_url, operator_token_file, call.make_tls()) as operator:
         _print_member(operate.quarantine_client(operator, name, reason), "quarantined", as_json=as_json)
 
 
@@ -80,7 +80,7 @@ def lift(
     from simulation.operating import operator as operate
     from simulation.operating.operator_calls import open_operator
 
-    with open_operator(aggregator_url, operator_token_file, call.calling()) as operator:
+    with open_operator(aggregator_url, operator_token_file, call.make_tls()) as operator:
         _print_member(operate.lift_quarantine(operator, name), "not quarantined", as_json=as_json)
 
 

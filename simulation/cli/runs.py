@@ -94,10 +94,10 @@ def run(
     }
     request = validate_settings(RunIn, asked)
     accesses = _read_accesses(silo)
-    calling = call.calling()
+    tls = call.make_tls()
     words = OperatorFlags(operator_token_file, aggregator_url, call)
     with (
-        open_operator(aggregator_url, operator_token_file, calling, patience=wait_seconds) as operator,
+        open_operator(aggregator_url, operator_token_file, tls, patience=wait_seconds) as operator,
         _explain_active_run(operator, words) as note,
     ):
         if request.method.basis.kind != "off":
@@ -258,10 +258,10 @@ def status(
     from simulation.operating.operator_calls import open_operator
 
     accesses = _read_accesses(silo)
-    calling = call.calling()
+    tls = call.make_tls()
     words = OperatorFlags(operator_token_file, aggregator_url, call)
     with (
-        open_operator(aggregator_url, operator_token_file, calling) as operator,
+        open_operator(aggregator_url, operator_token_file, tls) as operator,
         _explain_active_run(operator, words) as note,
     ):
         history = fetch_run(operator, run)
@@ -300,8 +300,8 @@ def cancel(
     from simulation.operating.operator import cancel_run, describe_run, latest_run
     from simulation.operating.operator_calls import open_operator
 
-    calling = call.calling()
-    with open_operator(aggregator_url, operator_token_file, calling) as operator:
+    tls = call.make_tls()
+    with open_operator(aggregator_url, operator_token_file, tls) as operator:
         name = run or (newest.run if (newest := latest_run(operator)) else None)
         if name is None:
             raise NotFoundError("expected a run to cancel, got an aggregator that has had none")

@@ -13,7 +13,7 @@ import typer
 
 from shared.errors import SettingsError
 from shared.files import PUBLIC, create_secret, replace_file
-from shared.web.address import require_guarded
+from shared.web.address import require_https
 from simulation.cli import options
 from simulation.reports.terminal import print_on_stderr
 
@@ -112,7 +112,7 @@ def aggregator(
     address = write_address(settings.host, settings.port, tls=settings.tls_certificate is not None)
     authority = None if ca is None else read_small_file(ca, "a certificate")
     if invite:
-        require_guarded(url or address, allow_http=allow_http, secure=settings.secure)
+        require_https(url or address, allow_http=allow_http, secure=settings.secure)
         require_free_port(settings.host, settings.port)  # or the invitations would lead to whoever answers there
     if not detach:
         _write_invitations(settings, invite, url, authority)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from shared.errors import SettingsError
 from shared.files import PRIVATE, replace_file
-from shared.web.address import require_guarded
+from shared.web.address import require_https
 
 if TYPE_CHECKING:
     from shared.protocol.signing.invitation import Invitation
@@ -61,7 +61,7 @@ def compose_silo(silo: SiloCompose, invitation: Invitation, out: Path = Path(TEM
     if silo.catalogue is not None:
         _require_readable(silo.catalogue, silo.owner, "--catalogue: expected the list of items that all silos share")
     secure = invitation.federation is not None and invitation.federation.secure
-    require_guarded(invitation.url, allow_http=silo.allow_http, secure=secure)
+    require_https(invitation.url, allow_http=silo.allow_http, secure=secure)
     return render_template(TEMPLATE, _template_values(silo, invitation, out))
 
 

@@ -21,7 +21,7 @@ from aggregator_service.settings import AggregatorSettings
 from client_service.settings import ClientSettings
 from shared.errors import UnavailableError
 from shared.timeouts import TIMEOUT_SECONDS
-from shared.web.health import TETHERED
+from shared.web.health import ENDS_WITH_PARENT
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Federation
 
@@ -179,7 +179,7 @@ def _start_service(package: str, environment: dict[str, str], log: Path) -> subp
     A Ctrl-C at the terminal reaches the caller, which ends its children in order. If the caller is killed they end by
     themselves: it holds the other end of their standard input.
     """
-    command = [sys.executable, "-m", package, TETHERED]
+    command = [sys.executable, "-m", package, ENDS_WITH_PARENT]
     with log.open("ab") as file:
         return subprocess.Popen(
             command,

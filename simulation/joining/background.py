@@ -14,7 +14,7 @@ from pathlib import Path
 from shared.errors import SettingsError, UnavailableError
 from shared.web.address import write_address
 from shared.web.health import READY_PIPE, READY_WORD
-from shared.web.listening import Listening
+from shared.web.listening import ListenSettings
 from simulation.progress import step
 
 START_SECONDS = 120.0
@@ -41,7 +41,7 @@ def require_free_port(host: str, port: int) -> None:
 
 
 @step("waiting for the service to be ready")
-def serve_in_background(words: Sequence[str], log: Path, settings: Listening) -> int:
+def serve_in_background(words: Sequence[str], log: Path, settings: ListenSettings) -> int:
     """Starts `lpsfed` with these words and returns its process id once its service is ready.
 
     The process reports readiness through a pipe that only it holds, so that another service at the same address is

@@ -15,7 +15,7 @@ from shared.strategies.strategy import Strategy
 from shared.sums import find_sum, list_sums, method_of_part, needs_list
 from shared.sums.common_items import ITEMS
 from shared.sums.content import CONTENT
-from shared.web.pages import size
+from shared.web.pages import format_bytes
 from shared.words import count_noun
 
 QUICK_PAIRS = 80_000  # users x items, whose forecast takes a few seconds
@@ -61,7 +61,7 @@ def _describe_sums(declared: Declaration, method: MethodSettings, *, secure: boo
         else "in the open: the aggregator reads this silo's"
     )
     one_of = "" if method.basis.places is None else f", where the list of common items chooses {method.basis.kind} sums"
-    return f"{', and '.join(words)}: {size(sent)}{rounds}{one_of}, {masked}"
+    return f"{', and '.join(words)}: {format_bytes(sent)}{rounds}{one_of}, {masked}"
 
 
 def _describe_training(strategy: Strategy, declared: Declaration, *, secure: bool) -> str:
@@ -76,7 +76,7 @@ def _describe_training(strategy: Strategy, declared: Declaration, *, secure: boo
 def _describe_networks(declared: Declaration) -> str:
     sent = sum(math.prod(spec.shape) for spec in declared.uploaded) * 4
     groups = dict.fromkeys(spec.name.partition(".")[0] for spec in declared.uploaded)
-    return f"the networks {' and '.join(groups)} ({size(sent)})"
+    return f"the networks {' and '.join(groups)} ({format_bytes(sent)})"
 
 
 def _describe_visible_scalars(scalars: Sequence[str]) -> str:

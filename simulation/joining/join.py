@@ -53,7 +53,7 @@ from shared.protocol.signing.invitation import (
 from shared.protocol.signing.keys import public_key, read_private, read_public
 from shared.protocol.signing.members import Registry
 from shared.protocol.signing.responses import require_answer
-from shared.web.calling import Calling, failure, reason
+from shared.web.outgoing import OutgoingTls, describe_call_failure, describe_tls_failure
 from shared.words import count_noun
 from simulation.datasets.dataset import Dataset, describe_unmet
 from simulation.experiments.processes import free_port_from
@@ -199,9 +199,9 @@ def enrol_silo(invitation: Invitation, folder: SiloFolder) -> EnrolmentOut:
             answer = http.post("/v1/enrolments", json=message.model_dump())
         except httpx.TransportError as error:
             expected = f"{invitation.url}: expected the aggregator"
-            if refused := failure(error):
+            if refused := describe_tls_failure(error):
                 raise SettingsError(f"{expected}, but {refused}") from None
-            raise UnavailableError(f"{expected}, got {reason(error)}") from None
+            raise UnavailableError(f"{expected}, got {describe_call_failure(error)}") from None
     _require_signed(answer, invitation, answered_signature(message))
     enrolled = _read_enrolment(answer, invitation)
     told = None if invitation.federation is None else describe_other_federation(invitation.federation, enrolled)
@@ -215,7 +215,7 @@ def enrol_silo(invitation: Invitation, folder: SiloFolder) -> EnrolmentOut:
 def _open_http(invitation: Invitation, folder: SiloFolder) -> httpx.Client:
     authority = folder.path / AUTHORITY if invitation.authority else None
     verify, proxy = (
-        Calling(authority).context,
+        OutgoingTls(authority).context,
         read_outbound_proxy(folder.settings if folder.settings.exists() else None),
     )
     return httpx.Client(base_url=invitation.url, timeout=CALL_SECONDS, trust_env=False, verify=verify, proxy=proxy)

@@ -19,7 +19,7 @@ from client_service.runtime.device import choose_device
 from client_service.settings import client_settings, read_outbound_proxy
 from shared.errors import DataError, FederationError, UnavailableError
 from shared.web.address import require_url
-from shared.web.calling import Calling, reason
+from shared.web.outgoing import OutgoingTls, describe_call_failure
 from shared.words import count_noun
 
 MIN_PYTHON = (3, 11)
@@ -53,12 +53,12 @@ def check_machine(*, shard: Path | None, folder: Path, ports: tuple[int, ...], s
     return checks
 
 
-def check_aggregator(url: str, calling: Calling, settings: Path | None = None) -> Check:
+def check_aggregator(url: str, tls: OutgoingTls, settings: Path | None = None) -> Check:
     """Checks that an aggregator answers at this address, with a certificate of the authority.
 
     settings: of the client whose outbound proxy leads there.
     """
-    return _run_check("aggregator", lambda: _describe_aggregator(url, calling, settings))
+    return _run_check("aggregator", lambda: _describe_aggregator(url, tls, settings))
 
 
 def _run_check(name: str, probe: Callable[[], str]) -> Check:
@@ -100,20 +100,20 @@ def _require_free_port(port: int) -> str:
 def _describe_settings(file: Path) -> str:
     """Describes the settings, and the certificates that they name."""
     settings = client_settings(file)
-    calling = Calling(settings.aggregator_authority, settings.tls_client_certificate, settings.tls_client_key)
-    held = settings.identities() | calling.identities
+    tls = OutgoingTls(settings.aggregator_authority, settings.tls_client_certificate, settings.tls_client_key)
+    held = settings.identities() | tls.identities
     left = "".join(f", certificate ({use}) for {identity.days_left:.0f} days" for use, identity in held.items())
     return f"client {settings.name!r}{left}"
 
 
-def _describe_aggregator(url: str, calling: Calling, settings: Path | None) -> str:
+def _describe_aggregator(url: str, tls: OutgoingTls, settings: Path | None) -> str:
     url, proxy = require_url(url), read_outbound_proxy(settings)
     try:
-        answer = httpx.get(
-            f"{url}/health/live", timeout=CALL_SECONDS, trust_env=False, verify=calling.context, proxy=proxy
-        )
+        answer = httpx.get(f"{url}/health/live", timeout=CALL_SECONDS, trust_env=False, verify=tls.context, proxy=proxy)
     except httpx.TransportError as error:
-        raise UnavailableError(f"{url}: expected an aggregator that answers, got {reason(error)}") from None
+        raise UnavailableError(
+            f"{url}: expected an aggregator that answers, got {describe_call_failure(error)}"
+        ) from None
     return f"answers with {answer.status_code} {'by TLS' if answer.url.scheme == 'https' else 'without TLS'}"
 
 

@@ -27,7 +27,7 @@ from shared.sums import (
 )
 from shared.sums.common_items import ITEMS, MATCH_HINT
 from shared.sums.sum import BASIS
-from shared.web.pages import size
+from shared.web.pages import format_bytes
 from shared.words import count_noun
 from simulation.operating import operator_calls
 from simulation.operating.operator_calls import Operator, call_as_operator
@@ -289,7 +289,7 @@ def describe_sum(run: RunHistoryOut) -> str | None:
     where = f"{run.run}, {describe_part(run.request.part, run.request.method.basis.kind)}"
     if run.phase in ENDED_EARLY:
         return f"{where}: not opened: {run.reason}"
-    cost = [] if found.bytes is None else [f"{size(found.bytes)} of all silos"]
+    cost = [] if found.bytes is None else [f"{format_bytes(found.bytes)} of all silos"]
     cost += [] if found.seconds is None else [f"{found.seconds:.1f} s"]
     common = [] if found.common is None else [f"{count_noun(found.common, 'item')} in common"]
     said = f"{where}: {found.reason or found.kind}"

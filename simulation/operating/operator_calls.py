@@ -17,7 +17,7 @@ from simulation.progress import print_progress
 if TYPE_CHECKING:
     import httpx
 
-    from shared.web.calling import Calling
+    from shared.web.outgoing import OutgoingTls
 
 POLL_SECONDS = 1.0
 CALL_SECONDS = 60.0  # a busy machine answers late
@@ -44,25 +44,25 @@ class Operator:
 def open_operator(
     url: str,
     token_file: Path,
-    calling: Calling | None = None,
+    tls: OutgoingTls | None = None,
     *,
     patience: float = PATIENCE_SECONDS,
     tell: Tell = print_progress,
 ) -> Iterator[Operator]:
     """Opens a connection with the operator's token.
 
-    Without `calling` the authorities of httpx are trusted. Raises SettingsError for a token file that is empty or
+    Without `tls` the authorities of httpx are trusted. Raises SettingsError for a token file that is empty or
     unreadable.
     """
     import httpx
 
-    from shared.web.calling import Calling
+    from shared.web.outgoing import OutgoingTls
     from simulation.operating.text_files import read_small_file
 
     token = read_small_file(token_file, "the operator's token")
     url = require_url(url)
     headers = {"Authorization": f"Bearer {token}"}
-    verify = (calling or Calling()).context
+    verify = (tls or OutgoingTls()).context
     with httpx.Client(base_url=url, headers=headers, timeout=CALL_SECONDS, trust_env=False, verify=verify) as http:
         yield Operator(http, patience, tell)
 
@@ -89,16 +89,16 @@ def call_as_operator(operator: Operator, method: str, path: str, body: str | Non
 def _send_request(operator: Operator, method: str, path: str, body: str | None) -> object:
     import httpx
 
-    from shared.web.calling import failure, reason
+    from shared.web.outgoing import describe_call_failure, describe_tls_failure
 
     http, expected = operator.http, f"{operator.http.base_url}: expected the aggregator"
     headers = {} if body is None else {"Content-Type": "application/json"}
     try:
         answer = http.request(method, path, content=body, headers=headers)
     except httpx.TransportError as error:
-        if refused := failure(error):  # waiting does not help
+        if refused := describe_tls_failure(error):  # waiting does not help
             raise SettingsError(f"{expected}, but {refused}") from None
-        raise UnavailableError(f"{expected}, got {reason(error)}") from None
+        raise UnavailableError(f"{expected}, got {describe_call_failure(error)}") from None
     if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR or answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
         raise UnavailableError(f"{method} {path}: {answer.status_code} {_describe_refusal(answer)}")
     if not answer.is_success:

@@ -174,14 +174,18 @@ def _fetch(access: SiloAccess, ca: Path | None, path: str, message: type[Answer]
     import httpx
     from pydantic import ValidationError
 
-    from shared.web.calling import Calling, reason
+    from shared.web.outgoing import OutgoingTls, describe_call_failure
 
     headers = {} if access.key is None else {"Authorization": f"Bearer {access.key}"}
     try:
-        with httpx.Client(headers=headers, trust_env=False, verify=Calling(ca).context, timeout=CALL_SECONDS) as http:
+        with httpx.Client(
+            headers=headers, trust_env=False, verify=OutgoingTls(ca).context, timeout=CALL_SECONDS
+        ) as http:
             answer = http.get(f"{access.url}{path}")
     except httpx.TransportError as error:
-        raise UnavailableError(f"{access.url}: expected the client of {access.name}, got {reason(error)}") from None
+        raise UnavailableError(
+            f"{access.url}: expected the client of {access.name}, got {describe_call_failure(error)}"
+        ) from None
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         words = f"expected the operator key of {access.name}, it refuses the one that {access.file} names"
         raise FederationError(f"{access.url}: {words}")

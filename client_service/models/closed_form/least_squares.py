@@ -18,7 +18,7 @@ from scipy import sparse
 
 from client_service.compiled.top_items import inner_products
 from client_service.models.closed_form.part import ScorerPart, SummedPairs
-from shared.cores import in_threads
+from shared.cores import map_in_threads
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
@@ -135,7 +135,7 @@ def _solve(turned: DiagonalisedVectors, known: sparse.csr_array, weighting: Weig
     def solve(rows: NDArray[np.int64]) -> None:
         found[rows] = _solve_batch(turned, known, rows, turned.shared + strength[rows, None])
 
-    in_threads(solve, _batch_rows(counts, rank))
+    map_in_threads(solve, _batch_rows(counts, rank))
     return found @ turned.axes.T
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from shared.files import close_to_others
+from shared.files import remove_public_access
 from simulation.cli import app
 from tests.support import readable as readers
 from tests.support.readable import USUAL, readable
@@ -43,9 +43,9 @@ def test_a_file_of_another_user_that_all_can_read_is_named(tmp_path: Path, monke
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "chmod", refuse)
-        assert close_to_others(folder) is None  # nobody else comes into the folder now
+        assert remove_public_access(folder) is None  # nobody else comes into the folder now
         folder.chmod(0o755)
         patched.setattr(Path, "chmod", lambda *_: refuse(foreign, 0))
-        assert close_to_others(folder) == foreign
-    assert close_to_others(folder) is None and readable(folder) == {"link": oct(0o777)}
-    assert Path("/etc/passwd").stat().st_mode & stat.S_IROTH and close_to_others(tmp_path / "none") is None
+        assert remove_public_access(folder) == foreign
+    assert remove_public_access(folder) is None and readable(folder) == {"link": oct(0o777)}
+    assert Path("/etc/passwd").stat().st_mode & stat.S_IROTH and remove_public_access(tmp_path / "none") is None

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from client_service.serving.recommender import Recommender
-from shared.web.logs import Lines
+from shared.web.logs import LineFormatter
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import conduct_run
 from simulation.experiments.in_process import open_federation
@@ -31,9 +31,9 @@ def written(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]
         caplog.set_level("DEBUG", package)
     yield (
         lambda: (
-            [Lines(one.name).format(one) for one in caplog.records if one.name in PACKAGES]
+            [LineFormatter(one.name).format(one) for one in caplog.records if one.name in PACKAGES]
             + [
-                Lines("").format(one)
+                LineFormatter("").format(one)
                 for one in caplog.records
                 if one.name not in PACKAGES and one.levelno >= logging.WARNING
             ]

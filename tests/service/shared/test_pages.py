@@ -12,7 +12,7 @@ from jinja2 import UndefinedError
 
 from shared.method.declaration import Declaration, TensorSpec
 from shared.web import pages, problems
-from shared.web.pages import declared_out
+from shared.web.pages import describe_declaration
 from shared.words import count_noun
 
 ROOT = Path(__file__).parents[3]
@@ -31,10 +31,10 @@ def app() -> FastAPI:
 
     @app.get("/")
     async def show(request: Request) -> Response:
-        return pages.page(request, f"<p>{app.state.text}</p>")
+        return pages.page_response(request, f"<p>{app.state.text}</p>")
 
-    app.include_router(pages.statics)
-    problems.install(app)
+    app.include_router(pages.static_router)
+    problems.install_error_handlers(app)
     return app
 
 
@@ -89,7 +89,7 @@ async def test_nothing_else_is_served(app: FastAPI, name: str) -> None:
 
 def test_values_are_escaped_and_a_value_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "one.html").write_text("<p title='{{ title }}'>{{ title }}</p>{{ title | short }}")
-    template = pages.templates(tmp_path).get_template("one.html")
+    template = pages.load_templates(tmp_path).get_template("one.html")
     html = template.render(title="<script>'&\"")
     assert "<script>" not in html and html.count("&lt;script&gt;") == 3
     with pytest.raises(UndefinedError):
@@ -118,7 +118,7 @@ def test_every_template_and_every_static_file_is_part_of_the_package() -> None:
     [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (18_432, "18.4 kB"), (116_492, "116 kB"), (5 * 10**9, "5 GB")],
 )
 def test_a_size_is_said_in_decimal_units(count: int, said: str) -> None:
-    assert pages.size(count) == said.replace(" ", SPACE)
+    assert pages.format_bytes(count) == said.replace(" ", SPACE)
 
 
 @pytest.mark.parametrize(
@@ -126,20 +126,26 @@ def test_a_size_is_said_in_decimal_units(count: int, said: str) -> None:
     [(None, "–"), (0.4213, "0.42 s"), (12.7, "13 s"), (59.7, "1 min 00 s"), (83.0, "1 min 23 s"), (7500, "2 h 05 min")],
 )
 def test_a_length_of_time_is_said_in_its_two_largest_units(value: float | None, said: str) -> None:
-    assert pages.seconds(value).replace(SPACE, " ") == said
+    assert pages.format_duration(value).replace(SPACE, " ") == said
 
 
 def test_other_figures_in_words() -> None:
-    assert pages.clock("2026-03-04T05:06:07.891+00:00") == "2026-03-04 05:06:07" and pages.clock(None) == "–"
-    assert pages.short("0123456789abcdef") == "0123456789ab" and pages.short(None) == "–"
-    assert (pages.figure(0.12345), pages.figure(float("nan")), pages.figure(None)) == ("0.1235", "–", "–")
+    assert (
+        pages.format_time("2026-03-04T05:06:07.891+00:00") == "2026-03-04 05:06:07" and pages.format_time(None) == "–"
+    )
+    assert pages.shorten_digest("0123456789abcdef") == "0123456789ab" and pages.shorten_digest(None) == "–"
+    assert (pages.format_number(0.12345), pages.format_number(float("nan")), pages.format_number(None)) == (
+        "0.1235",
+        "–",
+        "–",
+    )
     assert (count_noun(1, "entry", "entries"), count_noun(2000, "user")) == ("1 entry", "2,000 users")
-    assert (pages.shape((64, 192)), pages.shape(())) == ("64 × 192", "one number")
+    assert (pages.format_shape((64, 192)), pages.format_shape(())) == ("64 × 192", "one number")
 
 
 def test_a_declaration_is_said_field_by_field_with_its_bytes() -> None:
     tensors = (TensorSpec(name="pooling.weight", shape=(4, 8)), TensorSpec(name="pooling.bias", shape=(4,)))
-    found = declared_out(Declaration(strategy="lpsfed", tensors=tensors, scalars=("rho",)))
+    found = describe_declaration(Declaration(strategy="lpsfed", tensors=tensors, scalars=("rho",)))
     assert [(field.name, field.shape, field.bytes) for field in found.fields] == [
         ("pooling.weight", "4 × 8", "128"),
         ("pooling.bias", "4", "16"),
@@ -149,14 +155,14 @@ def test_a_declaration_is_said_field_by_field_with_its_bytes() -> None:
     assert [field.kind for field in found.fields] == ["float32 tensor", "float32 tensor", "scalar"]
     summed = Declaration(strategy="fedavg", tensors=(TensorSpec(name="n", dtype="U32", shape=(4,)),), scalars=())
     for secure, kind in ((False, "uint32 tensor"), (True, "masked tensor")):
-        (field,) = declared_out(summed.model_copy(update={"secure": secure})).fields
+        (field,) = describe_declaration(summed.model_copy(update={"secure": secure})).fields
         assert (field.kind, field.bytes) == (kind, "16")
-    told = declared_out(summed.model_copy(update={"broadcasts": tensors[:1], "secure": True}))
+    told = describe_declaration(summed.model_copy(update={"broadcasts": tensors[:1], "secure": True}))
     assert [(one.name, one.kind, one.bytes) for one in told.fields][1:] == [
         ("pooling.weight", "float32 tensor, only down", "128")
     ]
     assert told.sentence.endswith("and nothing else. 1 tensor more can only come down, the same to every client.")
-    nothing = declared_out(Declaration(strategy="local", tensors=(), scalars=()))
+    nothing = describe_declaration(Declaration(strategy="local", tensors=(), scalars=()))
     assert nothing.fields == () and "no parameters" in nothing.sentence
 
 

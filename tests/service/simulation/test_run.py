@@ -64,7 +64,7 @@ async def test_a_run_that_fails_is_an_error_with_the_aggregator_s_reason(
     experiment: Described, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described = experiment("run")
-    monkeypatch.setattr("aggregator_service.settings.require_time_for_a_body", lambda *_: None)
+    monkeypatch.setattr("aggregator_service.settings.require_deadline_above_body", lambda *_: None)
     async with open_federation(described) as federation:
         request = described.run_request().model_copy(update={"clients": 3, "deadline_seconds": 0.3})
         with pytest.raises(FederationError, match="of 3 clients had joined at the deadline"):

@@ -10,7 +10,7 @@ from fastapi import APIRouter, FastAPI
 
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
-from shared.web.routes import build
+from shared.web.routes import build_routes
 from simulation.experiments.experiment import Experiment
 
 pytestmark = pytest.mark.anyio
@@ -64,7 +64,7 @@ async def test_without_it_a_request_would(built: bool, finished: Callable[[], No
 
     app.include_router(router)
     if built:
-        build(app)
+        build_routes(app)
     finished()
     if built:
         assert await answered(app, "/one") == 200

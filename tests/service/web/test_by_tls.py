@@ -18,7 +18,7 @@ from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
 from client_service.boundary.retry_schedule import RetrySchedule
 from shared.errors import SettingsError
-from shared.web.calling import Calling
+from shared.web.outgoing import OutgoingTls
 from simulation.cli import app as cli
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Federation, conduct_run
@@ -62,7 +62,7 @@ def way(papers: Papers) -> dict[str, Path]:
 
 
 @asynccontextmanager
-async def calling(url: str, token: str, how: Calling) -> AsyncIterator[httpx.AsyncClient]:
+async def calling(url: str, token: str, how: OutgoingTls) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"Authorization": f"Bearer {token}"}
     brief = httpx.Limits(keepalive_expiry=1.0)  # shorter than the service's, which may hang up while a call is sent
     made = httpx.AsyncClient(base_url=url, headers=headers, verify=how.context, limits=brief, trust_env=False)
@@ -77,7 +77,7 @@ def run(*arguments: str) -> Result:
 async def test_a_run_and_its_report_by_mutual_tls(
     described: Experiment, papers: Papers, served: Served, tmp_path: Path
 ) -> None:
-    how = Calling(papers.crt("authority"), papers.crt("caller"), papers.key("caller"))
+    how = OutgoingTls(papers.crt("authority"), papers.crt("caller"), papers.key("caller"))
     for name in ("token", "operator_key"):
         (tmp_path / name).write_text(getattr(described, name))
     with ExitStack() as services:
@@ -135,7 +135,7 @@ async def test_a_silo_that_is_kept_out_says_why(
         aggregator(described, papers, served) as url,
         silo(described, papers, served, url, 0, **way(papers) | wrong) as own,
     ):
-        async with calling(own, described.operator_key, Calling(papers.crt("authority"))) as http:
+        async with calling(own, described.operator_key, OutgoingTls(papers.crt("authority"))) as http:
 
             async def told() -> bool:
                 return words in (await http.get("/v1/status")).json().get("problem", "")

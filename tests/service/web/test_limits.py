@@ -16,9 +16,9 @@ import pytest
 from fastapi import Body, FastAPI
 
 from shared.web import connection, problems
-from shared.web.calling import Calling
-from shared.web.listening import Listening
-from shared.web.middleware import HEALTH_AT_LEAST, LONGEST_MESSAGE, BodyLimit, BodyTimeout, Buckets, RateLimit
+from shared.web.listening import ListenSettings
+from shared.web.middleware import HEALTH_AT_LEAST, LONGEST_MESSAGE, BodyLimit, BodyTimeout, RateLimit, TokenBuckets
+from shared.web.outgoing import OutgoingTls
 from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def app() -> FastAPI:
     def live() -> dict[str, str]:
         return {"status": "live"}
 
-    problems.install(app)
+    problems.install_error_handlers(app)
     app.add_middleware(BodyLimit)
     return app
 
@@ -139,9 +139,9 @@ def test_a_connection_that_says_nothing_is_cut_off(
 def test_a_head_is_cut_off_behind_tls_too(
     app: FastAPI, served: Served, papers: Papers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = Calling(papers.crt("authority")).context
+    context = OutgoingTls(papers.crt("authority")).context
     with (
-        served(app, Listening(**papers.port())) as url,
+        served(app, ListenSettings(**papers.port())) as url,
         connected(url) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as line,
     ):
@@ -178,7 +178,7 @@ def test_the_rest_of_a_refused_body_is_not_listened_to_for_long(
 @pytest.fixture
 def crowd(app: FastAPI, served: Served) -> Iterator[tuple[str, Callable[[], socket.socket]]]:
     """A service of four connections at once, one of them kept, and a way to open more of them."""
-    with ExitStack() as stack, served(app, Listening(most_connections=4)) as url:
+    with ExitStack() as stack, served(app, ListenSettings(most_connections=4)) as url:
         yield url, lambda: stack.enter_context(connected(url))
 
 
@@ -218,8 +218,8 @@ def test_beyond_so_many_requests_under_way_callers_are_told_to_come_again(
 
 
 def test_who_never_shakes_hands_makes_room_too(app: FastAPI, served: Served, papers: Papers) -> None:
-    context = Calling(papers.crt("authority")).context
-    with ExitStack() as stack, served(app, Listening(**papers.port(), most_connections=4)) as url:
+    context = OutgoingTls(papers.crt("authority")).context
+    with ExitStack() as stack, served(app, ListenSettings(**papers.port(), most_connections=4)) as url:
         lines = [stack.enter_context(connected(url)) for _ in range(20)]
         assert all(httpx.get(url, verify=context).is_success for _ in range(5))
         assert read_to_end(lines[0]) == b""
@@ -229,12 +229,14 @@ def test_who_never_shakes_hands_is_cut_off(
     app: FastAPI, served: Served, papers: Papers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "HANDSHAKE_SECONDS", 0.2)
-    with served(app, Listening(**papers.port())) as url, connected(url) as line:
+    with served(app, ListenSettings(**papers.port())) as url, connected(url) as line:
         assert read_to_end(line) == b""
 
 
 def test_who_comes_too_fast_is_told_when_to_come_again(app: FastAPI, served: Served) -> None:
-    app.add_middleware(RateLimit, buckets=Buckets(2.0, clock=lambda: 0.0))  # a clock that stands: nothing comes back
+    app.add_middleware(
+        RateLimit, buckets=TokenBuckets(2.0, clock=lambda: 0.0)
+    )  # a clock that stands: nothing comes back
     with served(app) as url:
         answers = [httpx.get(url) for _ in range(6)]
         health = [httpx.get(f"{url}/health/live").status_code for _ in range(6)]
@@ -243,9 +245,9 @@ def test_who_comes_too_fast_is_told_when_to_come_again(app: FastAPI, served: Ser
 
 
 def test_a_flood_of_health_checks_is_told_to_wait_and_takes_nothing_from_others(app: FastAPI, served: Served) -> None:
-    still = Buckets(1.0, clock=lambda: 0.0)  # two at once: a clock that stands
-    app.add_middleware(RateLimit, buckets=Buckets(0.5, clock=lambda: 0.0), health=still)
-    with served(app, Listening(trusted_proxies=("127.0.0.1",))) as url:
+    still = TokenBuckets(1.0, clock=lambda: 0.0)  # two at once: a clock that stands
+    app.add_middleware(RateLimit, buckets=TokenBuckets(0.5, clock=lambda: 0.0), health=still)
+    with served(app, ListenSettings(trusted_proxies=("127.0.0.1",))) as url:
 
         def ask(path: str, address: str) -> int:
             return httpx.get(url + path, headers={"X-Forwarded-For": address}).status_code
@@ -261,15 +263,15 @@ def test_probes_get_more_than_whoever_may_ask_little(given: float, of_health: fl
     async def nothing(*_: object) -> None:
         """It is never asked."""
 
-    assert RateLimit(nothing, Buckets(given)).health.rate == of_health
+    assert RateLimit(nothing, TokenBuckets(given)).health.rate == of_health
 
 
 @pytest.mark.parametrize(("trusted", "told_apart"), [((), False), (("127.0.0.0/8",), True), (("10.0.0.1",), False)])
 def test_an_address_that_a_proxy_tells_is_believed_of_a_trusted_one_alone(
     app: FastAPI, served: Served, trusted: tuple[str, ...], told_apart: bool
 ) -> None:
-    app.add_middleware(RateLimit, buckets=Buckets(0.5, clock=lambda: 0.0))
-    with served(app, Listening(trusted_proxies=trusted)) as url:
+    app.add_middleware(RateLimit, buckets=TokenBuckets(0.5, clock=lambda: 0.0))
+    with served(app, ListenSettings(trusted_proxies=trusted)) as url:
         answers = [httpx.get(url, headers={"X-Forwarded-For": f"192.0.2.{n}"}).status_code for n in (1, 2)]
     assert answers == [200, 200 if told_apart else 429]
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from shared.errors import DataError
-from shared.web.logs import Lines, describe_errors, logger
+from shared.web.logs import LineFormatter, describe_errors, make_logger
 
 PACKAGE = "a_service"
 CANARY = "item-0815"
 
 
 def written(record: logging.LogRecord) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(Lines(PACKAGE).format(record))
+    found: dict[str, Any] = json.loads(LineFormatter(PACKAGE).format(record))
     return found
 
 
@@ -70,6 +70,6 @@ def test_a_warning_of_python_is_a_line_too(caplog: pytest.LogCaptureFixture) -> 
 
 def test_the_service_s_own_line_stays_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", PACKAGE)
-    logger(PACKAGE).info("joined", clients=3)
+    make_logger(PACKAGE).info("joined", clients=3)
     (one,) = caplog.records
     assert written(one) == json.loads(one.getMessage()) and written(one)["clients"] == 3

@@ -18,7 +18,7 @@ from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
 from client_service.settings import client_settings
 from shared.errors import SettingsError
-from shared.web.tls import port_identity
+from shared.web.tls import load_port_identity
 from simulation.cli import app as cli
 from simulation.experiments.experiment import Experiment
 from simulation.joining.invite import write_invitations
@@ -78,7 +78,7 @@ async def test_a_silo_reaches_an_aggregator_by_tls_through_a_proxy_that_asks_for
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(papers.crt("authority")))  # whom a proxy by https is believed by
     papers.make("service", hosts=(NAME, "127.0.0.1"))
-    tls = port_identity(papers.crt("service"), papers.key("service"), None).context if scheme == "https" else None
+    tls = load_port_identity(papers.crt("service"), papers.key("service"), None).context if scheme == "https" else None
     with (
         aggregator(described, served, papers.port()) as port,
         run_proxy(ForwardProxy({f"{NAME}:443": port}, LOGIN), tls) as proxy,
@@ -196,7 +196,7 @@ def test_the_settings_of_a_proxy_hide_its_url_and_agree_with_the_others(tmp_path
     settings = client_settings(**NEEDED, outbound_proxy=url)
     assert SECRET not in repr(settings) + str(settings) + settings.model_dump_json() + repr(settings.proxy())
     assert client_settings(**NEEDED).proxy() is None
-    assert "without https" in settings.cautions()[-1]  # to the proxy, though the aggregator's name is loopback's
+    assert "without https" in settings.list_warnings()[-1]  # to the proxy, though the aggregator's name is loopback's
     with pytest.raises(SettingsError, match="outbound_proxy: expected either it or outbound_proxy_file, got both"):
         client_settings(**NEEDED, outbound_proxy=url, outbound_proxy_file=tmp_path / "none")
     with pytest.raises(SettingsError, match="outbound_proxy_file: expected a readable text file"):

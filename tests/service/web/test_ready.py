@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from shared.errors import SettingsError
 from shared.web import server as serving
 from shared.web import server as subject
-from shared.web.listening import Listening
+from shared.web.listening import ListenSettings
 from tests.support.questions import LONGEST_SECONDS
 
 ROOT = Path(__file__).parents[3]
@@ -44,7 +44,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
             finally:
                 built[0].should_exit = True
 
-        settings, said = Listening(ready_file=file), {"wind_down": lambda: None, "hindrance": hindrance}
+        settings, said = ListenSettings(ready_file=file), {"on_shutdown": lambda: None, "unready_reason": hindrance}
         async with anyio.create_task_group() as both:
             both.start_soon(until_ended)
             await serving.run_server(FastAPI(), settings, identities={}, logger=Mock(), **said)
@@ -123,7 +123,10 @@ async def test_a_service_whose_event_loop_stands_still_is_no_longer_ready(
 
 @pytest.mark.anyio
 async def test_a_place_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
-    settings, said = Listening(ready_file=tmp_path / "none" / "ready"), {"wind_down": Mock(), "hindrance": Mock()}
+    settings, said = (
+        ListenSettings(ready_file=tmp_path / "none" / "ready"),
+        {"on_shutdown": Mock(), "unready_reason": Mock()},
+    )
     with pytest.raises(SettingsError, match="ready_file: expected a place that can be written"):
         await serving.run_server(FastAPI(), settings, identities={}, logger=Mock(), **said)
     with pytest.raises(SettingsError, match="ready_file: expected a system with /nowhere, got none"):

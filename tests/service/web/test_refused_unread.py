@@ -17,8 +17,8 @@ from starlette.types import Receive, Scope, Send
 from shared.errors import ForbiddenError
 from shared.web import connection, problems
 from shared.web.connection import LONGEST_HEAD
-from shared.web.listening import Listening
-from shared.web.problems import answer
+from shared.web.listening import ListenSettings
+from shared.web.problems import error_response
 from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ TOO_LONG = [LONGEST_HEAD + 1, 60_000, 200_000, 1_000_000]  # at once, in one pie
 
 async def refusing(scope: Scope, receive: Receive, send: Send) -> None:
     """No part of a body is read."""
-    await answer(ForbiddenError("not yours"))(scope, receive, send)
+    await error_response(ForbiddenError("not yours"))(scope, receive, send)
 
 
 @pytest.mark.parametrize("by_tls", [True, False])
 def test_a_refusal_reaches_a_caller_who_is_still_sending(served: Served, papers: Papers, by_tls: bool) -> None:
     app = FastAPI()
     app.mount("/", refusing)
-    settings = Listening(**papers.port()) if by_tls else Listening()
+    settings = ListenSettings(**papers.port()) if by_tls else ListenSettings()
     believed = ssl.create_default_context(cafile=papers.crt("authority"))
 
     async def call(url: str) -> list[int]:
@@ -56,8 +56,8 @@ def test_a_refusal_reaches_a_caller_who_is_still_sending(served: Served, papers:
 @pytest.mark.parametrize("length", TOO_LONG)
 def test_a_head_that_is_too_long_is_refused_in_words(served: Served, papers: Papers, by_tls: bool, length: int) -> None:
     app = FastAPI()
-    problems.install(app)
-    settings = Listening(**papers.port()) if by_tls else Listening()
+    problems.install_error_handlers(app)
+    settings = ListenSettings(**papers.port()) if by_tls else ListenSettings()
     believed = ssl.create_default_context(cafile=papers.crt("authority"))
     with served(app, settings) as url, httpx.Client(verify=believed, trust_env=False, timeout=LONGEST_SECONDS) as http:
         for _ in range(CALLS):
@@ -105,7 +105,7 @@ def test_who_never_ends_a_head_is_not_listened_to_for_ever(
     served: Served, papers: Papers, monkeypatch: pytest.MonkeyPatch, by_tls: bool
 ) -> None:
     monkeypatch.setattr(connection, "UNREAD_SECONDS", 0.2)
-    settings = Listening(**papers.port()) if by_tls else Listening()
+    settings = ListenSettings(**papers.port()) if by_tls else ListenSettings()
     believed = ssl.create_default_context(cafile=papers.crt("authority"))
     with served(FastAPI(), settings) as url:
         place = httpx.URL(url)

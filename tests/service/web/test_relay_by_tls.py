@@ -16,7 +16,7 @@ import pytest
 from fastapi import FastAPI
 
 from audit.probes.network import probe_gateway
-from shared.web.listening import Listening
+from shared.web.listening import ListenSettings
 from shared.web.relay import Relay, main
 from tests.support.questions import LONGEST_SECONDS
 
@@ -47,7 +47,7 @@ async def relayed(url: str, authority: Path, host: str = "127.0.0.1") -> AsyncIt
 async def test_what_is_asked_plainly_reaches_a_service_that_speaks_tls_alone(
     app: FastAPI, served: Served, papers: Papers
 ) -> None:
-    with served(app, Listening(**papers.port())) as url:
+    with served(app, ListenSettings(**papers.port())) as url:
         async with relayed(url, papers.crt("authority")) as plain, httpx.AsyncClient(trust_env=False) as http:
             answers = [await http.get(f"{plain}/health/live", timeout=LONGEST_SECONDS) for _ in range(3)]
         assert [answer.json() for answer in answers] == [{"status": "live"}] * 3
@@ -57,7 +57,7 @@ async def test_what_is_asked_plainly_reaches_a_service_that_speaks_tls_alone(
 async def test_whoever_is_not_believed_is_not_called(app: FastAPI, served: Served, papers: Papers, other: str) -> None:
     authority = papers.crt("stranger" if other == "another authority" else "authority")
     shown = papers.port("elsewhere" if other == "another name" else "service")
-    with served(app, Listening(**shown)) as url:
+    with served(app, ListenSettings(**shown)) as url:
         async with relayed(url, authority) as plain, httpx.AsyncClient(trust_env=False) as http:
             with pytest.raises(httpx.TransportError):
                 await http.get(f"{plain}/health/live", timeout=LONGEST_SECONDS)
@@ -74,7 +74,7 @@ async def test_a_probe_in_the_place_of_a_gateway_sees_that_its_part_answers_by_t
     app: FastAPI, served: Served, papers: Papers
 ) -> None:
     believed, other = (ssl.create_default_context(cafile=papers.crt(name)) for name in ("authority", "stranger"))
-    with served(app, Listening(**papers.port())) as url:
+    with served(app, ListenSettings(**papers.port())) as url:
         port = urlsplit(url).port or 0
         with anyio.fail_after(LONGEST_SECONDS):
             assert (await probe_gateway("localhost", ("127.0.0.1",), port, believed)).held

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from shared.errors import ConflictError
 from shared.web import problems
-from shared.web.logs import logger
+from shared.web.logs import make_logger
 from shared.web.middleware import AccessLog
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 def served(*, callers_ids: bool = False) -> httpx.AsyncClient:
-    app, log = FastAPI(), logger(PACKAGE)
+    app, log = FastAPI(), make_logger(PACKAGE)
 
     @app.get("/good")
     def good() -> dict[str, str]:  # in a worker thread
@@ -55,7 +55,7 @@ def served(*, callers_ids: bool = False) -> httpx.AsyncClient:
     async def half() -> Response:
         return Response(status_code=304)
 
-    problems.install(app)
+    problems.install_error_handlers(app)
     requests = Histogram("s", "s", ["method", "route", "status"], registry=CollectorRegistry())
     app.add_middleware(AccessLog, requests=requests, logger=log, callers_ids=callers_ids)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service")

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from shared.errors import SettingsError
 from shared.web import tls
-from shared.web.listening import Listening
+from shared.web.listening import ListenSettings
 from shared.web.server import finish_accepting, run_server
 from tests.support.questions import LONGEST_SECONDS
 
@@ -34,7 +34,9 @@ class Journal:
         return lambda event, **said: self.lines.append((level, event, said.get("what")))
 
 
-async def started(settings: Listening, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Journal], Any]) -> Journal:
+async def started(
+    settings: ListenSettings, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Journal], Any]
+) -> Journal:
     """Serve until `meanwhile` has ended, without a socket."""
     journal = Journal()
 
@@ -48,8 +50,8 @@ async def started(settings: Listening, monkeypatch: pytest.MonkeyPatch, meanwhil
         FastAPI(),
         settings,
         identities=identities,
-        wind_down=lambda: None,
-        hindrance=lambda: None,
+        on_shutdown=lambda: None,
+        unready_reason=lambda: None,
         logger=journal,  # type: ignore[arg-type]
     )
     return journal
@@ -60,9 +62,9 @@ async def at_once(journal: Journal) -> None:
 
 
 async def test_what_is_open_is_told_before_anybody_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    open_one, closed = Listening(host="0.0.0.0"), Listening()
+    open_one, closed = ListenSettings(host="0.0.0.0"), ListenSettings()
     told = (await started(open_one, monkeypatch, at_once)).lines
-    assert told[0] == ("warning", "caution", open_one.cautions()[0]) and "without tls_certificate" in told[0][2]
+    assert told[0] == ("warning", "caution", open_one.list_warnings()[0]) and "without tls_certificate" in told[0][2]
     assert (await started(closed, monkeypatch, at_once)).lines == [("info", "stopped", None)]
 
 
@@ -77,7 +79,7 @@ async def test_certificates_are_looked_after_while_it_serves(papers: Papers, mon
             while journal.lines[-1][1] != "certificate_renewed":
                 await anyio.sleep(0.005)
 
-    told = await started(Listening(**papers.port()), monkeypatch, until_renewed)
+    told = await started(ListenSettings(**papers.port()), monkeypatch, until_renewed)
     assert [event for _, event, _ in told.lines] == ["certificate_ends", "certificate_renewed", "stopped"]
 
 
@@ -91,10 +93,10 @@ async def test_an_address_that_cannot_be_listened_on_is_named_with_what_to_do() 
             with pytest.raises(SettingsError, match=expected):
                 await run_server(
                     FastAPI(),
-                    Listening(host=host, port=port),
+                    ListenSettings(host=host, port=port),
                     identities={},
-                    wind_down=lambda: None,
-                    hindrance=lambda: None,
+                    on_shutdown=lambda: None,
+                    unready_reason=lambda: None,
                     logger=Journal(),  # type: ignore[arg-type]
                 )
 

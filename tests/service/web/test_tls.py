@@ -18,9 +18,9 @@ from pydantic import ValidationError
 
 from shared.errors import SettingsError
 from shared.web import tls as subject
-from shared.web.calling import Calling, reason
-from shared.web.listening import PORT, Listening
-from shared.web.tls import CALLS, Identity, measure
+from shared.web.listening import PORT, ListenSettings
+from shared.web.outgoing import OutgoingTls, describe_call_failure
+from shared.web.tls import CALLS, TlsIdentity, register_expiry_metric
 from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
@@ -38,33 +38,33 @@ def app() -> FastAPI:
     return app
 
 
-def ask(url: str, calling: Calling) -> httpx.Response:
+def ask(url: str, calling: OutgoingTls) -> httpx.Response:
     return httpx.get(url, verify=calling.context, trust_env=False, timeout=LONGEST_SECONDS)
 
 
-def refusal(url: str, calling: Calling) -> str:
+def refusal(url: str, calling: OutgoingTls) -> str:
     """What TLS says to a call that must fail."""
     with pytest.raises(httpx.TransportError) as raised:
         ask(url, calling)
-    return reason(raised.value)
+    return describe_call_failure(raised.value)
 
 
 def test_whoever_believes_the_authority_is_answered_by_a_modern_tls(
     app: FastAPI, papers: Papers, served: Served
 ) -> None:
-    with served(app, Listening(**papers.port())) as url:
-        assert url.startswith("https:") and ask(url, Calling(papers.crt("authority"))).json() == {"said": "hello"}
-        assert ask(url.replace("127.0.0.1", "localhost"), Calling(papers.crt("authority"))).is_success
+    with served(app, ListenSettings(**papers.port())) as url:
+        assert url.startswith("https:") and ask(url, OutgoingTls(papers.crt("authority"))).json() == {"said": "hello"}
+        assert ask(url.replace("127.0.0.1", "localhost"), OutgoingTls(papers.crt("authority"))).is_success
         with pytest.raises(httpx.RemoteProtocolError):
             httpx.get(url.replace("https", "http"), trust_env=False)
 
 
 def test_nobody_else_s_certificate_is_believed(app: FastAPI, papers: Papers, served: Served) -> None:
-    with served(app, Listening(**papers.port())) as url:
-        assert "not believed (unable to get local issuer" in refusal(url, Calling(papers.crt("stranger")))
-        assert "not believed (unable to get local issuer" in refusal(url, Calling())
-    with served(app, Listening(**papers.port("elsewhere"))) as url:
-        assert "IP address mismatch" in refusal(url, Calling(papers.crt("authority")))
+    with served(app, ListenSettings(**papers.port())) as url:
+        assert "not believed (unable to get local issuer" in refusal(url, OutgoingTls(papers.crt("stranger")))
+        assert "not believed (unable to get local issuer" in refusal(url, OutgoingTls())
+    with served(app, ListenSettings(**papers.port("elsewhere"))) as url:
+        assert "IP address mismatch" in refusal(url, OutgoingTls(papers.crt("authority")))
 
 
 def test_a_certificate_that_ends_while_it_is_served_is_no_longer_believed(
@@ -72,18 +72,18 @@ def test_a_certificate_that_ends_while_it_is_served_is_no_longer_believed(
 ) -> None:
     papers.make("service", begun=30, days=10)
     # As if it had ended since: what ended before is not even taken up.
-    monkeypatch.setattr(Identity, "_take", lambda self: self.context.load_cert_chain(self._certificate, self._key))
-    with served(app, Listening(**papers.port())) as url:
-        assert "not believed (certificate has expired)" in refusal(url, Calling(papers.crt("authority")))
+    monkeypatch.setattr(TlsIdentity, "_load", lambda self: self.context.load_cert_chain(self._certificate, self._key))
+    with served(app, ListenSettings(**papers.port())) as url:
+        assert "not believed (certificate has expired)" in refusal(url, OutgoingTls(papers.crt("authority")))
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
 def test_an_old_version_is_refused(app: FastAPI, papers: Papers, served: Served, version: ssl.TLSVersion) -> None:
-    calling = Calling(papers.crt("authority"))
+    calling = OutgoingTls(papers.crt("authority"))
     calling.context.minimum_version = calling.context.maximum_version = version
     calling.context.set_ciphers("ALL:@SECLEVEL=0")
-    with served(app, Listening(**papers.port())) as url:
+    with served(app, ListenSettings(**papers.port())) as url:
         assert "TLS failed" in refusal(url, calling)
 
 
@@ -91,9 +91,9 @@ def test_an_old_version_is_refused(app: FastAPI, papers: Papers, served: Served,
 def test_both_versions_of_today_are_spoken_with_forward_secrecy(
     app: FastAPI, papers: Papers, served: Served, version: ssl.TLSVersion
 ) -> None:
-    context = Calling(papers.crt("authority")).context
+    context = OutgoingTls(papers.crt("authority")).context
     context.minimum_version = context.maximum_version = version
-    with served(app, Listening(**papers.port())) as url:
+    with served(app, ListenSettings(**papers.port())) as url:
         port = httpx.URL(url).port
         with (
             socket.create_connection(("127.0.0.1", port)) as plain,
@@ -109,18 +109,18 @@ def test_with_mutual_tls_a_caller_needs_a_certificate_of_the_authority(
 ) -> None:
     root = papers.crt("authority")
     papers.make("old", begun=30, days=10)
-    bare, old = Calling(root), Calling(root)
+    bare, old = OutgoingTls(root), OutgoingTls(root)
     old.context.load_cert_chain(papers.crt("old"), papers.key("old"))
-    with served(app, Listening(**papers.port(mutual=True))) as url:
-        assert ask(url, Calling(root, papers.crt("caller"), papers.key("caller"))).is_success
-        impostor = Calling(root, papers.crt("impostor"), papers.key("impostor"))
+    with served(app, ListenSettings(**papers.port(mutual=True))) as url:
+        assert ask(url, OutgoingTls(root, papers.crt("caller"), papers.key("caller"))).is_success
+        impostor = OutgoingTls(root, papers.crt("impostor"), papers.key("impostor"))
         for calling in (bare, impostor, old):
             assert "ask for a certificate?" in refusal(url, calling)
 
 
 def test_without_mutual_tls_a_caller_may_show_what_it_likes(app: FastAPI, papers: Papers, served: Served) -> None:
-    calling = Calling(papers.crt("authority"), papers.crt("impostor"), papers.key("impostor"))
-    with served(app, Listening(**papers.port())) as url:
+    calling = OutgoingTls(papers.crt("authority"), papers.crt("impostor"), papers.key("impostor"))
+    with served(app, ListenSettings(**papers.port())) as url:
         assert ask(url, calling).is_success
 
 
@@ -175,7 +175,7 @@ def _locked(papers: Papers) -> dict[str, Any]:
 @pytest.mark.parametrize("name", SPOILT)
 def test_files_of_no_use_are_named_with_what_is_wrong(name: str, papers: Papers) -> None:
     spoil, words = SPOILT[name]
-    settings = Listening(**spoil(papers))
+    settings = ListenSettings(**spoil(papers))
     with pytest.raises(SettingsError, match=words):
         settings.identities()
 
@@ -190,9 +190,9 @@ def test_files_of_no_use_are_named_with_what_is_wrong(name: str, papers: Papers)
 )
 def test_half_a_certificate_is_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
-        Listening(**given)
+        ListenSettings(**given)
     with pytest.raises(SettingsError, match="together with its key"):
-        Calling(None, Path("a"), None)
+        OutgoingTls(None, Path("a"), None)
 
 
 class Journal:
@@ -211,35 +211,35 @@ class Journal:
 @pytest.mark.parametrize(("days", "warns"), [(20, False), (14, True), (1, True)])
 def test_an_end_that_is_near_is_told_once_a_day(papers: Papers, days: int, warns: bool) -> None:
     papers.make("service", begun=0.5, days=days)
-    identity, journal = Listening(**papers.port()).identities()[PORT], Journal()
+    identity, journal = ListenSettings(**papers.port()).identities()[PORT], Journal()
     for _ in range(3):
-        identity.look(journal)  # type: ignore[arg-type]
+        identity.reload_if_changed(journal)  # type: ignore[arg-type]
     assert journal.lines == ([("warning", "certificate_ends")] if warns else [])
     identity._warned -= 2 * subject.DAY_SECONDS
-    identity.look(journal)  # type: ignore[arg-type]
+    identity.reload_if_changed(journal)  # type: ignore[arg-type]
     assert len(journal.lines) == 2 * warns
 
 
 def test_days_that_are_left_are_a_series_and_without_a_certificate_there_is_none(papers: Papers) -> None:
     papers.make("service", begun=0, days=10)
-    identities = Listening(**papers.port()).identities()
-    identities |= Calling(None, papers.crt("caller"), papers.key("caller")).identities
+    identities = ListenSettings(**papers.port()).identities()
+    identities |= OutgoingTls(None, papers.crt("caller"), papers.key("caller")).identities
     registry = CollectorRegistry()
-    measure(identities, "some", registry)
+    register_expiry_metric(identities, "some", registry)
     said = dict(line.rsplit(" ", 1) for line in generate_latest(registry).decode().splitlines() if line[0] != "#")
     assert {name: round(float(value)) for name, value in said.items()} == {
         f'some_certificate_days_left{{use="{PORT}"}}': 10,
         f'some_certificate_days_left{{use="{CALLS}"}}': 364,
     }
     bare = CollectorRegistry()
-    measure({}, "some", bare)
+    register_expiry_metric({}, "some", bare)
     assert generate_latest(bare) == b""
 
 
 @pytest.fixture
-def identity(app: FastAPI, papers: Papers, served: Served) -> Iterator[tuple[str, Identity]]:
+def identity(app: FastAPI, papers: Papers, served: Served) -> Iterator[tuple[str, TlsIdentity]]:
     """An address that is served, and the certificate that it shows."""
-    settings = Listening(**papers.port())
+    settings = ListenSettings(**papers.port())
     held = settings.identities()
     object.__setattr__(settings, "identities", lambda: held)
     with served(app, settings) as url:
@@ -248,7 +248,7 @@ def identity(app: FastAPI, papers: Papers, served: Served) -> Iterator[tuple[str
 
 def shown(url: str, papers: Papers) -> int:
     """The serial number of the certificate that a new connection sees."""
-    context = Calling(papers.crt("authority")).context
+    context = OutgoingTls(papers.crt("authority")).context
     with (
         socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as line,
@@ -256,21 +256,21 @@ def shown(url: str, papers: Papers) -> int:
         return int((line.getpeercert() or {})["serialNumber"], 16)  # type: ignore[arg-type]
 
 
-def test_renewed_files_are_taken_up_and_useless_ones_are_not(identity: tuple[str, Identity], papers: Papers) -> None:
+def test_renewed_files_are_taken_up_and_useless_ones_are_not(identity: tuple[str, TlsIdentity], papers: Papers) -> None:
     (url, held), journal = identity, Journal()
     before = shown(url, papers)
     made = papers.make("service").certificate.serial_number
-    held.look(journal)  # type: ignore[arg-type]
+    held.reload_if_changed(journal)  # type: ignore[arg-type]
     assert before != made == shown(url, papers) and journal.lines == [("info", "certificate_renewed")]
     papers.crt("service").write_bytes(b"half of a cert")
     for _ in range(2):
-        held.look(journal)  # type: ignore[arg-type]
+        held.reload_if_changed(journal)  # type: ignore[arg-type]
     assert journal.lines[1:] == [("error", "certificate_refused")] and shown(url, papers) == made
     papers.make("service", begun=30, days=10)
-    held.look(journal)  # type: ignore[arg-type]
+    held.reload_if_changed(journal)  # type: ignore[arg-type]
     assert journal.lines[2:] == [("error", "certificate_refused")] and shown(url, papers) == made
     last = papers.make("service").certificate.serial_number
-    held.look(journal)  # type: ignore[arg-type]
+    held.reload_if_changed(journal)  # type: ignore[arg-type]
     assert shown(url, papers) == last and journal.lines[3:] == [("info", "certificate_renewed")]
 
 
@@ -278,12 +278,12 @@ def test_files_behind_a_link_that_is_moved_are_seen_as_changed(papers: Papers, t
     """As a kubelet replaces a Secret."""
     link = tmp_path / "link"
     link.symlink_to(papers.folder)
-    settings = Listening(tls_certificate=link / "service.crt", tls_key=link / "service.key")
+    settings = ListenSettings(tls_certificate=link / "service.crt", tls_key=link / "service.key")
     held, journal = settings.identities()[PORT], Journal()
     (tmp_path / "next").mkdir()
     for name, content in papers.make("service", days=30).pem_files("service").items():
         (tmp_path / "next" / name).write_bytes(content)
     (tmp_path / "moved").symlink_to(tmp_path / "next")
     os.replace(tmp_path / "moved", link)
-    held.look(journal)  # type: ignore[arg-type]
+    held.reload_if_changed(journal)  # type: ignore[arg-type]
     assert journal.lines == [("info", "certificate_renewed")] and 28 < held.days_left < 30

@@ -26,8 +26,8 @@ from pydantic import BaseModel
 
 from client_service.federation.messages import QualityOut
 from client_service.settings import ClientSettings
-from shared.files import write_privately
-from shared.web.logs import configure
+from shared.files import use_private_umask
+from shared.web.logs import configure_logging
 from shared.web.server import run_server
 from simulation.experiments.experiment import Experiment
 from tests.system.faults.federation import DEADLINE_SECONDS, Watched, calling
@@ -65,16 +65,16 @@ async def serve_whole_client(settings: BaseModel) -> None:
     from client_service.runtime.logs import LOGGER
 
     assert isinstance(settings, ClientSettings)
-    configure("client_service", settings.log_level)
+    configure_logging("client_service", settings.log_level)
     app = create_app(settings)
     service = app.state.service
-    with write_privately():
+    with use_private_umask():
         await run_server(
             app,
             settings,
             identities=app.state.identities,
-            wind_down=lambda: None,
-            hindrance=lambda: service.hindrance,
+            on_shutdown=lambda: None,
+            unready_reason=lambda: service.hindrance,
             logger=LOGGER,
         )
 

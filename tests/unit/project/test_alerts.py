@@ -14,7 +14,7 @@ from client_service.federation.messages import StatusOut
 from client_service.metrics import PHASES, ClientMetrics
 from client_service.privacy.accounting import PrivacyOut
 from shared.web.listening import PORT
-from shared.web.tls import Identity
+from shared.web.tls import TlsIdentity
 
 ROOT = Path(__file__).parents[3]
 GROUPS = yaml.safe_load((ROOT / "observability" / "alerts.yml").read_text(encoding="utf-8"))["groups"]
@@ -23,7 +23,7 @@ OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 STATUS = StatusOut(client="north", phase="training", device="cpu", device_reason="")
 
 
-class Certificate(Identity):
+class Certificate(TlsIdentity):
     """One of ten days, without files."""
 
     def __init__(self) -> None:

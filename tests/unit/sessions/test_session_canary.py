@@ -11,7 +11,7 @@ import pytest
 
 from client_service.serving.next_items import NextItems
 from shared.method.settings import MethodSettings
-from shared.web.logs import Lines
+from shared.web.logs import LineFormatter
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import conduct_run
 from simulation.experiments.in_process import fail_when_stuck, open_federation
@@ -46,7 +46,7 @@ async def test_no_click_leaves_its_silo(
         monkeypatch.setattr(NextItems, "answer_all", lambda _, asked: [][len(asked)])
         assert (await silo.post("/v1/next", json=ASKED[0], headers=key)).status_code == 500
     lines = [
-        Lines(record.name if record.name in PACKAGES else "").format(record)
+        LineFormatter(record.name if record.name in PACKAGES else "").format(record)
         for record in caplog.records
         if record.name in PACKAGES or record.levelno >= logging.WARNING
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shared.web.charts import MOST_ROWS, Chart, Line
-from shared.web.pages import templates
+from shared.web.pages import load_templates
 
 ROUNDS = Chart(
     key="rho",
@@ -26,7 +26,7 @@ ROUNDS = Chart(
 def figure(chart: Chart, folder: Path) -> str:
     """The chart's HTML."""
     (folder / "one.html").write_text("{% from 'macros.html' import figure %}{{ figure(chart) }}")
-    return templates(folder).get_template("one.html").render(chart=chart)
+    return load_templates(folder).get_template("one.html").render(chart=chart)
 
 
 def test_the_table_has_every_x_with_the_value_of_every_line() -> None:

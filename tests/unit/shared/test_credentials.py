@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from aggregator_service.settings import AggregatorSettings
 from client_service.settings import ClientSettings
-from shared.web.credentials import chosen_secret, require_own, same
+from shared.web.credentials import is_same_secret, read_secret_setting, require_strong_secret
 
 ROOT = Path(__file__).parents[3]
 SHOWN = [ROOT / "docker-compose.yml", ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "k8s").rglob("*.*")]
@@ -42,22 +42,22 @@ SETTING = re.compile(rf"""(?:{SECRETS})["']?\s*[:=]\s*["']?([^\s"'`]+)""", re.IG
 )
 def test_what_reads_like_an_example_is_refused_and_not_repeated(secret: str) -> None:
     with pytest.raises(ValueError, match=r"some_key: expected a (random )?secret") as raised:
-        require_own("some_key", secret)
+        require_strong_secret("some_key", secret)
     assert secret not in str(raised.value)
 
 
 def test_what_is_made_at_random_is_not() -> None:
     for _ in range(500):
-        require_own("some_key", secrets.token_hex(32))
-        require_own("some_key", secrets.token_urlsafe(32))
-        require_own("some_key", secrets.token_hex(16))
+        require_strong_secret("some_key", secrets.token_hex(32))
+        require_strong_secret("some_key", secrets.token_urlsafe(32))
+        require_strong_secret("some_key", secrets.token_hex(16))
 
 
 def test_no_secret_stands_in_a_file_that_people_copy() -> None:
     """Where one is shown, it must be one that a service refuses."""
     for text in (text for path in SHOWN if path.is_file() for text in SETTING.findall(path.read_text("utf-8"))):
         with pytest.raises(ValueError, match="expected"):
-            require_own("shown", text)
+            require_strong_secret("shown", text)
 
 
 def test_the_search_for_secrets_finds_one() -> None:
@@ -73,9 +73,9 @@ def test_the_search_for_secrets_finds_one() -> None:
 def test_a_secret_comes_from_the_setting_or_from_its_file(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("  of the file 0123456789 \n")
-    assert chosen_secret("key", SecretStr("of the setting"), None, 8) == "of the setting"
-    assert chosen_secret("key", None, file, 8) == "of the file 0123456789"
-    assert chosen_secret("key", None, None, 8) is None
+    assert read_secret_setting("key", SecretStr("of the setting"), None, 8) == "of the setting"
+    assert read_secret_setting("key", None, file, 8) == "of the file 0123456789"
+    assert read_secret_setting("key", None, None, 8) is None
     for value, path, words in (
         (SecretStr("a" * 9), file, "key: expected either it or key_file, got both"),
         (SecretStr("short"), None, "key: expected at least 8 characters, got 5"),
@@ -83,8 +83,8 @@ def test_a_secret_comes_from_the_setting_or_from_its_file(tmp_path: Path) -> Non
         (None, tmp_path, r"key_file: expected a readable text file"),
     ):
         with pytest.raises(ValueError, match=words):
-            chosen_secret("key", value, path, 8)
+            read_secret_setting("key", value, path, 8)
 
 
 def test_equality_takes_any_text() -> None:
-    assert same("ä€", "ä€") and not same("a", "b") and not same("\udcff", "ÿ")
+    assert is_same_secret("ä€", "ä€") and not is_same_secret("a", "b") and not is_same_secret("\udcff", "ÿ")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.web import middleware as subject
-from shared.web.middleware import Buckets, address_key
+from shared.web.middleware import TokenBuckets, address_key
 
 
 class Clock:
@@ -24,7 +24,7 @@ class Clock:
 
 def test_a_burst_is_let_through_and_then_as_many_as_the_rate_says() -> None:
     clock = Clock()
-    buckets = Buckets(2.0, clock=clock)
+    buckets = TokenBuckets(2.0, clock=clock)
     assert [buckets.take("a") for _ in range(4)] == [0.0] * 4  # two seconds' worth
     assert buckets.take("a") == 0.5 and buckets.take("b") == 0.0
     clock.now += 0.25
@@ -37,19 +37,19 @@ def test_a_burst_is_let_through_and_then_as_many_as_the_rate_says() -> None:
 
 def test_less_than_one_a_second_still_lets_the_first_one_in() -> None:
     clock = Clock()
-    buckets = Buckets(0.1, clock=clock)
+    buckets = TokenBuckets(0.1, clock=clock)
     assert (buckets.take("a"), buckets.take("a")) == (0.0, 10.0)
 
 
 def test_a_rate_of_nothing_is_no_limit_and_remembers_nobody() -> None:
-    buckets = Buckets(0.0)
+    buckets = TokenBuckets(0.0)
     assert {buckets.take("a") for _ in range(1000)} == {0.0} and len(buckets._held) == 0
 
 
 @given(gaps=st.lists(st.floats(0, 3), min_size=1, max_size=60), rate=st.floats(0.1, 50))
 def test_never_more_than_the_rate_and_one_burst(gaps: list[float], rate: float) -> None:
     clock = Clock()
-    buckets, taken = Buckets(rate, clock=clock), 0
+    buckets, taken = TokenBuckets(rate, clock=clock), 0
     for gap in gaps:
         clock.now += gap
         taken += buckets.take("a") == 0.0
@@ -60,7 +60,7 @@ def test_the_table_is_bounded_and_the_one_that_has_been_silent_for_longest_is_fo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subject, "MOST_CALLERS", 3)
-    buckets = Buckets(0.5, clock=Clock())
+    buckets = TokenBuckets(0.5, clock=Clock())
     for who in ("a", "b", "c", "a", "d"):
         buckets.take(who)
     assert len(buckets._held) == 3

@@ -80,9 +80,9 @@ def test_a_run_may_not_end_while_a_body_that_is_in_time_still_comes() -> None:
 def test_what_both_sides_together_know_is_held_against_each_other() -> None:
     limits = CallLimits(timeout=60.0, wait=20.0, call=150.0)
     assert limits.longest == 165.0
-    assert limits.shortcomings(signature=60.1, deadline=165.1) == ()
-    assert limits.shortcomings(signature=None, deadline=None) == ()
-    late, short = limits.shortcomings(signature=60.0, deadline=165.0)
+    assert limits.list_conflicts(signature=60.1, deadline=165.1) == ()
+    assert limits.list_conflicts(signature=None, deadline=None) == ()
+    late, short = limits.list_conflicts(signature=60.0, deadline=165.0)
     assert late.startswith("timeout_seconds: expected less than the aggregator's signature_seconds = 60")
     assert late.endswith("got 60") and "(165 s) to take less than the run's deadline_seconds = 165" in short
 
@@ -90,8 +90,8 @@ def test_what_both_sides_together_know_is_held_against_each_other() -> None:
 def test_the_defaults_fit_together() -> None:
     CallLimits().require_possible()
     defaults = {"signature": float(timeouts.SIGNATURE_SECONDS), "deadline": timeouts.DEADLINE_SECONDS}
-    assert CallLimits().shortcomings(**defaults) == ()
-    timeouts.require_time_for_a_body(timeouts.DEADLINE_SECONDS, timeouts.LONGEST_BODY_SECONDS)
+    assert CallLimits().list_conflicts(**defaults) == ()
+    timeouts.require_deadline_above_body(timeouts.DEADLINE_SECONDS, timeouts.LONGEST_BODY_SECONDS)
     assert timeouts.LONGEST_BODY_SECONDS < timeouts.CALL_SECONDS <= timeouts.ANSWER_SECONDS
     assert timeouts.LONGEST_WAIT_SECONDS < timeouts.IDLE_SECONDS
 

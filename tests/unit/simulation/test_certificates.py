@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from typer.testing import CliRunner, Result
 
 from shared.errors import SettingsError
-from shared.web.listening import Listening
+from shared.web.listening import ListenSettings
 from simulation.cli import app
 
 SERVICES = ("aggregator", "client-1", "client-2", "operator")
@@ -98,7 +98,7 @@ def test_a_strict_reader_believes_them(folder: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     context.load_verify_locations(folder / "authority.crt")
-    settings = Listening(tls_certificate=folder / "aggregator.crt", tls_key=folder / "aggregator.key")
+    settings = ListenSettings(tls_certificate=folder / "aggregator.crt", tls_key=folder / "aggregator.key")
     (identity,) = settings.identities().values()
     client, server = (ssl.MemoryBIO(), ssl.MemoryBIO()), (ssl.MemoryBIO(), ssl.MemoryBIO())
     caller = context.wrap_bio(*client, server_hostname="localhost")

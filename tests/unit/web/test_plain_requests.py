@@ -146,7 +146,7 @@ async def tell(pieces: list[bytes], *, at_once: bool = False) -> tuple[Any, ...]
 
     if at_once:
         app.answer_at_once = lambda scope: (PLAIN, BODY) if scope["path"] == "/plain" else None  # type: ignore[attr-defined]
-    config = build_server(FastAPI(), host="127.0.0.1", port=1, wind_down=lambda: None).config
+    config = build_server(FastAPI(), host="127.0.0.1", port=1, on_shutdown=lambda: None).config
     config.load()
     config.loaded_app = app
     state, wire = ServerState(), Wire()

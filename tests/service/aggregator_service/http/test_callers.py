@@ -12,8 +12,8 @@ from fastapi import Depends
 from aggregator_service.http.authentication import require_operator_login
 from aggregator_service.settings import aggregator_settings
 from shared.errors import AuthenticationError, SettingsError
-from shared.web.credentials import operator_secret
-from shared.web.middleware import Buckets
+from shared.web.credentials import read_operator_secret
+from shared.web.middleware import TokenBuckets
 from tests.support.small import BEARER, TOKEN
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ async def look(federation: Federation, path: str, authorization: str) -> httpx.R
 
 @pytest.mark.parametrize("secret", ["token", "with:colons", "ä€"])
 def test_the_secret_of_either_scheme(secret: str) -> None:
-    assert operator_secret(f"Bearer {secret}") == operator_secret(basic("operator", secret)) == secret
-    assert operator_secret(basic("operator", secret).replace("Basic", "basic")) == secret
+    assert read_operator_secret(f"Bearer {secret}") == read_operator_secret(basic("operator", secret)) == secret
+    assert read_operator_secret(basic("operator", secret).replace("Basic", "basic")) == secret
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_secret_of_either_scheme(secret: str) -> None:
 )
 def test_no_secret_where_the_header_is_another(header: str | None) -> None:
     with pytest.raises(AuthenticationError, match="expected"):
-        operator_secret(header)
+        read_operator_secret(header)
 
 
 @pytest.mark.parametrize("path", LOOKING)
@@ -134,7 +134,7 @@ async def test_whoever_calls_too_fast_is_told_to_come_again_and_nothing_is_recor
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client's ledger has the attempt; the aggregator has read nothing of it."""
-    monkeypatch.setattr("aggregator_service.app.Buckets", lambda _: Buckets(1.0, clock=lambda: 0.0))
+    monkeypatch.setattr("aggregator_service.app.TokenBuckets", lambda _: TokenBuckets(1.0, clock=lambda: 0.0))
     async with running() as federation:
         found = [await look(federation, "/v1/runs", f"Bearer {TOKEN}") for _ in range(3)]
         assert [one.status_code for one in found] == [200, 200, 429]
@@ -145,9 +145,9 @@ async def test_whoever_calls_too_fast_is_told_to_come_again_and_nothing_is_recor
 def test_beyond_loopback_there_is_a_limit_and_the_log_says_what_is_open() -> None:
     given = {"state_directory": "unused", "operator_token": TOKEN}
     here, reached = aggregator_settings(**given), aggregator_settings(**given, host="0.0.0.0")
-    assert (here.pace, here.cautions()) == (0.0, [])
-    assert reached.pace == 100.0 and ["tls_certificate" in text for text in reached.cautions()] == [True]
-    assert aggregator_settings(**given, host="0.0.0.0", requests_per_second=0).pace == 0.0
+    assert (here.rate_limit, here.list_warnings()) == (0.0, [])
+    assert reached.rate_limit == 100.0 and ["tls_certificate" in text for text in reached.list_warnings()] == [True]
+    assert aggregator_settings(**given, host="0.0.0.0", requests_per_second=0).rate_limit == 0.0
 
 
 @pytest.mark.parametrize("token", ["change-me-change-me", "example-operator-token", "0" * 32])

@@ -117,7 +117,7 @@ async def page(after: int = 0) -> int:
 
 async def test_what_a_dependency_declares_is_declared() -> None:
     app = FastAPI(dependencies=[Depends(require_declared)])
-    problems.install(app)
+    problems.install_error_handlers(app)
 
     @app.get("/")
     async def read(found: Annotated[int, Depends(page)], limit: int = 1) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
-from shared.web.middleware import Buckets
+from shared.web.middleware import TokenBuckets
 from tests.support.given import Opened
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,9 @@ async def silo(
     settings: ClientSettings, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A silo with keys and an allowed origin, where each caller may ask six times."""
-    monkeypatch.setattr("client_service.http.server_app.Buckets", lambda rate: Buckets(rate, clock=lambda: 0.0))
+    monkeypatch.setattr(
+        "client_service.http.server_app.TokenBuckets", lambda rate: TokenBuckets(rate, clock=lambda: 0.0)
+    )
     given = settings.model_dump(exclude_unset=True) | KEYS | {"allowed_origins": (SHOP,), "requests_per_second": 3.0}
     async with opened(client_settings(**given)) as http:
         http.headers.pop("Authorization", None)

@@ -26,7 +26,7 @@ from client_service.http.fast_path import FastPath
 from client_service.http.server_app import create_server
 from client_service.settings import ClientSettings
 from shared.protocol.signing.enrolment import kept_pair
-from shared.web.middleware import Buckets, FrontedApp
+from shared.web.middleware import FrontedApp, TokenBuckets
 from tests.support.federation import Unreachable
 from tests.support.given import Silos
 from tests.support.kept import keep_first_model
@@ -709,7 +709,9 @@ def test_what_comes_too_fast_is_refused_alike(
     lines: Lines,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("client_service.http.server_app.Buckets", lambda rate: Buckets(rate, clock=lambda: 0.0))
+    monkeypatch.setattr(
+        "client_service.http.server_app.TokenBuckets", lambda rate: TokenBuckets(rate, clock=lambda: 0.0)
+    )
     (shard,) = silos(1)
     limits: dict[str, Any] = KEYS | {"requests_per_second": 10.0}
     found = pair_of(*(prepare(tmp_path / name, shard, modelled=False, **limits) for name in ("a", "b")))

@@ -17,7 +17,7 @@ from client_service.app import create_app
 from client_service.http.authentication import CallerKeys
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
-from shared.web.middleware import Buckets
+from shared.web.middleware import TokenBuckets
 from tests.support.federation import run_client
 from tests.support.given import Opened, Silos
 from tests.support.small import small_client
@@ -197,13 +197,15 @@ async def test_one_key_alone_guards_its_own_routes(settings: ClientSettings, ope
         http.headers.pop("Authorization", None)
         assert (await ask(http, ("GET", "/v1/status"), None)).status_code == 401
         assert (await ask(http, ("POST", "/v1/recommendations"), None)).status_code == 200
-    assert alone.cautions() == ["without application_key whoever calls may see lists of recommendations"]
+    assert alone.list_warnings() == ["without application_key whoever calls may see lists of recommendations"]
 
 
 async def test_each_key_has_a_pace_of_its_own_and_guessing_is_slowed_down(
     settings: ClientSettings, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_service.http.server_app.Buckets", lambda rate: Buckets(rate, clock=lambda: 0.0))
+    monkeypatch.setattr(
+        "client_service.http.server_app.TokenBuckets", lambda rate: TokenBuckets(rate, clock=lambda: 0.0)
+    )
     async with opened(settings.model_copy(update={"requests_per_second": 1.5})) as http:
         http.headers.pop("Authorization", None)
         guesses = [(await ask(http, ("GET", "/v1/status"), f"Bearer {n:064}")).status_code for n in range(5)]
@@ -229,11 +231,11 @@ REACHED = ("0.0.0.0", "::", "", "door", "10.0.0.7", "silo.example.org")
 @pytest.mark.parametrize("host", LOOPBACK)
 def test_on_loopback_it_works_without_keys_and_says_so(host: str) -> None:
     found = client_settings(**NEEDED, host=host)
-    assert [word for text in found.cautions() for word in text.split() if word.endswith("_key")] == [
+    assert [word for text in found.list_warnings() for word in text.split() if word.endswith("_key")] == [
         "application_key",
         "operator_key",
     ]
-    assert found.pace == 0.0 and client_settings(**NEEDED, host=host, **KEYS).cautions() == []
+    assert found.rate_limit == 0.0 and client_settings(**NEEDED, host=host, **KEYS).list_warnings() == []
 
 
 @pytest.mark.parametrize("host", REACHED)
@@ -249,8 +251,8 @@ def test_where_others_can_call_both_keys_are_needed(host: str, given: dict[str, 
     with pytest.raises(SettingsError, match=f"{name}: expected one where others can call"):
         client_settings(**NEEDED, host=host, **given)
     with_keys = client_settings(**NEEDED, host=host, **KEYS)
-    assert with_keys.pace > 0 and [text for text in with_keys.cautions() if "_key" in text] == []
-    assert len(client_settings(**NEEDED, host=host, demo=True).cautions()) == 3  # no TLS either
+    assert with_keys.rate_limit > 0 and [text for text in with_keys.list_warnings() if "_key" in text] == []
+    assert len(client_settings(**NEEDED, host=host, demo=True).list_warnings()) == 3  # no TLS either
 
 
 @pytest.mark.parametrize(
@@ -328,5 +330,5 @@ def test_what_would_be_without_effect_is_refused(given: dict[str, str], words: s
     ("url", "warned"), [("http://10.0.0.7", True), ("https://10.0.0.7", False), ("http://[::1]:8800", False)]
 )
 def test_a_way_to_the_aggregator_without_tls_is_told(url: str, warned: bool) -> None:
-    said = client_settings(**NEEDED, **KEYS, aggregator_url=url).cautions()
+    said = client_settings(**NEEDED, **KEYS, aggregator_url=url).list_warnings()
     assert [text for text in said if "aggregator" in text] == said and bool(said) == warned

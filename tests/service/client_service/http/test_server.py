@@ -31,8 +31,8 @@ from client_service.serving import recommender
 from client_service.serving.ranking import ListRequest
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError, UnavailableError
-from shared.web.listening import Listening
-from shared.web.server import share_port
+from shared.web.listening import ListenSettings
+from shared.web.server import open_shared_socket
 from simulation.experiments.processes import free_ports
 from tests.support.kept import keep_first_model, publish_model
 from tests.support.mapped import mapped_bytes
@@ -301,12 +301,12 @@ def test_settings_of_no_use_are_refused(settings: ClientSettings, given: dict[st
 
 def test_a_shared_port_is_shared_by_those_who_share_it_alone_and_sends_small_answers_at_once() -> None:
     (port,) = free_ports(1)
-    place = Listening(host="127.0.0.1", port=port)
-    with share_port(place) as first, share_port(place) as second:
+    place = ListenSettings(host="127.0.0.1", port=port)
+    with open_shared_socket(place) as first, open_shared_socket(place) as second:
         assert first.getsockname() == second.getsockname()
         assert first.proto == socket.IPPROTO_TCP  # of any other asyncio does not switch Nagle's waiting off
     with socket.create_server(("127.0.0.1", port)), pytest.raises(SettingsError, match="which is taken"):
-        share_port(place)
+        open_shared_socket(place)
 
 
 @pytest.mark.anyio

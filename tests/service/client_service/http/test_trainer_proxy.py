@@ -37,14 +37,14 @@ from client_service.settings import ClientSettings, client_settings
 from shared.web import problems
 from shared.web.middleware import AccessLog, BodyLimit, BodyTimeout
 from shared.web.routes import HeadAsGet
-from shared.web.server import build_server, listen_privately
+from shared.web.server import build_server, open_private_socket
 
 PIECES = 50
 
 
 def make_trainer(metrics: RequestMetrics) -> FastAPI:
     app = FastAPI(openapi_url=None)
-    problems.install(app)
+    problems.install_error_handlers(app)
 
     @app.api_route("/echo/{name}", methods=["GET", "POST", "PUT"])
     async def echo(name: str, request: Request) -> dict[str, Any]:
@@ -86,10 +86,10 @@ Ask = Callable[..., Awaitable[httpx.Response]]
 
 @asynccontextmanager
 async def listening(state: Path, metrics: RequestMetrics) -> AsyncIterator[None]:
-    server = build_server(make_trainer(metrics), host="trainer", port=0, wind_down=lambda: None)
+    server = build_server(make_trainer(metrics), host="trainer", port=0, on_shutdown=lambda: None)
     place = choose_socket(state)
     places = (place, place.with_name(HEALTH_SOCKET))
-    serving = asyncio.create_task(server.serve([listen_privately(one) for one in places]))
+    serving = asyncio.create_task(server.serve([open_private_socket(one) for one in places]))
     while not server.started:
         await asyncio.sleep(0.01)
     try:
@@ -111,7 +111,7 @@ def proxy(tmp_path: Path) -> TrainerProxy:
 
 def front(proxy: TrainerProxy, metrics: RequestMetrics) -> FastAPI:
     app = FastAPI(openapi_url=None)
-    problems.install(app)
+    problems.install_error_handlers(app)
     app.router.default = proxy
     for kind in (HeadAsGet, BodyLimit, BodyTimeout):
         app.add_middleware(kind)
@@ -122,7 +122,7 @@ def front(proxy: TrainerProxy, metrics: RequestMetrics) -> FastAPI:
 @asynccontextmanager
 async def asking(proxy: TrainerProxy, metrics: RequestMetrics) -> AsyncIterator[httpx.AsyncClient]:
     """A front on a real port, since what is of one connection shows there alone."""
-    server = build_server(front(proxy, metrics), host="127.0.0.1", port=0, wind_down=lambda: None)
+    server = build_server(front(proxy, metrics), host="127.0.0.1", port=0, on_shutdown=lambda: None)
     listener = socket.create_server(("127.0.0.1", 0))
     serving = asyncio.create_task(server.serve([listener]))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -262,7 +262,7 @@ def test_a_socket_is_for_this_user_alone_also_where_its_path_is_too_long(tmp_pat
     for state in (tmp_path / "short", tmp_path / ("long-" * 30)):
         state.mkdir()
         for _ in range(2):  # the second time there is one that a killed process has left
-            with listen_privately(choose_socket(state)) as listener:
+            with open_private_socket(choose_socket(state)) as listener:
                 found = find_socket(state)
                 assert listener.getsockname() == str(found) and found.stat().st_mode & 0o777 == 0o600
         assert len(os.fsencode(found)) < 107
@@ -299,6 +299,6 @@ async def test_a_trainer_that_answers_nobody_for_minutes_is_ended(
     found = Server(server_settings(settings), trainer)
     settings.state_directory.mkdir(exist_ok=True)
     place = choose_socket(settings.state_directory).with_name(HEALTH_SOCKET)
-    with listen_privately(place):  # and nobody accepts
+    with open_private_socket(place):  # and nobody accepts
         async with found.running():
             await asyncio.wait_for(killed.wait(), 60)

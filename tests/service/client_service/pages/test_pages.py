@@ -28,7 +28,7 @@ from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.settings import MethodSettings
-from shared.web.pages import figure
+from shared.web.pages import format_number
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Progress, conduct_run
 from simulation.experiments.in_process import open_federation
@@ -305,11 +305,11 @@ def test_a_silo_with_training_pairs_items_shows_no_figures_and_says_why() -> Non
     nothing = Summary(0, 0, None, (), ())
     blind = quality(valid_users=0)
     facts = {fact.label: (fact.value, fact.note) for fact in build_overview(status, blind, nothing, LABELS).facts}
-    assert facts["NDCG@20"] == (figure(None), "no validation items")
+    assert facts["NDCG@20"] == (format_number(None), "no validation items")
     assert "no validation items, so that no round is judged" in draw_measures(blind, ITEMS)[0].description
     untested = quality(test={"recall@20": 0.0, "ndcg@20": 0.0}, test_users=0)
     facts = {fact.label: (fact.value, fact.note) for fact in build_overview(status, untested, nothing, LABELS).facts}
-    assert facts["NDCG@20"] == (figure(None), "no test items")
+    assert facts["NDCG@20"] == (format_number(None), "no test items")
     assert quality_warnings(blind) == (UNJUDGED,) and quality_warnings(quality()) == ()
 
 

@@ -9,7 +9,7 @@ from client_service.boundary.gate import declared_calls
 from client_service.pages.ledger_view import matches_declaration
 from client_service.pages.privacy_report import CALLS
 from shared.method.declaration import Declaration, TensorSpec
-from shared.web.pages import declared_out
+from shared.web.pages import describe_declaration
 
 OPEN = Declaration(strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2, 3)),), scalars=("margin", "rho"))
 SECURE = OPEN.model_copy(update={"secure": True})
@@ -29,12 +29,12 @@ def test_a_masked_update_is_as_a_secure_federation_declares_it_and_no_other() ->
 
 
 def test_the_page_says_what_may_leave_and_what_each_call_is_for() -> None:
-    shown = declared_out(SECURE)
+    shown = describe_declaration(SECURE)
     assert [(one.name, one.kind) for one in shown.fields] == [
         ("w", "masked tensor"),
         ("#scalars", "masked tensor"),
         ("rho", "scalar"),
     ]
     assert "only the sum of all clients’ can be read" in shown.sentence
-    assert [one.kind for one in declared_out(OPEN).fields] == ["float32 tensor", "scalar", "scalar"]
+    assert [one.kind for one in describe_declaration(OPEN).fields] == ["float32 tensor", "scalar", "scalar"]
     assert {call.name for call in declared_calls("east", secure=True)} == set(CALLS)

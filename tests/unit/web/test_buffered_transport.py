@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from shared.web.connection import MOST_WAITING, CorkedTransport
+from shared.web.connection import MOST_WAITING, BufferedTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ def written(beneath: Mock) -> list[bytes]:
 
 
 async def test_pieces_of_a_turn_are_one_write(beneath: Mock) -> None:
-    corked = CorkedTransport(beneath, asyncio.get_running_loop())
+    corked = BufferedTransport(beneath, asyncio.get_running_loop())
     for piece in (b"head ", b"body", b""):
         corked.write(piece)
     assert written(beneath) == []
@@ -36,7 +36,7 @@ async def test_pieces_of_a_turn_are_one_write(beneath: Mock) -> None:
 
 async def test_much_does_not_wait(beneath: Mock) -> None:
     """Else somebody who does not listen would have an answer of any length kept here."""
-    corked = CorkedTransport(beneath, asyncio.get_running_loop())
+    corked = BufferedTransport(beneath, asyncio.get_running_loop())
     corked.write(b"a" * MOST_WAITING)
     assert written(beneath) == []
     corked.write(b"b")
@@ -44,7 +44,7 @@ async def test_much_does_not_wait(beneath: Mock) -> None:
 
 
 async def test_what_was_written_leaves_before_the_end_and_is_dropped_with_an_abort(beneath: Mock) -> None:
-    corked = CorkedTransport(beneath, asyncio.get_running_loop())
+    corked = BufferedTransport(beneath, asyncio.get_running_loop())
     corked.write(b"last")
     corked.close()
     assert written(beneath) == [b"last"]
@@ -56,7 +56,7 @@ async def test_what_was_written_leaves_before_the_end_and_is_dropped_with_an_abo
 
 
 async def test_nothing_is_written_to_a_connection_that_is_gone(beneath: Mock) -> None:
-    corked = CorkedTransport(beneath, asyncio.get_running_loop())
+    corked = BufferedTransport(beneath, asyncio.get_running_loop())
     corked.write(b"late")
     beneath.is_closing.return_value = True
     await asyncio.sleep(0)
@@ -64,6 +64,6 @@ async def test_nothing_is_written_to_a_connection_that_is_gone(beneath: Mock) ->
 
 
 async def test_all_else_is_the_transport_s_own(beneath: Mock) -> None:
-    corked = CorkedTransport(beneath, asyncio.get_running_loop())
+    corked = BufferedTransport(beneath, asyncio.get_running_loop())
     corked.pause_reading()
     assert beneath.pause_reading.called and corked.get_extra_info is beneath.get_extra_info

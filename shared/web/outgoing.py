@@ -10,10 +10,10 @@ import httpx
 
 from shared.errors import SettingsError
 from shared.web.address import HIGHEST_PORT
-from shared.web.tls import CALLS, Identity, trust
+from shared.web.tls import CALLS, TlsIdentity, trust_authority
 
 
-class Calling:
+class OutgoingTls:
     """How calls are made by TLS: whom to believe, and what to show where the other side asks for a certificate.
 
     Believed is what `authority` alone has signed, or without one those that httpx knows. SettingsError for bad files.
@@ -21,11 +21,11 @@ class Calling:
 
     def __init__(self, authority: Path | None = None, certificate: Path | None = None, key: Path | None = None) -> None:
         self.context = _trust_context(authority)
-        self.identities: dict[str, Identity] = {}
+        self.identities: dict[str, TlsIdentity] = {}
         if (certificate is None) != (key is None):
             raise SettingsError("expected a certificate together with its key, got one of them")
         if certificate is not None and key is not None:
-            self.identities[CALLS] = Identity(self.context, certificate, key)
+            self.identities[CALLS] = TlsIdentity(self.context, certificate, key)
 
 
 def build_proxy(url: str) -> httpx.Proxy:
@@ -61,7 +61,7 @@ class ProxyTransport(httpx.AsyncHTTPTransport):
         try:
             response = await super().handle_async_request(request)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            if failure(error) is not None:  # of TLS, which has words of its own
+            if describe_tls_failure(error) is not None:  # of TLS, which has words of its own
                 raise
             raise httpx.ProxyError("no connection") from error
         if response.status_code == httpx.codes.PROXY_AUTHENTICATION_REQUIRED:
@@ -70,7 +70,7 @@ class ProxyTransport(httpx.AsyncHTTPTransport):
         return response
 
 
-def failure(error: BaseException | None) -> str | None:
+def describe_tls_failure(error: BaseException | None) -> str | None:
     """What went wrong with TLS where a call failed because of it; None where it failed for another reason."""
     while error is not None and not isinstance(error, ssl.SSLError):
         error = error.__cause__ or error.__context__
@@ -79,13 +79,13 @@ def failure(error: BaseException | None) -> str | None:
     return None if error is None else f"TLS failed ({(error.reason or 'no reason').replace('_', ' ').lower()})"
 
 
-def reason(error: Exception) -> str:
+def describe_call_failure(error: Exception) -> str:
     """Why a call failed: what `failure` says, or the error's name. A port that misses a certificate just hangs up."""
     if isinstance(error, httpx.ProxyError):
         return _describe_proxy_error(error)
     hung_up = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError)
-    asks = " (does it ask for a certificate?)" if hung_up and _by_tls(error) else ""
-    return failure(error) or f"{type(error).__name__}{asks}"
+    asks = " (does it ask for a certificate?)" if hung_up and _uses_tls(error) else ""
+    return describe_tls_failure(error) or f"{type(error).__name__}{asks}"
 
 
 def _describe_proxy_error(error: httpx.ProxyError) -> str:
@@ -98,7 +98,7 @@ def _describe_proxy_error(error: httpx.ProxyError) -> str:
     return "outbound_proxy: no connection through it; check its address, and that it runs"
 
 
-def _by_tls(error: Exception) -> bool:
+def _uses_tls(error: Exception) -> bool:
     request = getattr(error, "_request", None)  # `error.request` raises where there is none
     return request is not None and request.url.scheme == "https"
 
@@ -108,6 +108,6 @@ def _trust_context(authority: Path | None) -> ssl.SSLContext:
         context = httpx.create_ssl_context()
     else:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        trust(context, authority)
+        trust_authority(context, authority)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
