@@ -60,6 +60,19 @@ def list_warnings(
     return (*few_clients(state.joined), *unlike, *rows, *noised, *told, *late, *shut_out)
 
 
+def list_protection_limits(settings: ClientSettings, method: MethodSettings) -> frozenset[str]:
+    """Lists the warnings that follow from the federation's settings alone, for training and all sums.
+
+    They hold in every run, and need no action of a silo that has agreed to these settings.
+    """
+    declaration = settings.declaration()
+    strategy = build_strategy(declaration.strategy, method)
+    rows = warn_of_moved_rows(strategy, method, settings.task, secure=declaration.secure)
+    parts = [method_of_part(method, part) for part in list_sums(method)]
+    sums = [text for one in parts for text in SILO_SUMS[find_sum(one).name].warnings(one)]
+    return frozenset((*warn_of_unlike_starts(declaration, method), *rows, *sums))
+
+
 def warn_of_unlike_starts(declaration: Declaration, method: MethodSettings) -> tuple[str, ...]:
     """A warning, where the clients of a secure run go on from different parameters (Eq. 14)."""
     mixing = build_strategy(declaration.strategy, method).mixing

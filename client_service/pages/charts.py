@@ -32,16 +32,18 @@ def graph_charts(quality: QualityOut) -> tuple[Chart, ...]:
     if graph.roc is not None:
         chance = Line("By chance", tuple((x, x) for x in graph.roc.x), dashed=True)
         line = Line("True positives", tuple(zip(graph.roc.x, graph.roc.y, strict=True)))
-        said = "Validation nodes: whom a threshold finds, over whom it wrongly finds. Higher is better."
+        said = "Validation nodes: share found by a threshold over share wrongly found. Higher is better."
         found.append(Chart("roc", "ROC curve", said, "false positives", "true positives", (line, chance), (0.0, 1.0)))
     if graph.reliability is not None:
         told = tuple(zip(graph.reliability.x, graph.reliability.y, strict=True))
-        exact = Line("As told", tuple((x, x) for x, _ in told), dashed=True)
-        said = "Validation nodes in bins of the told probability, and how often it was so."
+        exact = Line("Calibrated", tuple((x, x) for x, _ in told), dashed=True)
+        said = "Validation nodes by predicted probability, and the share that has the class."
         if graph.calibration_error is not None:
             said += f" Mean distance {format_number(graph.calibration_error)}."
         lines = (Line("Observed", told), exact)
-        found.append(Chart("reliability", "Reliability", said, "told probability", "observed share", lines, (0.0, 1.0)))
+        found.append(
+            Chart("reliability", "Reliability", said, "predicted probability", "observed share", lines, (0.0, 1.0))
+        )
     return tuple(found)
 
 
@@ -51,7 +53,7 @@ def describe_homophily(quality: QualityOut) -> str:
     if graph is None:
         return ""
     classes = ", ".join(f"{name}: {count:,}" for name, count in graph.classes.items())
-    told = f"Labelled nodes by class: {classes}. Answers: {graph.answers}."
+    told = f"Labelled nodes by class: {classes}. Answered by: {graph.answers}."
     if graph.edge_homophily is None:
         return f"No edge has two labelled ends. {told}"
     adjusted = "" if graph.adjusted_homophily is None else f", adjusted {format_number(graph.adjusted_homophily)}"
@@ -64,14 +66,14 @@ def _loss_chart(quality: QualityOut) -> Chart:
     After the warm-up it is another loss, because margins are part of it.
     """
     first = _first_margin(quality)
-    said = "Mean over the batches of a round. Round 0 is before any training and has none."
+    said = "Mean over the batches of a round. Lower is better."
     if first is not None:
         said += (
-            f" Before round {first} the warm-up fits the popularity tables. From there on the loss has their margins in"
-            " it: it may rise there though the model is no worse. Compare it within either part alone."
+            f" Before round {first} the warm-up fits the popularity tables. From then on the loss includes their"
+            " margins: it can rise there although the model is no worse. Compare values within each part alone."
         )
-    line = Line("Loss", tuple((one.round, one.loss) for one in quality.rounds))
-    mark = None if first is None else (float(first), "warm-up over: margins join")
+    line = Line("Loss", tuple((one.round, one.loss) for one in quality.rounds if one.round > 0))
+    mark = None if first is None else (float(first), "end of the warm-up")
     return Chart("loss", "Training loss", said, "round", "loss", (line,), mark=mark)
 
 
@@ -84,15 +86,21 @@ def _first_margin(quality: QualityOut) -> int | None:
 
 def _measure_chart(quality: QualityOut, task: Task[Any, Any], name: str, label: MeasureLabel) -> Chart:
     best = quality.best_round
-    line = Line(label.title, tuple((one.round, one.values.get(name)) for one in quality.rounds))
+    points = tuple((one.round, one.values.get(name)) for one in quality.rounds)
+    line = Line(label.title, points)
+    lines, trained = (line,), tuple(point for point in points if point[0] > 0)
+    # From the start, which needs no training, a curve mostly falls: a line of its own says what training adds.
+    if best and points[0][0] == 0 and len(trained) > 1:
+        start = Line("start, before training", tuple((number, points[0][1]) for number, _ in trained), dashed=True)
+        lines = (Line(label.title, trained), start)
     return Chart(
         key=name,
         title=line.name,
         description=_measure_text(quality, task.labels[quality.primary or task.primary].title, label, line),
         x="round",
         y="on validation items",
-        lines=(line,),
-        mark=None if best is None else (best, f"best: round {best}"),
+        lines=lines,
+        mark=None if best is None else (best, f"best: round {best}" if best else "best: the start, before training"),
     )
 
 
@@ -101,8 +109,10 @@ def _measure_text(quality: QualityOut, primary: str, label: MeasureLabel, line: 
     if best is None:
         return "Figures appear with the first run."
     text = f"{quality.run}: {format_number(best)} in round {quality.best_round}, the best by {primary}."
+    if quality.best_round == 0:
+        text = f"{quality.run}: {format_number(best)} at the start, before training; no later {primary} is better."
     if quality.valid_users == 0:
-        text = f"{quality.run}: no validation items, so that no round is judged and the start is served."
+        text = f"{quality.run}: no validation items, so no round is judged and the start is served."
     if quality.test is None or not quality.test_users:
         return text
     return f"{text} On test items, read once at the end: {format_number(quality.test.get(label.key))}."
@@ -128,9 +138,9 @@ def draw_spectrum(spectrum: SpectrumOut) -> Chart:
 
 def _describe_rho(spectrum: SpectrumOut) -> str:
     if not spectrum.own:
-        return "Both kernels appear in the first round whose strategy compares them."
+        return "Appears in the first round whose strategy compares both kernels."
     rho = f"rho = {format_number(spectrum.rho)} in round {spectrum.round} of {spectrum.run}"
-    return f"{rho}: the divergence of these two curves. Rho leaves the silo, the curve does not."
+    return f"{rho}: the divergence of these two curves. Rho leaves the silo, its curve does not."
 
 
 NAMES = ("popular items", "this silo alone", "federated, as served")
@@ -142,12 +152,12 @@ FLOORS = {
     "transitions of all": "transitions of all silos",
 }
 REFITTED = (
-    "The figures were measured on held-out data. Then the model was fitted again on all data of the silo, "
-    "with the same choices, and that one answers. "
+    "The figures were measured on held-out data. Then the model was fitted again on all data of the silo, with the "
+    "same choices; that model answers. "
 )
 COLOURS = {NAMES[0]: 4, "low-pass filter": 3, "ridge filter": 0, "EASE": 1, NAMES[1]: 5, NAMES[2]: 2}
 COLOURS |= {"own counts of the last click": 0, "transitions of all silos": 1}
-TOO_COSTLY = {"ease": f"EASE is left out: beyond {EASE_SIDE:,} users and as many items it takes too long."}
+TOO_COSTLY = {"ease": f"EASE is left out: with more than {EASE_SIDE:,} users and items it takes too long."}
 
 
 @dataclass(frozen=True)
@@ -182,7 +192,7 @@ def _run_row(
 def _ended_run(quality: QualityOut) -> tuple[EarlierRun, ...]:
     if quality.run is None or quality.test is None:
         return ()
-    return (EarlierRun(run=f"{quality.run}, the last", test=quality.test, test_users=quality.test_users),)
+    return (EarlierRun(run=f"{quality.run}, the latest", test=quality.test, test_users=quality.test_users),)
 
 
 def comparison_chart(quality: QualityOut, nouns: Nouns = USERS) -> IntervalChart:
@@ -194,7 +204,7 @@ def comparison_chart(quality: QualityOut, nouns: Nouns = USERS) -> IntervalChart
     groups = () if found is None else tuple(_interval_group(group, nouns) for group in found.groups)
     floors = () if found is None or not found.groups else tuple(FLOORS[name] for name in found.groups[0].floors)
     names = (nouns.popular, *floors, *NAMES[1:])
-    said = "Appears when a run has ended." if not groups else _describe(quality, groups, nouns)
+    said = "Appears after the first run." if not groups else _describe(quality, groups, nouns)
     notices = () if found is None else worth_notices(found, nouns)
     return IntervalChart(
         "comparison",
@@ -202,7 +212,7 @@ def comparison_chart(quality: QualityOut, nouns: Nouns = USERS) -> IntervalChart
         said,
         names,
         groups,
-        "federated less alone",
+        "gain (federated - alone)",
         notices,
         tuple(COLOURS.get(name, COLOURS[NAMES[0]]) for name in names),
     )
@@ -210,14 +220,14 @@ def comparison_chart(quality: QualityOut, nouns: Nouns = USERS) -> IntervalChart
 
 def worth_notices(found: ComparisonOut, nouns: Nouns = USERS) -> tuple[str, ...]:
     """Returns warnings about figures that are unreliable or bad."""
-    few = f"Only {count_noun(found.users, nouns.judged)} could be judged: these figures are mostly chance."
+    few = f"Only {count_noun(found.users, nouns.judged)} with test data: these figures are mostly chance."
     gain = found.validation_gain
     worse = ""
     if gain is not None and gain.mean < 0:
         sure = "" if gain.high < 0 else ", which may be chance"
         worse = (
-            "On validation items what is served is worse than what this silo has alone, by "
-            f"{format_number(-gain.mean)} ({_range(gain)}){sure}. This run has brought the silo nothing."
+            f"On validation data the served model is worse than this silo alone, by {format_number(-gain.mean)} "
+            f"({_range(gain)}){sure}. This run brought the silo no gain."
         )
     return tuple(one for one in (few if found.few else "", worse) if one)
 
@@ -232,7 +242,7 @@ def _describe(quality: QualityOut, groups: tuple[IntervalGroup, ...], nouns: Nou
     dear = "".join(f"{TOO_COSTLY[name]} " for name in found.left_out)
     return (
         f"{found.measure.upper()} of {quality.run} on test items, a mean over the silo’s {nouns.judged}s with its "
-        f"95 % interval. Over {whole.note} federated less alone is {whole.more}. {floors}{dear}"
+        f"95 % interval. Over {whole.note} the gain (federated - alone) is {whole.more}. {floors}{dear}"
         f"{REFITTED if quality.refitted else ''}None of these figures leaves the silo."
     )
 

@@ -15,6 +15,7 @@ from shared.protocol.masked_wire import forms, readable_scalars
 from shared.web.pages import Verdict, format_shape
 
 REFUSED = 400  # the least status of a refusal
+CLOSED = 409  # of a call to a round that needs it no more
 
 
 @dataclass(frozen=True)
@@ -107,16 +108,26 @@ POLL = "current"
 Entry = Mapping[str, Any]
 
 
+def is_late(one: Attempt) -> bool:
+    """Tells whether a call was refused because enough other silos had answered before.
+
+    The shares of a few silos open a sum; those of the last ones come after it, in every secure round.
+    """
+    return one.call == "answers" and one.status == CLOSED
+
+
 @dataclass(frozen=True)
 class CallTally:
     """Totals of all calls of one kind.
 
-    unanswered: under way or cut off; they may have arrived. other: not as declared.
+    refused: by the aggregator. late: calls that came after enough others (`is_late`). unanswered: under way or cut off;
+    they may have arrived. other: not as declared.
     """
 
     call: str
     count: int = 0
     refused: int = 0
+    late: int = 0
     unanswered: int = 0
     other: int = 0
     bytes_out: int = 0
@@ -126,7 +137,8 @@ class CallTally:
         return CallTally(
             self.call,
             self.count + one.times,
-            self.refused + one.times * ((one.status or 0) >= REFUSED),
+            self.refused + one.times * ((one.status or 0) >= REFUSED and not is_late(one)),
+            self.late + one.times * is_late(one),
             self.unanswered + one.times * (one.status is None),
             self.other + one.times * (not matches_declaration(one, declaration)),
             self.bytes_out + one.bytes,

@@ -24,17 +24,17 @@ BUSY = {
     "uploading": "Uploading",
     "waiting for the round": "Waiting",
     "evaluating": "Evaluating",
-    "summing": "Counting for a sum",
+    "summing": "Summing statistics",
 }
 DOING = {
-    "starting": "The kept model is being read.",
-    "joining": "The aggregator is being asked to let this client in.",
-    "preparing": "The spectrum and the model of the run are being made.",
-    "waiting for the round": "The update is in; the other clients' are not all there yet.",
+    "starting": "The client loads its kept model.",
+    "joining": "This client registers with the aggregator.",
+    "preparing": "The client computes the spectrum and the model of the run.",
+    "waiting for the round": "The update is sent; some other clients' are missing.",
 }
 
 Labels = Mapping[str, MeasureLabel]
-"""By the measure's name, as a task has them."""
+"""Labels of a task's measures, by name."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,18 @@ class SiloOverview:
     """Overview of a silo.
 
     `done` of `rounds` rounds; no bar without a run. worth: gain of the last run, and what the silo's policy forgoes.
+    next_step: what the operator does next. warnings: need an action. limits: what the federation's settings reveal or
+    cannot prevent; they hold in every run.
     """
 
     verdict: Verdict
     worth: tuple[str, ...]
+    next_step: str
     done: int
     rounds: int
     problem: str | None
     warnings: tuple[str, ...]
+    limits: tuple[str, ...]
     facts: tuple[Fact, ...]
 
 
@@ -62,16 +66,23 @@ def build_overview(
     *,
     strict: bool = False,
     declared: Collection[Part] = (),
+    limits: Collection[str] = (),
 ) -> SiloOverview:
-    """Builds the overview of the page. declared: parts of the federation's sums."""
+    """Builds the overview of the page.
+
+    declared: parts of the federation's sums. limits: warnings that follow from the settings alone.
+    """
+    warnings = tuple(one for one in status.warnings if one not in limits)
     done = max((entry.round for entry in quality.rounds), default=0) if quality.run == status.run else 0
     return SiloOverview(
         verdict=_verdict(status, done),
         worth=(*_worth_lines(quality, labels, nouns), *((STRICT,) if strict else ())),
+        next_step=_next_step(status, quality, summary, warns=bool(warnings)),
         done=done,
         rounds=status.rounds,
         problem=status.problem,
-        warnings=status.warnings,
+        warnings=warnings,
+        limits=tuple(one for one in status.warnings if one in limits),
         facts=(
             _bytes_sent(summary),
             *_budget_facts(status.privacy),
@@ -84,9 +95,8 @@ def build_overview(
 
 
 STRICT = (
-    "This silo stays in the strict boundary: no statistics of its items are summed with the others’. What it forgoes"
-    " its own data forecast: lpsfed worth SHARD. Where its federation sums, lpsfed join INVITATION --accept sums lets"
-    " it take part."
+    "This silo stays in the strict boundary: it shares no statistics of its items (policy.common_basis = no). lpsfed"
+    " worth SHARD forecasts what sharing them would bring; lpsfed join INVITATION --accept sums shares them."
 )
 
 
@@ -98,10 +108,32 @@ def _worth_lines(quality: QualityOut, labels: Labels, nouns: Nouns) -> tuple[str
     whole = compared.groups[0]
     titles = {label.key: label.title for label in labels.values()}
     measure = titles.get(compared.measure, compared.measure)
-    told = f"{measure} alone {format_number(whole.alone.mean)} → together {format_number(whole.federated.mean)}"
+    alone, together = (format_number(one.mean) for one in (whole.alone, whole.federated))
+    gain = f"Joining: {measure} alone {alone} → together {together}"
     if (ratio := whole.ratio) is not None:
-        told += f": × {ratio.mean:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
-    return (f"{told}, by {quality.run} over {count_noun(whole.users, nouns.judged)}.",)
+        gain += f": × {ratio.mean:.3f}, 95 % interval [{ratio.low:.3f}, {ratio.high:.3f}]"
+    return (f"{gain}, measured after {quality.run} on test data of {count_noun(whole.users, nouns.judged)}.",)
+
+
+def _next_step(status: StatusOut, quality: QualityOut, summary: Summary, *, warns: bool) -> str:
+    """Tells whether the silo is well, and what its operator does next."""
+    if summary.broken is not None or any(one.other for one in summary.totals):
+        return "Next: see the finding above; until it is explained, stop this client."
+    if status.problem is not None:
+        return "Next: remove the cause above; the client tries again by itself."
+    if warns:
+        return "Next: read the warnings below."
+    if status.phase == "refused":
+        return "Next: the client’s log has the reason. The next run is open to this silo again."
+    if status.phase in ("failed", "cancelled"):
+        return "Next: nothing here; the federation’s operator starts the next run."
+    if status.phase in BUSY or (status.rounds and status.phase == "waiting"):
+        return "All is well. Nothing to do: the run continues by itself, and this silo answers requests meanwhile."
+    if status.model is None:
+        return "All is well. Next: wait until the federation’s operator starts a run; until then answers need no model."
+    if quality.comparison is None:
+        return "All is well. Next: try an answer below. The gain of joining appears here when a run has ended."
+    return "All is well. Next: try an answer below, then let your application ask this address with its key."
 
 
 def describe_sizes(quality: QualityOut, nouns: Nouns = USERS, *, counts_given: bool) -> str:
@@ -112,8 +144,8 @@ def describe_sizes(quality: QualityOut, nouns: Nouns = USERS, *, counts_given: b
     if quality.run is None:
         return "Figures appear with the first run."
     counts = ((quality.users, nouns.owner), (quality.items, nouns.thing), (quality.edges, nouns.event))
-    told = "They are given when the silo joins." if counts_given else "None of these figures leaves the silo."
-    return f"Of {', '.join(count_noun(count, word) for count, word in counts)}. {told}"
+    told = "These numbers are sent when the silo joins." if counts_given else "None of these numbers leaves the silo."
+    return f"The shard has {', '.join(count_noun(count, word) for count, word in counts)}. {told}"
 
 
 def _verdict(status: StatusOut, done: int) -> Verdict:
@@ -121,15 +153,15 @@ def _verdict(status: StatusOut, done: int) -> Verdict:
         where = f"{status.run}, round {status.round} of {status.rounds}"
         return Verdict("busy", BUSY[status.phase], DOING.get(status.phase, where))
     if status.phase == "cancelled":
-        return Verdict("idle", "Cancelled", f"The federation's operator has cancelled {status.run}.")
+        return Verdict("idle", "Cancelled", f"The federation’s operator cancelled {status.run}.")
     if status.phase == "refused":
-        return Verdict("bad", "Refused", f"This silo takes no part in the rest of {status.run}.")
+        return Verdict("bad", "Refused", f"This client left {status.run}: its log has the reason.")
     if status.phase == "failed":
         return Verdict("bad", "Failed", f"The aggregator ended {status.run} as failed.")
     if status.phase == "finished":
         held = done or status.round  # a run of sums has rounds too, and no figures of them
-        return Verdict("good", "Finished", f"{status.run} is over after {count_noun(held, 'round')}.")
-    next_one = f"{status.run}: {done} of {status.rounds} rounds are done." if status.rounds else "For the next run."
+        return Verdict("good", "Finished", f"{status.run} ended after {count_noun(held, 'round')}.")
+    next_one = f"{status.run}: {done} of {status.rounds} rounds are done." if status.rounds else "No run is open."
     return Verdict("idle", "Waiting", next_one)
 
 
@@ -137,7 +169,7 @@ def _bytes_sent(summary: Summary) -> Fact:
     times = {total.call: total.count for total in summary.totals}
     sent = sum(total.bytes_out for total in summary.totals)
     note = f"{count_noun(times.get('update', 0), 'update')} and {count_noun(times.get('join', 0), 'join')}"
-    return Fact("Left this silo", format_bytes(sent), note)
+    return Fact("Sent by this silo", format_bytes(sent), note)
 
 
 def _budget_facts(privacy: PrivacyOut | None) -> tuple[Fact, ...]:
@@ -145,7 +177,7 @@ def _budget_facts(privacy: PrivacyOut | None) -> tuple[Fact, ...]:
     if privacy is None:
         return ()
     at = f", delta {privacy.delta:g}" if privacy.delta is not None else ""
-    note = "spent: no update leaves any more" if privacy.exhausted else f"epsilon so far of the budget{at}"
+    note = "spent: no further update leaves" if privacy.exhausted else f"epsilon spent of the budget{at}"
     return (Fact("Privacy", f"{privacy.epsilon:.3g} of {privacy.budget:.3g}", note),)
 
 
@@ -175,9 +207,9 @@ def _title(part: Part, kind: str) -> str:
 
 
 def _on_record(summary: Summary) -> Fact:
-    note = f"{summary.read:,} checked so far" if summary.read < summary.written else "the chain holds"
+    note = f"{summary.read:,} checked so far" if summary.read < summary.written else "none was changed"
     note = note if summary.broken is None else f"damaged at line {summary.broken}"
-    return Fact("On record", count_noun(summary.written, "entry", "entries"), note)
+    return Fact("Ledger", count_noun(summary.written, "entry", "entries"), note)
 
 
 def _quality_facts(quality: QualityOut, labels: Labels, nouns: Nouns) -> tuple[Fact, ...]:

@@ -12,20 +12,20 @@ from shared.words import count_noun
 
 SHOWN, EARLIER = 6, 24  # updates that are listed, and those folded away beneath them
 CALLS = {
-    "join": "say who this is and what it declares",
-    "current": "ask where the federation stands",
+    "join": "register name and declaration",
+    "current": "ask for the state of the current run",
     "model": "fetch a run’s first parameters",
     "anchor": "fetch the anchor’s kernel",
     "update": "send an update",
     "personalized": "fetch a round’s parameters",
     "keys": "secure round: send public keys",
-    "roster": "secure round: fetch everybody’s public keys",
-    "shares": "secure round: send sealed shares of its secrets",
-    "delivery": "secure round: fetch what the others have sealed for it",
-    "request": "secure round: ask whose update is in the sum",
-    "checks": "secure round: say whose shares could be opened",
-    "sharers": "secure round: fetch who masks with whom",
-    "consents": "secure round: sign the list of those who are in the sum",
+    "roster": "secure round: fetch all public keys",
+    "shares": "secure round: send encrypted shares of its secrets",
+    "delivery": "secure round: fetch the other silos’ encrypted shares",
+    "request": "secure round: ask for the list of silos in the sum",
+    "checks": "secure round: report which shares could be decrypted",
+    "sharers": "secure round: fetch the pairs that mask together",
+    "consents": "secure round: sign the list of silos in the sum",
     "signatures": "secure round: fetch the others’ signatures",
     "answers": "secure round: send the shares that open the sum",
 }
@@ -79,7 +79,7 @@ def build_report(summary: Summary, declaration: Declaration, *, counts: bool) ->
     return UpdatesReport(
         verdicts=(_content(summary), _chain(summary), _answers(summary)),
         declared=describe_declaration(declaration),
-        counts="are given when it joins: the silo’s policy allows it" if counts else "are never given",
+        counts="are sent when it joins, as the silo’s policy allows" if counts else "are never sent",
         updates=tuple(updates[:SHOWN]),
         earlier=tuple(updates[SHOWN:]),
         received=tuple(received),
@@ -90,30 +90,41 @@ def build_report(summary: Summary, declaration: Declaration, *, counts: bool) ->
 def _content(summary: Summary) -> Verdict:
     other, calls = sum(one.other for one in summary.totals), sum(one.count for one in summary.totals)
     if other:
-        text = f"{count_noun(other, 'call')} of {calls:,} held other fields than are declared today."
-        return Verdict("bad", "Other fields on record", text)
+        text = f"{count_noun(other, 'call')} of {calls:,} had fields that are not declared today."
+        return Verdict(
+            "bad", "Undeclared fields sent", f"{text} Stop this client and compare the ledger with the declaration."
+        )
     updates = sum(one.count for one in summary.totals if one.call == "update")
     if not updates:
         return Verdict("idle", "Nothing sent", "No update has left this silo.")
-    text = f"{count_noun(updates, 'update')} on record, each of the declared fields and nothing else."
-    return Verdict("good", "As declared", text)
+    text = f"{count_noun(updates, 'update')} sent, each with the declared fields and nothing else."
+    return Verdict("good", "Only declared values left", text)
 
 
 def _chain(summary: Summary) -> Verdict:
     if summary.broken is not None:
-        text = f"The chain breaks at line {summary.broken}: that line, or one before it, is not as it was written."
-        return Verdict("bad", "Record damaged", f"{text} The figures here end before it.")
+        text = f"The hash chain breaks at line {summary.broken}: that line, or one before it, was changed."
+        return Verdict(
+            "bad", "Ledger damaged", f"{text} Figures end before it. Stop the client and run lpsfed ledger verify."
+        )
     if summary.read < summary.written:
-        text = f"{summary.read:,} of {summary.written:,} entries are checked so far, and all of them hold."
-        return Verdict("busy", "Record being read", text)
-    text = f"{count_noun(summary.written, 'entry', 'entries')}; the hash chain holds from the first to the last."
-    return Verdict("good", "Record whole", text)
+        text = f"{summary.read:,} of {summary.written:,} entries are checked so far; none was changed."
+        return Verdict("busy", "Ledger being checked", text)
+    text = f"{count_noun(summary.written, 'entry', 'entries')}; the hash chain shows that none was changed."
+    return Verdict("good", "Ledger intact", text)
 
 
 def _answers(summary: Summary) -> Verdict:
     refused, lost = sum(one.refused for one in summary.totals), sum(one.unanswered for one in summary.totals)
-    text = f"{count_noun(refused, 'call')} refused by the aggregator, {lost:,} without an answer, or without one yet."
-    return Verdict("warn", "Refusals", text) if refused else Verdict("good", "No refusals", text)
+    late = sum(one.late for one in summary.totals)
+    open_calls = f" {count_noun(lost, 'call')} without an answer so far." if lost else ""
+    if refused:
+        words = "the tab All calls shows which, the client’s log why."
+        return Verdict(
+            "warn", "Calls refused", f"The aggregator refused {count_noun(refused, 'call')}: {words}{open_calls}"
+        )
+    came = f" {count_noun(late, 'share')} of a secure sum came after enough others, which is normal." if late else ""
+    return Verdict("good", "Calls accepted", f"The aggregator refused none.{came}{open_calls}")
 
 
 def _received_update(one: Attempt) -> Received:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 
+from client_service.federation.run_setup import list_protection_limits
 from client_service.http.authentication import OperatorPageRoute
 from client_service.http.service import ClientService
 from client_service.pages.charts import (
@@ -29,10 +30,10 @@ from shared.sums import list_sums
 from shared.web.pages import PageHead, load_templates, page_response, static_router
 
 SECTIONS = (
-    ("worth", "Worth"),
+    ("worth", "Gain"),
     ("recommendations", "Recommendations"),
     ("privacy", "Privacy"),
-    ("learning", "Learning"),
+    ("learning", "Quality"),
 )
 TEMPLATE = load_templates(Path(__file__).parent / "templates").get_template("silo.html")
 
@@ -70,6 +71,7 @@ class Page:
                 nouns,
                 strict=is_strict(service.settings),
                 declared=list_sums(service.settings.method),
+                limits=list_protection_limits(service.settings, service.settings.method),
             ),
             shard=describe_sizes(quality, nouns, counts_given=service.settings.policy.counts),
             worth=comparison_chart(quality, nouns),

@@ -116,9 +116,10 @@ def add_gram(at: SumRound) -> Sums:
 
 
 def explain_large_columns(part: GramPart, nodes: NodeSettings, clients: int) -> str:
-    """Names the columns of features whose squares have no room in a sum of so many silos; "" where all have.
+    """Lists the feature columns whose squares are too large for a sum.
 
-    Those of neighbours count too. Projected features have room, because their rows are of length 1.
+    "" where all have room in a sum of this many silos. Those of neighbours count too. Projected features have room,
+    because their rows are of length 1.
     """
     if nodes.projected:
         return ""

@@ -62,11 +62,11 @@ async def test_a_silo_that_cannot_reach_its_aggregator_says_so_and_shows_what_it
     await until(lambda: joining(silo))
     text = plain(await page(silo))
     assert "client-1" in text and "Joining" in text and "the aggregator cannot be reached: ConnectError" in text
-    assert "No update has left this silo." in text and "Nothing has come in." in text
-    assert "8 tensors of" in text and "Numbers of users, items and interactions are never given." in text
+    assert "No update has left this silo." in text and "Nothing has been received." in text
+    assert "8 tensors of" in text and "Numbers of users, items and interactions are never sent." in text
     assert text.count("No figures yet.") == 5 and "Figures appear with the first run." in text
-    assert re.search(r"join say who this is and what it declares \d+ 0 \d+", text)
-    assert "the hash chain holds from the first to the last" in text and "ConnectError" in text
+    assert re.search(r"join register name and declaration \d+ 0 \d+", text)
+    assert "the hash chain shows that none was changed" in text and "ConnectError" in text
 
 
 class Completed(NamedTuple):
@@ -96,17 +96,18 @@ async def test_after_a_run_the_page_tells_of_every_update_field_by_field(complet
     updates = [entry for entry in ledger if entry.get("call") == "update"]
     assert len(updates) == 2 and quality.test is not None
     for update in updates:
-        assert f"Parts of the body sent for run-1, round {update['round']}" in text
+        assert f"Fields of the update of run-1, round {update['round']}" in text
         for digest in [update["sha256"], *(tensor["sha256"] for tensor in update["tensors"])]:
             assert f'title="{digest}">{digest[:12]}<' in shown
         assert all(str(value) in text for value in update["scalars"].values())
         parts = sum(tensor["bytes"] for tensor in update["tensors"])
         assert f"header names and scalars JSON {update['bytes'] - parts:,}" in text
     assert text.count("as declared") == 2 and text.count("receipt agrees") == 2
-    assert "Finished run-1 is over after 2 rounds." in text and "2 updates on record" in text
+    assert "Finished run-1 ended after 2 rounds." in text and "2 updates sent" in text
+    assert "Warning: with fewer than three clients" in text and "Next: read the warnings below." in text
     assert f"{quality.test['recall@20']:.4f}" in text and f"best: round {quality.best_round}" in html.unescape(shown)
     assert shown.count("data-chart=") == 4 and "of run-1: the divergence of these two curves" in text
-    assert "Of 16 users, 12 items, 64 training interactions." in text
+    assert "The shard has 16 users, 12 items, 64 training interactions." in text
     assert "For user-01" in plain(wanted) and wanted.count(">similar items</a>") == 3
     assert "Title of item-" in wanted
 
@@ -213,7 +214,7 @@ async def test_the_ledger_is_paged_and_a_damaged_line_cannot_be_overlooked(
         path.write_text("".join([*lines[:2], f"{EVIL}\n", *lines[3:]]))
         damaged = await page(http, before=6)
         text = plain(damaged)
-        assert "Record damaged: The chain breaks at line 3" in text and "chain breaks here" in text
+        assert "Ledger damaged: The hash chain breaks at line 3" in text and "chain breaks here" in text
         assert "<script>alert" not in damaged and "damaged at line 3" in text
 
 
@@ -251,21 +252,21 @@ def test_the_report_is_newest_first_within_bounds_and_raises_its_alarms() -> Non
     found = build_report(Summary(120, 120, 7, (total,), latest), DECLARATION, counts=True)
     assert [one.round for one in found.updates] == list(range(59, 59 - SHOWN, -1))
     assert len(found.earlier) == EARLIER and found.earlier[0].round == 59 - SHOWN
-    assert [one.word for one in found.alarms] == ["Other fields on record", "Record damaged"]
-    assert [one.word for one in found.verdicts][-1] == "Refusals" and "given when it joins" in found.counts
+    assert [one.word for one in found.alarms] == ["Undeclared fields sent", "Ledger damaged"]
+    assert [one.word for one in found.verdicts][-1] == "Calls refused" and "sent when it joins" in found.counts
     reading = build_report(Summary(120, 60, None, (), ()), DECLARATION, counts=False)
-    assert [one.word for one in reading.verdicts] == ["Nothing sent", "Record being read", "No refusals"]
+    assert [one.word for one in reading.verdicts] == ["Nothing sent", "Ledger being checked", "Calls accepted"]
 
 
 @pytest.mark.parametrize(
     ("phase", "run", "kind", "words"),
     [
         ("training", "run-2", "busy", "Training run-2, round 3 of 9"),
-        ("waiting", None, "idle", "Waiting For the next run."),
+        ("waiting", None, "idle", "Waiting No run is open."),
         ("waiting", "run-2", "idle", "Waiting run-2: 2 of 9 rounds are done."),
-        ("finished", "run-2", "good", "Finished run-2 is over after 2 rounds."),
+        ("finished", "run-2", "good", "Finished run-2 ended after 2 rounds."),
         ("failed", "run-2", "bad", "Failed The aggregator ended run-2 as failed."),
-        ("joining", None, "busy", "Joining The aggregator is being asked to let this client in."),
+        ("joining", None, "busy", "Joining This client registers with the aggregator."),
     ],
 )
 def test_the_head_says_in_words_where_the_silo_stands(phase: str, run: str | None, kind: str, words: str) -> None:
@@ -293,11 +294,11 @@ def test_the_best_round_is_marked_until_the_test_items_have_been_read() -> None:
     assert facts["NDCG@20"] == ("0.6000", "on test items, 5 users")
     recall, _, loss = draw_measures(tested, ITEMS)
     assert recall.mark == (1, "best: round 1") and "On test items, read once at the end: 0.7000." in recall.description
-    assert loss.rows == [(0, [None]), (1, [2.0]), (2, [2.0])]
+    assert loss.rows == [(1, [2.0]), (2, [2.0])]
     assert describe_sizes(QualityOut(client="a"), counts_given=False) == "Figures appear with the first run."
     known = QualityOut(client="a", run="run-1", users=2, items=3, edges=4)
-    assert "None of these figures leaves the silo" in describe_sizes(known, counts_given=False)
-    assert describe_sizes(known, counts_given=True).endswith("They are given when the silo joins.")
+    assert "None of these numbers leaves the silo" in describe_sizes(known, counts_given=False)
+    assert describe_sizes(known, counts_given=True).endswith("These numbers are sent when the silo joins.")
 
 
 def test_a_silo_with_training_pairs_items_shows_no_figures_and_says_why() -> None:
@@ -306,7 +307,7 @@ def test_a_silo_with_training_pairs_items_shows_no_figures_and_says_why() -> Non
     blind = quality(valid_users=0)
     facts = {fact.label: (fact.value, fact.note) for fact in build_overview(status, blind, nothing, LABELS).facts}
     assert facts["NDCG@20"] == (format_number(None), "no validation items")
-    assert "no validation items, so that no round is judged" in draw_measures(blind, ITEMS)[0].description
+    assert "no validation items, so no round is judged" in draw_measures(blind, ITEMS)[0].description
     untested = quality(test={"recall@20": 0.0, "ndcg@20": 0.0}, test_users=0)
     facts = {fact.label: (fact.value, fact.note) for fact in build_overview(status, untested, nothing, LABELS).facts}
     assert facts["NDCG@20"] == (format_number(None), "no test items")
@@ -323,10 +324,46 @@ def test_the_page_begins_with_what_the_run_has_brought_or_what_the_silo_forgoes(
         Summary(0, 0, None, (), ()),
     )
     told = build_overview(status, quality(comparison=compared), nothing, LABELS).worth
-    assert told == ("NDCG@20 alone 0.3000 → together 0.3000: × 1.250 [1.100, 1.420], by run-2 over 60 users.",)
+    assert told == (
+        "Joining: NDCG@20 alone 0.3000 → together 0.3000: × 1.250, 95 % interval [1.100, 1.420], measured after run-2 "
+        "on test data of 60 users.",
+    )
     assert build_overview(status, quality(), nothing, LABELS).worth == ()
     [forgone] = build_overview(status, quality(), nothing, LABELS, strict=True).worth
     assert "strict boundary" in forgone and "--accept sums" in forgone and "lpsfed worth SHARD" in forgone
+
+
+def test_shares_after_enough_others_do_not_alarm_and_other_refusals_say_where_to_look() -> None:
+    late = CallTally("answers", 12, late=8, bytes_out=5)
+    calm = build_report(Summary(24, 24, None, (late,), ()), DECLARATION, counts=False).verdicts[-1]
+    assert calm.kind == "good" and "8 shares of a secure sum came after enough others" in calm.sentence
+    refused = CallTally("answers", 12, refused=1, late=8)
+    alarm = build_report(Summary(24, 24, None, (refused,), ()), DECLARATION, counts=False).verdicts[-1]
+    assert alarm.kind == "warn" and "refused 1 call" in alarm.sentence and "All calls" in alarm.sentence
+
+
+def test_limits_of_the_agreed_settings_are_no_warnings() -> None:
+    status = StatusOut(
+        client="a", phase="waiting", model="run-1.2", device="cpu", device_reason="", warnings=("a limit", "a fault")
+    )
+    nothing = Summary(0, 0, None, (), ())
+    found = build_overview(status, quality(), nothing, LABELS, limits=("a limit",))
+    assert (found.limits, found.warnings) == (("a limit",), ("a fault",)) and "warnings below" in found.next_step
+    calm = build_overview(status, quality(), nothing, LABELS, limits=("a limit", "a fault"))
+    assert calm.warnings == () and calm.next_step.startswith("All is well.")
+    broken = build_overview(status, quality(), Summary(2, 2, 1, (), ()), LABELS, limits=status.warnings)
+    assert "well" not in broken.next_step and "stop this client" in broken.next_step
+
+
+def test_a_measure_is_drawn_from_the_first_trained_round_beside_its_start() -> None:
+    recall = draw_measures(quality(), ITEMS)[0]
+    assert [(line.name, line.points) for line in recall.lines] == [
+        ("Recall@20", ((1, 0.1), (2, 0.2))),
+        ("start, before training", ((1, 0.0), (2, 0.0))),
+    ]
+    start = draw_measures(quality(best_round=0), ITEMS)[0]
+    assert start.lines[0].points[0] == (0, 0.0) and start.mark == (0, "best: the start, before training")
+    assert "no later NDCG@20 is better" in start.description
 
 
 def test_both_kernels_are_drawn_from_the_lowest_frequency() -> None:
@@ -344,7 +381,7 @@ def test_the_head_of_the_page_tells_of_which_run_the_common_basis_is() -> None:
         client="a", phase="summing", run="run-2", rounds=1, device="cpu", device_reason="", sums=(basis,)
     )
     found = build_overview(status, quality(), Summary(0, 0, None, (), ()), LABELS)
-    assert found.verdict.word == "Counting for a sum"
+    assert found.verdict.word == "Summing statistics"
     facts = {fact.label: (fact.value, fact.note) for fact in found.facts}
     assert facts["Common basis"] == ("of run-2", "800 items of the catalogue, kept 2026-01-02 03:04:05")
 
@@ -396,6 +433,6 @@ def trained(number: int, loss: float | None, *, with_margins: bool = False) -> R
 def test_the_end_of_the_warm_up_is_marked_where_the_loss_has_another_term() -> None:
     rounds = (trained(0, None), trained(1, 0.5), trained(2, 0.4), trained(3, 0.9, with_margins=True))
     loss = draw_measures(QualityOut(client="a", rounds=rounds), ITEMS)[-1]
-    assert loss.mark == (3.0, "warm-up over: margins join") and "Before round 3 the warm-up" in loss.description
+    assert loss.mark == (3.0, "end of the warm-up") and "Before round 3 the warm-up" in loss.description
     for others in (rounds[:3], tuple(trained(number, 0.5, with_margins=True) for number in (1, 2))):
         assert draw_measures(QualityOut(client="a", rounds=others), ITEMS)[-1].mark is None
