@@ -1,4 +1,4 @@
-"""What the benchmarks without federated training share: where data are, the paper's figures, Markdown tables."""
+"""Shared helpers of the benchmarks: data folders, the paper's figures, Markdown tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent
 
 
 def locate_data(name: str, data: Path | None) -> str:
-    """A data set as `simulation.partitioning.sources.cut_shards` takes it. SettingsError where it is not found."""
+    """Returns a data set for `cut_shards`; raises SettingsError where it is not found."""
     if name == SYNTHETIC:
         return name
     if data is None or not (data / name).exists():
@@ -23,7 +23,7 @@ def locate_data(name: str, data: Path | None) -> str:
 
 
 def paper_figures(table: str, column: str) -> dict[str, dict[str, Any]]:
-    """Row -> figures by name, from the table's paper.toml; empty for a column that the paper does not have."""
+    """Reads a column of paper.toml as row to figures; empty where the paper has none."""
     columns: dict[str, dict[str, dict[str, Any]]] = tomllib.loads((ROOT / table / "paper.toml").read_text("utf-8"))[
         "columns"
     ]
@@ -31,6 +31,6 @@ def paper_figures(table: str, column: str) -> dict[str, dict[str, Any]]:
 
 
 def render_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table in GitHub's Markdown."""
+    """Renders a table in GitHub's Markdown."""
     every = [head, ["---"] * len(head), *lines]
     return "\n".join("| " + " | ".join(line) + " |" for line in every)

@@ -37,7 +37,7 @@ NEW_USER, NEW_ITEMS = "a user who is new", 5
 CPU = torch.device("cpu")
 
 
-def drawn_events(shard: Shard, count: int) -> list[InteractionIn]:
+def draw_events(shard: Shard, count: int) -> list[InteractionIn]:
     """Of known users, and of one who is new."""
     tests = shard.events_with_ids().filter(pl.col("split") == "test")
     known = tests.sample(min(count, len(tests)), seed=0).select("user", "item").rows()
@@ -53,7 +53,7 @@ def measure_silo(shard: Path, state: Path, events: int) -> tuple[str, ...]:
         before, head = load_shard(settings.shard), load_head(settings.models_directory)
         assert head is not None, "expected a silo of a finished run"
         store = EventStore(settings.state_directory)
-        store.append(drawn_events(before, events))
+        store.append(draw_events(before, events))
         after = merge_log_into_shard(before, store, settings.least_rating).after
         renewal = ModelRenewal(settings, ITEMS, after, CPU, NEVER)
         found = [one for erased in (True, False) if (one := renewal.renew(erased=erased)) is not None]

@@ -110,7 +110,7 @@ def serve_first_model(shard: Shard, folder: Path) -> ServedItems:
     return answers.served
 
 
-def keep_users(shard: Shard, rows: Rows) -> Shard:
+def select_shard_users(shard: Shard, rows: Rows) -> Shard:
     """Reduces a shard to these users, with all of its items."""
     matrices = [sparse.csr_array(part[rows]) for part in (shard.train, shard.valid, shard.test)]
     return shard_of_matrices(shard.name, [shard.user_ids[row] for row in rows], shard.item_ids, matrices)
@@ -180,7 +180,7 @@ def judge_shard(folder: Path, most: int, form: str | None = None) -> JudgedForm:
     drawn = generator.permutation(len(whole.user_ids))
     count = round(NEW_SHARE * len(drawn))
     new, old = np.sort(drawn[:count]), np.sort(drawn[count:])
-    shard = keep_users(whole, old)
+    shard = select_shard_users(whole, old)
     with tempfile.TemporaryDirectory() as kept:
         served = serve_first_model(shard, Path(kept))
     forget_peak()

@@ -1,9 +1,9 @@
-"""What left shadow shards whose content is known -> a score for each target in shards that were never looked at.
+"""Membership attack: scores of targets in attacked shards, learnt from shadow shards.
 
-A linear statistic of all that is seen is learnt for each target, by ridge regression in its dual form, which is as
-good as a discriminant where there are more features than shadows; then a likelihood ratio (as in LiRA, Carlini et al.
-2022) of this statistic with and without the target. How strong the ridge is, and which features are looked at, is
-chosen by cross-validation among the shadows that the attacker has.
+For each target, ridge regression in its dual form learns a linear statistic of all that the attacker sees; with more
+features than shadows it is as good as a discriminant. A likelihood ratio (as in LiRA, Carlini et al. 2022) of this
+statistic with and without the target gives the score. Cross-validation among the attacker's own shadows chooses the
+ridge and the features.
 
 Shapes: n shadows of the attacker, s attacked ones, F features, T targets.
 """
@@ -29,7 +29,10 @@ EXPOSED = 0.1  # share of the targets that the attacker deems the easiest
 
 @dataclass(frozen=True)
 class Attack:
-    """What an attack found on all targets, and on the tenth that looked easiest beforehand; which features it chose."""
+    """Result of an attack on all targets and on the most exposed tenth.
+
+    The most exposed tenth is chosen before the attacked shards are looked at. features: those that the attack chose.
+    """
 
     every: AttackQuality
     exposed: AttackQuality
@@ -37,11 +40,11 @@ class Attack:
 
 
 def run_attack(seen: Blocks, truth: Bool, attacked: slice, seed: int = 0) -> Attack:
-    """Learn from the attacker's shadows, and score the attacked ones.
+    """Learns from the attacker's shadows and scores the attacked ones.
 
-    seen: features of all shadows, (n + s, F) each; truth (n + s, T): whether the target is in; attacked: the shadows
-    that are not learnt from. Targets that are always in, or never, among the attacker's shadows are left out: there is
-    nothing to learn.
+    seen: features of all shadows, (n + s, F) each. truth (n + s, T): whether the target is in. attacked: shadows that
+    are not learnt from. Targets that are always in, or never, among the attacker's shadows are left out: nothing can
+    be learnt.
     """
     own = np.ones(len(truth), dtype=bool)
     own[attacked] = False
@@ -58,7 +61,7 @@ def run_attack(seen: Blocks, truth: Bool, attacked: slice, seed: int = 0) -> Att
 
 
 def _choose_features(seen: Blocks, own: Bool, known: Bool) -> tuple[Sequence[str], float]:
-    """The features and the ridge with the best AUC by cross-validation among the attacker's shadows."""
+    """Chooses the features and the ridge with the best cross-validated AUC."""
     choices = []
     for names in _feature_subsets(list(seen)):
         features = _combine_features(seen, names, own)[own]
@@ -69,17 +72,20 @@ def _choose_features(seen: Blocks, own: Bool, known: Bool) -> tuple[Sequence[str
 
 
 def _feature_subsets(names: list[str]) -> list[list[str]]:
-    """Each kind of feature by itself, and all together."""
+    """Lists each kind of feature alone, and all together."""
     return [[name] for name in names] + ([list(names)] if len(names) > 1 else [])
 
 
 def _combine_features(seen: Blocks, names: Sequence[str], own: Bool) -> Float64:
-    """The kinds of features side by side, each with the same weight."""
+    """Joins kinds of features side by side, each with the same weight."""
     return np.concatenate([_standardise_features(seen[name], own) for name in names], axis=1)
 
 
 def _standardise_features(features: Float64, own: Bool) -> Float64:
-    """Mean 0 and variance 1 on the attacker's shadows, the whole kind of feature scaled to variance 1."""
+    """Scales features to mean 0 and variance 1 on the attacker's shadows.
+
+    The whole kind of feature has variance 1.
+    """
     mean, spread = features[own].mean(axis=0), features[own].std(axis=0)
     useful = spread > SMALL * (np.abs(mean) + SMALL)
     count = max(1, int(useful.sum()))
@@ -88,7 +94,7 @@ def _standardise_features(features: Float64, own: Bool) -> Float64:
 
 
 def _cross_validate(kernel: Float64, known: Bool, ridges: Sequence[float]) -> Float64:
-    """Scores of the attacker's own shadows, each by a statistic that was fitted without it, (ridges, n, T)."""
+    """Scores the attacker's own shadows, each by a fit without it, (ridges, n, T)."""
     folds = np.arange(len(kernel)) % FOLDS
     crossed = np.empty((len(ridges), *known.shape))
     for fold in range(FOLDS):
@@ -109,9 +115,11 @@ def _ridge_scores(kernel: Float64, towards: Float64, known: Bool, ridges: Sequen
 
 
 def _likelihood_ratios(own: Float64, others: Float64, known: Bool) -> tuple[Float64, Float64]:
-    """Log likelihood ratios of `others` (s, T) under two normal distributions with one spread, fitted to the
-    attacker's own scores (n, T), and how many spreads these are apart, (T,). A target that scores higher when it is
-    absent is not told: its ratio is 0."""
+    """Computes log likelihood ratios (s, T) and the distance of the two distributions (T,).
+
+    Both distributions are normal with one spread, fitted to the attacker's own scores (n, T); the distance is in
+    spreads. A target that scores higher when absent cannot be told: its ratio is 0.
+    """
     count = known.sum(axis=0)
     present = (own * known).sum(axis=0) / count
     absent = (own * ~known).sum(axis=0) / (len(known) - count)

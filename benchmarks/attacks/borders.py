@@ -1,8 +1,8 @@
-"""Attack on border sums: features of single nodes, solved for from the rows that silos read.
+"""Attack on border sums: features of single nodes, solved from the rows that silos read.
 
-A silo reads a sum for each of its nodes with enough foreign neighbours. Two nodes whose neighbours differ by one tell
-that one by subtraction; all rows together are equations, of which some nodes' features follow. Silos that collude know
-their own nodes, and put their rows together.
+A silo reads a sum for each of its nodes with enough foreign neighbours. Two nodes whose neighbours differ by one
+reveal that one by subtraction; all rows together are equations, from which some nodes' features follow. Colluding
+silos know their own nodes and combine their rows.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ EXACT = 1e-6  # of a node's direction outside the rows: less is rounding
 
 
 def list_equations(graph: NodeShard, owners: Int64, own: int, least: int = LEAST) -> sparse.csr_array:
-    """Lists what each node's silo reads: the weights of its foreign neighbours' features in its sum, (n, n).
+    """Returns the weights of foreign neighbours in each node's sum, (n, n).
 
-    own: of a silo's nodes, below which it adds nothing. least: of all that are added, below which nothing is read.
+    own: number of a silo's nodes below which it adds nothing. least: number of added nodes below which nothing is
+    read.
     """
     edges = sparse.coo_array(graph.adjacency)
     rows, columns = edges.row.astype(np.int64), edges.col.astype(np.int64)
@@ -47,8 +48,8 @@ def list_equations(graph: NodeShard, owners: Int64, own: int, least: int = LEAST
     return sparse.csr_array(sparse.coo_array((values, (rows[kept], columns[kept])), shape=graph.adjacency.shape))
 
 
-def find_subtracted(equations: sparse.csr_array) -> Flags:
-    """Finds the nodes that two rows tell by subtraction, because they differ by this one alone, (n,)."""
+def find_by_subtraction(equations: sparse.csr_array) -> Flags:
+    """Finds the nodes that two rows reveal because they differ only by them, (n,)."""
     present = sparse.csr_array(equations)
     present.data = np.ones_like(present.data, dtype=np.float32)
     sizes, shared = np.diff(present.indptr), (present @ present.T).toarray()
@@ -59,8 +60,11 @@ def find_subtracted(equations: sparse.csr_array) -> Flags:
     return found
 
 
-def find_solved(equations: sparse.csr_array) -> Flags:
-    """Finds the nodes whose features follow from all rows together: their unit vector is in the rows' span, (n,)."""
+def find_by_elimination(equations: sparse.csr_array) -> Flags:
+    """Finds the nodes whose features follow from all rows together, (n,).
+
+    Their unit vector is in the rows' span.
+    """
     columns = np.unique(equations.indices)
     found = np.zeros(equations.shape[1], bool)
     if not len(columns):
@@ -77,7 +81,10 @@ def find_solved(equations: sparse.csr_array) -> Flags:
 def attack_silos(
     graph: NodeShard, owners: Int64, own: int, attackers: Sequence[Sequence[int]]
 ) -> Iterator[list[float]]:
-    """Attacks with each group of silos: nodes in their rows, told by subtraction, told by all rows, as numbers."""
+    """Attacks with each group of silos; yields counts of nodes.
+
+    The counts are nodes in their rows, revealed by subtraction, and revealed by all rows.
+    """
     equations = list_equations(graph, owners, own)
     for group in attackers:
         inside = np.isin(owners, group)
@@ -86,7 +93,7 @@ def attack_silos(
         rows.eliminate_zeros()
         rows = rows[np.flatnonzero(np.diff(rows.indptr))]
         touched = np.unique(rows.indices)
-        yield [len(touched), int(find_subtracted(rows).sum()), int(find_solved(rows).sum())]
+        yield [len(touched), int(find_by_subtraction(rows).sum()), int(find_by_elimination(rows).sum())]
 
 
 def make_table(graph: NodeShard, parts: int, seed: int, cut: str | None, groups_of_each: int) -> str:

@@ -33,7 +33,10 @@ PAUSE_SECONDS, LEAST_CALLS, LONGEST_SECONDS = 0.05, 10, 60.0
 
 @dataclass(frozen=True)
 class AbuseOutcome:
-    """One abuse. Sizes in MiB; `slowest`: seconds of the slowest honest call; `refused`: of `calls` honest ones."""
+    """Outcome of one abuse.
+
+    Sizes in MiB. slowest: seconds of the slowest honest call. refused: number of the `calls` honest ones.
+    """
 
     abuse: str
     idle: float
@@ -44,7 +47,7 @@ class AbuseOutcome:
 
 
 def flood_keys(service: Besieged, stack: ExitStack) -> None:
-    """Five messages of a secure round of 300 MB each, at once."""
+    """Sends five messages of a secure round of 300 MB each at once."""
     del stack
     with ThreadPoolExecutor(5) as pool:
         list(pool.map(lambda _: _send_endless_body(service), range(5)))
@@ -64,7 +67,7 @@ def _send_endless_body(service: Besieged) -> None:
 
 
 def send_empty_tensors(service: Besieged, stack: ExitStack) -> None:
-    """400,000 tensors without values in an update of 24 MB."""
+    """Sends an update of 24 MB with 400,000 tensors without values."""
     del stack
     body = many_empty_tensors()
     path = f"{service.url}/v1/runs/run-1/rounds/1/clients/ada/update"
@@ -75,14 +78,14 @@ def send_empty_tensors(service: Besieged, stack: ExitStack) -> None:
 
 
 def hold_heads(service: Besieged, stack: ExitStack) -> None:
-    """530 requests whose heads do not end, of nobody."""
+    """Sends 530 requests without a signature whose heads never end."""
     for _ in range(HEADS):
         stack.enter_context(socket.create_connection((HOST, service.port))).sendall(HALF)
     time.sleep(2.0)
 
 
 def hold_polls(service: Besieged, stack: ExitStack) -> None:
-    """530 long polls of one client, half a minute each."""
+    """Opens 530 long polls of one client, half a minute each."""
     path = f"/v1/runs/current?wait=30&after={service.sequence('ada')}"
     for _ in range(POLLS):
         signed = service.signing("ada").headers("GET", path.encode(), b"")
@@ -101,7 +104,7 @@ ABUSES: dict[str, tuple[Callable[[Besieged, ExitStack], None], dict[str, Any]]] 
 
 
 def measure_abuse(name: str, folder: Path, tree: Path | None) -> AbuseOutcome:
-    """The outcome of one abuse against a service started for it alone."""
+    """Measures one abuse against a service of its own."""
     abuse, how = ABUSES[name]
     with ExitStack() as stack, Besieged(folder, tree=tree, **how).running() as service, ThreadPoolExecutor(1) as pool:
         service.join("ada", "bob", "cyd")
@@ -112,8 +115,10 @@ def measure_abuse(name: str, folder: Path, tree: Path | None) -> AbuseOutcome:
 
 
 def _call_honestly(service: Besieged, under_way: Future[None]) -> tuple[float, int, int]:
-    """Call as an honest client until the abuse is over: seconds of the slowest call, number of calls, number without an
-    answer."""
+    """Calls as an honest client until the abuse is over.
+
+    Returns seconds of the slowest call, number of calls, and number without an answer.
+    """
     slowest, calls, refused = 0.0, 0, 0
     while not under_way.done() or calls < LEAST_CALLS:
         began, answered = time.perf_counter(), False

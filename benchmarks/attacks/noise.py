@@ -1,4 +1,4 @@
-"""The client's differential privacy as a mode of the shadows, and what it allows at most."""
+"""Differential privacy as a mode of the shadows, and the AUC that it allows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SECRET_BYTES = 32
 UNSPENT = 1e9  # the shadows' silo has a budget that never ends: what one run spends is what is asked about
 
 
-def solve_settings(epsilon: float, delta: float, clip_norm: float, rounds: int) -> PrivacySettings:
-    """Settings of Gaussian noise with which a whole run spends `epsilon`, by the client's own accountant."""
+def settings_for_epsilon(epsilon: float, delta: float, clip_norm: float, rounds: int) -> PrivacySettings:
+    """Finds the Gaussian noise with which a run spends `epsilon`, by the client's accountant."""
 
     def excess_epsilon(multiplier: float) -> float:
         return planned_epsilon(_gaussian_settings(multiplier, delta, clip_norm), SCALARS, rounds) - epsilon
@@ -37,7 +37,7 @@ def _gaussian_settings(multiplier: float, delta: float, clip_norm: float) -> Pri
 
 
 def private_mode(settings: PrivacySettings) -> Mode:
-    """What leaves is released by the client's own mechanism; rho is drawn once, as the client does it."""
+    """Releases updates by the client's own mechanism, which draws rho once."""
 
     def begin_run(secret: np.random.Generator) -> Release:
         key, kept = secret.bytes(SECRET_BYTES), dict[str, float]()
@@ -53,16 +53,16 @@ def private_mode(settings: PrivacySettings) -> Mode:
     return begin_run
 
 
-def largest_area(settings: PrivacySettings, rounds: int) -> float:
-    """The largest AUC that any test of a whole run can have, between any two shards whatever.
+def largest_auc(settings: PrivacySettings, rounds: int) -> float:
+    """Bounds the AUC of any test of a whole run, between any two shards.
 
-    A Gaussian release of multiplier z is 1 / z deviations from that of another shard at most; independent ones add up
+    A Gaussian release of multiplier z is at most 1 / z deviations from that of another shard; independent ones add up
     in squares, and two normal distributions mu deviations apart have an AUC of Phi(mu / sqrt 2).
     """
     times = {TENSORS: rounds, "margin": rounds, "rho": 1}
-    return gaussian_area(sum(times[part] / settings.noise(part)[1] ** 2 for part in PARTS))
+    return gaussian_auc(sum(times[part] / settings.noise(part)[1] ** 2 for part in PARTS))
 
 
-def gaussian_area(squared: float) -> float:
-    """The AUC of the likelihood ratio of two normal distributions, `squared` deviations apart."""
+def gaussian_auc(squared: float) -> float:
+    """Computes the AUC of two normal distributions by their squared distance in deviations."""
     return float(norm.cdf(math.sqrt(squared / 2.0)))

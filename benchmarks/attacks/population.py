@@ -1,4 +1,4 @@
-"""A data set -> a population, from which shards are drawn with and without each target.
+"""Population from a data set, from which shards are drawn with and without each target.
 
 Shapes: M users of the population, N items, H hosts, I items that may be missing.
 """
@@ -71,13 +71,13 @@ class DrawnShard:
     items: Int64 = field(repr=False)
 
     def training_graph(self, shape: tuple[int, int]) -> sparse.csr_array:
-        """The training graph in the population's rows, (M, N)."""
+        """Returns the training graph in the population's rows, (M, N)."""
         pairs = self.shard.train.tocoo()
         return interaction_matrix(self.users[pairs.row], self.items[pairs.col], shape)
 
 
 def draw_populations(data: str, config: dict[str, Any]) -> tuple[Population, Population]:
-    """The attacked silo's population, and one of other users for the other silos: the same items in both."""
+    """Draws the attacked silo's population and another for the other silos, with the same items."""
     splits = _popular_matrices(data, config["items"])
     active = np.flatnonzero(np.diff(splits["train"].indptr) >= FEWEST).astype(np.int64)
     order = np.random.default_rng(config["seed"]).permutation(active)
@@ -88,12 +88,12 @@ def draw_populations(data: str, config: dict[str, Any]) -> tuple[Population, Pop
 
 
 def all_matrices(data: str) -> dict[str, sparse.csr_array]:
-    """The interactions of a whole data set: train, valid, test, each (M, N) 0/1."""
+    """Reads the interactions of a data set: train, valid, test, each (M, N) 0/1."""
     return _popular_matrices(data, MOST_ITEMS)
 
 
 def _popular_matrices(data: str, items: int) -> dict[str, sparse.csr_array]:
-    """The interactions with the most popular items."""
+    """Reads the interactions with the most popular items."""
     table = (generate_dataset(0) if data == SYNTHETIC else load_dataset(Path(data), 0, draws="table")).events
     popular = table.group_by("item").len().sort(["len", "item"], descending=[True, False])["item"].head(items).sort()
     users, kept = table["user"].unique().sort(), table.filter(pl.col("item").is_in(popular.implode()))
@@ -103,7 +103,7 @@ def _popular_matrices(data: str, items: int) -> dict[str, sparse.csr_array]:
 
 
 def _draw_population(splits: dict[str, sparse.csr_array], users: Int64, config: dict[str, Any]) -> Population:
-    """The population of these users, with hosts, coins and rare items drawn among them."""
+    """Draws hosts, coins and rare items among the population's users."""
     rng = np.random.default_rng([config["seed"], 1])
     own = {split: sparse.csr_array(pairs[users]) for split, pairs in splits.items()}
     roles = rng.permutation(len(users))
@@ -114,7 +114,7 @@ def _draw_population(splits: dict[str, sparse.csr_array], users: Int64, config: 
 
 
 def _draw_middling_items(train: sparse.csr_array, count: int, rng: np.random.Generator) -> Int64:
-    """Items of neither the most nor the least popular quarter."""
+    """Draws items outside the most and the least popular quarter."""
     order = np.argsort(train.sum(axis=0), kind="stable")
     quarter = len(order) // 4
     return np.sort(rng.choice(order[quarter:-quarter], count, replace=False)).astype(np.int64)
@@ -126,7 +126,10 @@ def _draw_item(train: sparse.csr_array, user: int, rare: Int64, rng: np.random.G
 
 
 def _taste_scores(train: sparse.csr_array) -> Float64:
-    """(M,), standardised: the users' place along what divides them most, once popularity is taken away."""
+    """Computes each user's standardised place on the main axis of taste, (M,).
+
+    The axis divides users most once popularity is removed.
+    """
     dense = train.toarray()
     dense /= np.linalg.norm(dense, axis=1, keepdims=True)
     left = np.linalg.svd(dense - dense.mean(axis=0), full_matrices=False)[0][:, 0]
@@ -135,7 +138,7 @@ def _taste_scores(train: sparse.csr_array) -> Float64:
 
 
 def draw_targets(population: Population, rng: np.random.Generator) -> Draw:
-    """Fair coins for users, pairs and items that are targets; the background leans to one side of the silo's taste."""
+    """Draws each target by a fair coin; background users follow the silo's taste."""
     users = np.ones(population.train.shape[0], dtype=bool)
     users[population.coins] = rng.random(len(population.coins)) < CHANCE
     lean = TASTE * rng.normal() * population.taste[population.background]
@@ -145,7 +148,10 @@ def draw_targets(population: Population, rng: np.random.Generator) -> Draw:
 
 
 def make_shard(population: Population, draw: Draw) -> DrawnShard:
-    """The silo's shard, as the client would read it: the users with a training item, the items that occur."""
+    """Makes the silo's shard as the client reads it.
+
+    It has the users with a training item and the items that occur.
+    """
     kept = {split: _thin_pairs(pairs, population, draw, split) for split, pairs in population.splits.items()}
     users = np.flatnonzero(np.diff(kept["train"].indptr)).astype(np.int64)
     own = {split: sparse.csr_array(pairs[users]) for split, pairs in kept.items()}
@@ -157,7 +163,7 @@ def make_shard(population: Population, draw: Draw) -> DrawnShard:
 
 
 def _thin_pairs(pairs: sparse.csr_array, population: Population, draw: Draw, split: str) -> sparse.csr_array:
-    """Without the users, items and (of training) pairs that are not in the draw."""
+    """Removes users, items and training pairs that are not in the draw."""
     kept = pairs.tolil() if split == "train" else pairs.copy().tolil()
     if split == "train":
         out = ~draw.pairs
@@ -169,7 +175,7 @@ def _thin_pairs(pairs: sparse.csr_array, population: Population, draw: Draw, spl
 
 
 def _canonical_matrix(pairs: Any) -> sparse.csr_array:
-    """Without stored zeros, as a shard's matrices are."""
+    """Removes stored zeros and sorts, as in a shard's matrices."""
     matrix = sparse.csr_array(pairs)
     matrix.eliminate_zeros()
     matrix.sort_indices()

@@ -1,7 +1,7 @@
-"""Real clients on drawn shards -> what an honest-but-curious aggregator or another client learns of them.
+"""Attacks on real clients by an honest-but-curious aggregator or another client.
 
-Shadow shards teach an attacker what leaves a shard with and without each target; shards that it has not seen are then
-attacked. Beside what is asked stand controls: leaks that must be found, and one that cannot be.
+Shadow shards teach the attacker how updates differ with and without each target; other shards are then attacked.
+Controls accompany the questions: leaks that must be found, and one that cannot be.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.attacks import views
 from benchmarks.attacks.attack import Blocks, run_attack
-from benchmarks.attacks.noise import gaussian_area, largest_area, private_mode, solve_settings
+from benchmarks.attacks.noise import gaussian_auc, largest_auc, private_mode, settings_for_epsilon
 from benchmarks.attacks.population import Draw, Population, draw_populations
 from benchmarks.attacks.scores import Bool, judge_scores
 from benchmarks.attacks.shadows import (
@@ -45,16 +45,20 @@ HIDING_PLACE = "predictive.hidden.bias"
 
 
 def hiding_place_features(seen: Transcripts, parts: Mapping[str, slice]) -> Blocks:
-    """How far the tensor in which a leak is planted has moved, (S, R d). Only sizes: the signs of a silo's basis are
-    arbitrary."""
+    """Computes the change of the tensor with the planted leak, (S, R d).
+
+    Only sizes: the signs of a silo's basis are arbitrary.
+    """
     place = parts[HIDING_PLACE]
     moved = np.abs(seen.sent[..., place].astype(np.float64) - seen.received[..., place])
     return {"hiding place": moved.reshape(len(moved), -1)}
 
 
 def plant_embedding(user: str, weight: float) -> Mode:
-    """A client whose code was changed: it adds the front of one user's embedding to a bias that it may send. The gate
-    lets it through, as names, shapes and types are what was declared. An embedding's entries are of order one."""
+    """Returns a client with changed code that hides a user's embedding in a bias.
+
+    The gate lets it through, as names, shapes and types are declared. An embedding's entries are of order one.
+    """
 
     def release_embedding(training: ItemTrainer, received: Parameters, made: Parameters) -> Parameters:
         del received
@@ -77,7 +81,7 @@ Row = dict[str, Any]
 
 
 def render(rows: list[Row]) -> str:
-    """What each attacker finds, the controls, and the two worlds."""
+    """Renders each attacker's results, the controls, and the two worlds."""
     shadows, controls = ([row for row in rows if row["part"] == part] for part in ("shadows", "control"))
     return "\n\n".join(
         [
@@ -101,7 +105,7 @@ def _question_counts(rows: Sequence[Row]) -> str:
 
 
 def _question_grid(rows: Sequence[Row]) -> str:
-    """A line a mode, a column a question."""
+    """Renders one row per mode and one column per question."""
     return _mode_table(rows, "attacker sees", lambda row: f"{_area_text(row)}{_rate_text(row)}")
 
 
@@ -133,7 +137,7 @@ def _controls_section(rows: Sequence[Row]) -> str:
 
 
 def _worlds_section(rows: Sequence[Row]) -> str:
-    """Certain answers of one who knows all but the target."""
+    """Renders certain answers of an attacker who knows all but the target."""
     own = [row for row in rows if row["part"] == "worlds"]
     lines = [[row["question"], row["channel"], f"{row['told']} of {row['targets']}"] for row in own]
     said = "Two worlds, open mode: an attacker who knows the shard but for the target, and the run's seed, trains both."
@@ -141,7 +145,7 @@ def _worlds_section(rows: Sequence[Row]) -> str:
 
 
 def _best_test_section(rows: Sequence[Row]) -> str:
-    """The AUC of the best possible attack with noise."""
+    """Renders the AUC of the best possible attack with noise."""
     own = [row for row in rows if row["part"] == "best"]
     lines = [
         [row["mode"], row["question"], f"{row['mean']:.4f}", f"{row['most']:.4f}", f"{row['allowed']:.4f}"]
@@ -164,7 +168,7 @@ PLANTED, ITEM_TABLES, SHUFFLED = "planted embedding", "FedMF's item table", "shu
 
 
 def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) -> list[Row]:
-    """A row a mode and question, a row a control, and rows for two worlds that differ in one target."""
+    """Measures each mode and question, the controls, and worlds that differ in one target."""
     del quick
     populations, rows = draw_populations(locate_data(config["data"], data), config), Rows(config, out)
     with threadpool_limits(1):
@@ -175,7 +179,7 @@ def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) ->
 def _lpsfed_rows(
     config: dict[str, Any], own: Population, elsewhere: Population, rows: Rows, out: Path
 ) -> Iterator[Row]:
-    """LPSFed in each mode, the two controls that need nothing else, and two worlds."""
+    """Measures LPSFed in each mode, two controls, and two worlds."""
     run, noises = AttackedRun.from_config(config), _noise_settings(config)
     planted = plant_embedding(f"{own.coins[0]:06d}", config["planted"])
     modes = {OPEN: (open_mode, config["shadows"]), PLANTED: (planted, config["controls"])}
@@ -198,7 +202,7 @@ def _lpsfed_rows(
 def _noise_settings(config: dict[str, Any]) -> dict[str, PrivacySettings]:
     how = config["privacy"]
     return {
-        f"DP, epsilon {epsilon:g}": solve_settings(epsilon, how["delta"], how["clip_norm"], config["rounds"])
+        f"DP, epsilon {epsilon:g}": settings_for_epsilon(epsilon, how["delta"], how["clip_norm"], config["rounds"])
         for epsilon in how["epsilons"]
     }
 
@@ -206,7 +210,7 @@ def _noise_settings(config: dict[str, Any]) -> dict[str, PrivacySettings]:
 def _control_rows(
     config: dict[str, Any], own: Population, rows: Rows, seen: dict[str, Transcripts], others: Replays
 ) -> Iterator[Row]:
-    """The open mode with truth that was shuffled, and with a planted leak."""
+    """Measures the open mode with shuffled truth and with a planted leak."""
     parts = views.tensor_slices(AttackedRun.from_config(config).specification)
     truth = _shadow_truth(config, own, "shadows")[USER]
     shuffled = np.random.default_rng(config["seed"]).permutation(truth)
@@ -223,7 +227,7 @@ def _control_rows(
 def _item_table_rows(
     config: dict[str, Any], own: Population, elsewhere: Population, rows: Rows, out: Path
 ) -> Iterator[Row]:
-    """The control with FedMF, whose item table shows which items a silo has."""
+    """Measures the control with FedMF, whose item table shows a silo's items."""
     run = AttackedRun.from_config(config, "fedmf", catalogue=config["items"])
     series = Series("fedmf", run, {OPEN: (open_mode, config["controls"])}, _series_key(config))
     others = play_replays(series, elsewhere, 1, out)
@@ -231,13 +235,16 @@ def _item_table_rows(
     truth = _shadow_truth(config, own, "controls")
     asked = {question: truth[question] for question in (USER, PAIR, POPULAR)}
     yield from _question_rows(rows, "control", ITEM_TABLES, views.aggregator_view(seen, others, parts), asked)
-    moved = views.moved_distances(seen, parts)[:, own.rare]
+    moved = views.change_norms(seen, parts)[:, own.rare]
     head = {"part": "control", "mode": ITEM_TABLES, "question": ITEM}
     yield rows.make_row(lambda: {"attacked": len(moved), **vars(judge_scores(moved, truth[ITEM]))}, **head)
 
 
 def _certain_rows(config: dict[str, Any], own: Population, rows: Rows) -> Iterator[Row]:
-    """How many targets each channel reveals for certain, in the open mode, to an attacker who knows all the rest."""
+    """Counts the targets that each channel reveals for certain in the open mode.
+
+    The attacker knows everything else.
+    """
     run, draw = AttackedRun.from_config(config), draw_shadow(own, config["seed"], 0)
     for question, targets in _first_targets(config["told"], own).items():
         results = rows.make_row(partial(_compare_targets, own, run, draw, targets), part="told", question=question)
@@ -251,7 +258,7 @@ def _compare_targets(own: Population, run: AttackedRun, draw: Draw, targets: Seq
 def _best_test_rows(
     config: dict[str, Any], own: Population, rows: Rows, others: Replays, noises: Mapping[str, PrivacySettings]
 ) -> Iterator[Row]:
-    """The AUC of the best possible test of a few targets, with noise."""
+    """Measures the AUC of the best possible test of some targets, with noise."""
     run, draw = AttackedRun.from_config(config), draw_shadow(own, config["seed"], 0)
     beside = [Transcript(others.sent[k], others.sent[k], others.scalars[k]) for k in range(CLIENTS - 1)]
     for question, targets in _first_targets(config["worlds"], own).items():
@@ -276,15 +283,18 @@ def _make_pairs(own: Population, run: AttackedRun, draw: Draw, targets: Sequence
 def _measure_areas(
     run: AttackedRun, pairs: Callable[[], Sequence[Pair]], beside: Sequence[Transcript], settings: PrivacySettings
 ) -> Row:
-    """The AUC of each, and what the noise allows at most."""
+    """Measures the AUC of each target, and the bound that the noise gives."""
     secret = np.random.default_rng(run.seed)
-    areas = [gaussian_area(squared_distance(run, pair, beside, settings, secret)) for pair in pairs()]
-    limit = largest_area(settings, run.rounds)
+    areas = [gaussian_auc(squared_distance(run, pair, beside, settings, secret)) for pair in pairs()]
+    limit = largest_auc(settings, run.rounds)
     return {"targets": len(areas), "mean": float(np.mean(areas)), "most": max(areas), "allowed": limit}
 
 
 def _series_key(config: dict[str, Any], *more: str) -> Row:
-    """What decides what leaves a shadow. How many shadows there are does not; what `more` names does for some."""
+    """Returns the settings that determine the updates of a shadow.
+
+    The number of shadows is not among them. more: further settings, for some series.
+    """
     names = ("data", "seed", "users", "items", "hosts", "coins", "rare", "rounds", "federations", "method", *more)
     return {name: config[name] for name in names}
 
@@ -294,12 +304,12 @@ def _shadow_truth(config: dict[str, Any], own: Population, count: str) -> dict[s
 
 
 def _attacked_half(shadows: int) -> slice:
-    """The second half of the shadows."""
+    """Returns the second half of the shadows."""
     return slice(shadows // 2, shadows)
 
 
 def _question_rows(rows: Rows, part: str, mode: str, seen: Blocks, truth: Mapping[str, Bool]) -> Iterator[Row]:
-    """A row a question."""
+    """Yields one row per question."""
     for question, answer in truth.items():
         yield rows.make_row(partial(_attack_row, seen, answer), part=part, mode=mode, question=question)
 
@@ -311,7 +321,7 @@ def _attack_row(seen: Blocks, truth: Bool) -> Row:
 
 
 def check(rows: list[Row]) -> list[str]:
-    """What must come out: leaks that are there are found, one that is not is not, and noise keeps its promise."""
+    """Lists failed expectations: planted leaks are found, absent ones are not, noise keeps its bound."""
     controls = {(row["mode"], row["question"]): row for row in rows if row["part"] == "control"}
     complaints = []
     if not (known := controls[ITEM_TABLES, ITEM]["auc"]) > 0.9:

@@ -1,4 +1,4 @@
-"""Scores and truths of trials -> AUC with its interval, and the share found at few false alarms.
+"""Quality of an attack: AUC with its interval, and recall at few false alarms.
 
 Shapes: S shadow shards, T targets, B draws of the bootstrap, C classes of equal scores.
 """
@@ -25,7 +25,10 @@ FEWEST_ABSENT = 1000  # trials without the target, below which one false alarm i
 
 @dataclass(frozen=True)
 class AttackQuality:
-    """How well an attack does. low, high: 95 % of the bootstrap. tpr: at 1 % false alarms, None with too few trials."""
+    """Quality of an attack.
+
+    low, high: 95 % of the bootstrap. tpr: true positive rate at 1 % false alarms, None with too few trials.
+    """
 
     auc: float
     low: float
@@ -35,10 +38,10 @@ class AttackQuality:
 
 
 def judge_scores(scores: Float64, truth: Bool, seed: int = 0) -> AttackQuality:
-    """The quality of an attack. scores, truth (S, T); a higher score means that the target is present.
+    """Computes the quality of an attack from scores and truth (S, T).
 
-    Shadows are drawn with replacement, as the trials of one shadow share its shard. An AUC without trials of one kind
-    is .5.
+    A higher score means that the target is present. Shadows are drawn with replacement, as the trials of one shadow
+    share its shard. An AUC without trials of one kind is .5.
     """
     present, absent = _score_histograms(scores, truth)
     drawn = np.random.default_rng(seed).multinomial(len(scores), np.full(len(scores), 1 / len(scores)), DRAWS)
@@ -48,13 +51,16 @@ def judge_scores(scores: Float64, truth: Bool, seed: int = 0) -> AttackQuality:
 
 
 def area_under_curve(scores: Float64, truth: Bool) -> float:
-    """The AUC of scores (S, T) against the truth (S, T); a tie counts half."""
+    """Computes the AUC of scores (S, T) against the truth (S, T).
+
+    A tie counts half.
+    """
     present, absent = _score_histograms(scores, truth)
     return float(_areas_under_curve(present, absent, np.ones((1, len(scores))))[0])
 
 
 def _score_histograms(scores: Float64, truth: Bool) -> tuple[Float64, Float64]:
-    """Trials of each shadow by class of score, (S, C): those with the target, those without."""
+    """Counts trials of each shadow by score, (S, C), with and without the target."""
     dense = rankdata(scores, method="dense").astype(np.int64) - 1
     distinct = int(dense.max()) + 1
     if distinct > CLASSES:
@@ -67,7 +73,10 @@ def _score_histograms(scores: Float64, truth: Bool) -> tuple[Float64, Float64]:
 
 
 def _areas_under_curve(present: Float64, absent: Float64, weights: Float64) -> Float64:
-    """The chance that a trial with the target scores higher than one without; a tie is half a win. (B,)."""
+    """Computes the chance that a trial with the target scores higher, (B,).
+
+    A tie counts half.
+    """
     with_it, without = weights @ present, weights @ absent
     below = np.cumsum(without, axis=1) - without / 2
     pairs = with_it.sum(1) * without.sum(1)
@@ -77,8 +86,10 @@ def _areas_under_curve(present: Float64, absent: Float64, weights: Float64) -> F
 
 
 def _true_positive_rate(present: Float64, absent: Float64) -> float | None:
-    """(C,), (C,) -> the share of targets with a score that at most one absent trial in a hundred reaches; None with too
-    few."""
+    """Computes the share of targets above 1 % of the absent trials.
+
+    None with too few trials.
+    """
     if absent.sum() < FEWEST_ABSENT or not present.sum():
         return None
     alarms = np.cumsum(absent[::-1])[::-1] / absent.sum()  # at this score or above

@@ -20,7 +20,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from benchmarks.attacks.population import Bool, Draw, Int64, Population, draw_targets, make_shard
-from benchmarks.attacks.silo import AttackedRun, Mode, Transcript, begin_client, play_federation, play_run
+from benchmarks.attacks.silo import AttackedRun, Mode, Transcript, play_federation, play_run, start_client
 from benchmarks.attacks.views import Replays, Transcripts
 from benchmarks.harness.store import append_line, read_lines
 from shared.method.graph import Float64
@@ -36,9 +36,9 @@ Played = tuple[Transcript, Int64]
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Shadows of one run: each mode by name, with how many shadows are played in it.
+    """Shadows of one run, with the number of shadows in each mode.
 
-    key: all that decides what leaves them.
+    key: all settings that determine their updates.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Rows:
         self._known = {line["name"]: line["row"] for line in read_lines(self._path)}
 
     def make_row(self, make: Callable[[], dict[str, Any]], **head: Any) -> dict[str, Any]:
-        """`head` with what `make` gives, or gave before an interruption."""
+        """Returns `head` with the result of `make`, which is stored for a resumed run."""
         name = "/".join(str(value) for value in head.values())
         if name not in self._known:
             self._known[name] = make()
@@ -69,12 +69,12 @@ class Rows:
 
 
 def draw_shadow(population: Population, seed: int, number: int) -> Draw:
-    """The draw of one shadow."""
+    """Draws one shadow."""
     return draw_targets(population, np.random.default_rng([seed, number]))
 
 
 def play_replays(series: Series, elsewhere: Population, federations: int, out: Path) -> Replays:
-    """Clients of federations of their own, on shards of another population."""
+    """Runs federations on shards of another population, whose updates are replayed."""
 
     def make_federations() -> Arrays:
         transcripts = [
@@ -98,7 +98,7 @@ def _play_shadow_federation(run: AttackedRun, elsewhere: Population, number: int
 
 
 def collect_transcripts(series: Series, population: Population, others: Replays, out: Path) -> dict[str, Transcripts]:
-    """What left every shadow, by mode."""
+    """Collects the updates of every shadow, by mode."""
     blocks = []
     for first in range(0, series.shadows, BLOCK):
         numbers = range(first, min(first + BLOCK, series.shadows))
@@ -111,7 +111,7 @@ def collect_transcripts(series: Series, population: Population, others: Replays,
 
 
 def _play_block(series: Series, population: Population, others: Replays, numbers: range) -> Arrays:
-    """{"<mode>/<what>": stacked over those shadows that are played in the mode}."""
+    """Runs some shadows; returns arrays by "<mode>/<name>"."""
     parts: defaultdict[str, list[Any]] = defaultdict(list)
     for number in numbers:
         for mode, (seen, who) in _play_shadow(series, population, others, number).items():
@@ -121,11 +121,14 @@ def _play_block(series: Series, population: Population, others: Replays, numbers
 
 
 def _play_shadow(series: Series, population: Population, others: Replays, number: int) -> dict[str, Played]:
-    """One shadow in each mode that wants it. Its first round is trained once: nothing has been released before."""
+    """Runs one shadow in each of its modes, with a shared first round.
+
+    Nothing has been released before that round.
+    """
     run, rng = series.run, np.random.default_rng([series.run.seed, number, 1])
     who = rng.choice(len(others.sent), CLIENTS - 1, replace=False)
     beside = [Transcript(others.sent[k], others.sent[k], others.scalars[k]) for k in who]
-    silo = begin_client(make_shard(population, draw_shadow(population, run.seed, number)).shard, run)
+    silo = start_client(make_shard(population, draw_shadow(population, run.seed, number)).shard, run)
     wanted = {name: mode for name, (mode, count) in series.modes.items() if number < count}
     return {name: (play_run(run, silo, beside, mode(rng)), who) for name, mode in wanted.items()}
 
@@ -144,7 +147,7 @@ def _json_digest(*values: object) -> str:
 
 
 def _cached_arrays(path: Path, made: Callable[[], Arrays]) -> Arrays:
-    """The arrays in the file, made and written where it is not there yet: whole or not at all."""
+    """Loads the arrays of a file; computes and writes them first where it is missing."""
     if path.exists():
         return load_file(path)
     arrays = {name: np.ascontiguousarray(value) for name, value in made().items()}
@@ -166,7 +169,10 @@ ASKED = {
 
 
 def answer_questions(population: Population, seed: int, attacked: slice, shadows: int) -> dict[str, Bool]:
-    """The true answers (S, T) to every question. What is usual is taken from the shadows that are not attacked."""
+    """Computes the true answers (S, T) to every question.
+
+    Medians come from the shadows that are not attacked.
+    """
     draws = [draw_shadow(population, seed, number) for number in range(shadows)]
     shards = [make_shard(population, draw) for draw in draws]
     graphs = [shard.training_graph(population.train.shape).toarray() > 0 for shard in shards]
@@ -182,19 +188,19 @@ def answer_questions(population: Population, seed: int, attacked: slice, shadows
 
 
 def _item_shares(graphs: Sequence[Bool], population: Population) -> Float64:
-    """(S, T): of the items that are never missing as a whole."""
+    """Computes each item's share of interactions, (S, T), for items that are never missing."""
     items = np.setdiff1d(np.arange(population.train.shape[1]), population.rare)
     return np.stack([graph[:, items].sum(axis=0) / graph.sum() for graph in graphs])
 
 
 def _above_median(values: Float64, attacked: slice) -> Bool:
-    """(S, T): above the median of the shadows that are not attacked."""
+    """Tells which values (S, T) lie above the attacker's own median."""
     own = np.ones(len(values), dtype=bool)
     own[attacked] = False
     return values > np.median(values[own], axis=0)
 
 
 def _training_interactions(graphs: Sequence[Bool], population: Population) -> Bool:
-    """Every training pair of the population."""
+    """Tells which training pairs of the population each shard has."""
     users, items = population.train.nonzero()
     return np.stack([graph[users, items] for graph in graphs])

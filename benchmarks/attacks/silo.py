@@ -1,8 +1,8 @@
-"""A shard in a small federation, with the real client and the real strategy -> all that leaves it over a run's rounds.
+"""Runs of one attacked client in a small federation, with everything that it sends.
 
-The other clients are replayed: they send what they sent in a federation of their own. Given what the aggregator
-handed out, their answers tell nothing more of the attacked shard, so that this takes nothing from an attacker.
-Shapes: R rounds, P shared parameters, K replays.
+Client and strategy are the real ones. The other clients are replayed: they send their updates from a federation of
+their own. Given the aggregator's answers, their updates reveal nothing more of the attacked shard, so the attacker
+loses nothing. Shapes: R rounds, P shared parameters, K replays.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SILO = "client-1"
 
 @dataclass(frozen=True)
 class AttackedRun:
-    """What a run's clients and its aggregator agree on."""
+    """Settings that a run's clients and aggregator share."""
 
     method: MethodSettings
     strategy: Strategy
@@ -48,7 +48,7 @@ class AttackedRun:
 
     @classmethod
     def from_config(cls, config: dict[str, Any], strategy: str = "lpsfed", **overrides: Any) -> AttackedRun:
-        """The run that config.toml describes, with a strategy and changed settings of the method."""
+        """Returns the run of config.toml, with a strategy and changed settings."""
         method = method_settings(**{**config["method"], **overrides})
         return cls(method, build_strategy(strategy, method), config["rounds"], config["seed"])
 
@@ -58,18 +58,21 @@ class AttackedRun:
         return self.strategy.declaration(self.method).tensors
 
     def start_parameters(self, training: ItemTrainer) -> Parameters:
-        """The parameters that every client starts with."""
+        """Returns the parameters that every client starts with."""
         return Parameters(initial_parameters(self.strategy.tensors(self.method), self.seed, exact=training.exact))
 
-    def make_moment(self, number: int) -> RoundContext:
-        """The place in training of round `number`, with the anchor's kernel."""
+    def round_context(self, number: int) -> RoundContext:
+        """Returns the context of round `number`, with the anchor's kernel."""
         kernel = draw_anchor(self.method, declared_size(self.method.anchor), seed=self.seed, number=number)
         return RoundContext(number, self.rounds, self.seed, kernel)
 
 
 @dataclass(frozen=True, eq=False)
 class Transcript:
-    """What was handed to a client and what it sent: received and sent (R, P), scalars (R, 2) as SCALARS names them."""
+    """Updates of a client.
+
+    Received and sent (R, P), scalars (R, 2) in the order of SCALARS.
+    """
 
     received: Float32
     sent: Float32
@@ -77,8 +80,8 @@ class Transcript:
 
 
 @dataclass(frozen=True, eq=False)
-class BegunClient:
-    """A client after its first round, from which it can go on in more than one way."""
+class StartedClient:
+    """Client after its first round, from which it can continue in several ways."""
 
     training: ItemTrainer
     start: Parameters
@@ -87,7 +90,7 @@ class BegunClient:
 
 
 def join_client(shard: Shard, run: AttackedRun) -> ItemTrainer:
-    """A client of this shard, as it is when its run begins."""
+    """Creates the trainer of a shard at the beginning of a run."""
     spectrum = low_spectrum(shard.train, run.method.cutoff)
     torch.manual_seed(run.seed)
     training = ItemTrainer(shard, spectrum, run.method, torch.device("cpu"), kind=run.strategy.model)
@@ -96,27 +99,27 @@ def join_client(shard: Shard, run: AttackedRun) -> ItemTrainer:
 
 
 def fit_round(training: ItemTrainer, run: AttackedRun, number: int, received: Parameters) -> Parameters:
-    """The client's half of a round, copied: what comes after must not change it."""
-    training.moment = run.make_moment(number)
+    """Runs the client's part of a round and copies its update."""
+    training.moment = run.round_context(number)
     made = run.strategy.fit_round(training, received)
     return Parameters({name: np.array(value) for name, value in made.arrays.items()}, dict(made.scalars))
 
 
-def begin_client(shard: Shard, run: AttackedRun) -> BegunClient:
-    """The first round. What it makes depends on the shard and the run alone, not on the mode."""
+def start_client(shard: Shard, run: AttackedRun) -> StartedClient:
+    """Runs the first round, which does not depend on the mode."""
     training = join_client(shard, run)
     start = run.start_parameters(training)
-    return BegunClient(training, start, fit_round(training, run, 1, start), copy_state(training))
+    return StartedClient(training, start, fit_round(training, run, 1, start), copy_state(training))
 
 
 def copy_state(training: ItemTrainer) -> TrainingState:
-    """Its state, copied."""
+    """Copies the trainer's state."""
     state = training.state()
     return TrainingState({name: np.array(value) for name, value in state.arrays.items()}, state.scalars, state.fitted)
 
 
-def play_run(run: AttackedRun, silo: BegunClient, others: Sequence[Transcript], release: Release) -> Transcript:
-    """One client's run: each round it trains, releases, and gets its mixture with what the others sent."""
+def play_run(run: AttackedRun, silo: StartedClient, others: Sequence[Transcript], release: Release) -> Transcript:
+    """Runs one client: each round it trains, releases, and gets its mixture with the others."""
     silo.training.restore(silo.state)
     state, received, rounds = State(silo.start.arrays), silo.start, []
     for number in range(1, run.rounds + 1):
@@ -130,7 +133,7 @@ def play_run(run: AttackedRun, silo: BegunClient, others: Sequence[Transcript], 
 def answer_round(
     run: AttackedRun, state: State, sent: Parameters, others: Sequence[Parameters]
 ) -> tuple[State, Parameters]:
-    """The aggregator's half: the new state, and what the client gets."""
+    """Runs the aggregator's part of a round: the new state, and the client's answer."""
     sendings = enumerate((sent, *others), start=1)
     updates = [Update(f"client-{number}", sending.arrays, sending.scalars) for number, sending in sendings]
     after = run.strategy.aggregate(state, updates)
@@ -138,13 +141,13 @@ def answer_round(
 
 
 def replayed_parameters(run: AttackedRun, other: Transcript, number: int) -> Parameters:
-    """What another client sent in that round."""
+    """Returns the update of another client in that round."""
     scalars = {name: float(v) for name, v in zip(SCALARS, other.scalars[number - 1], strict=True) if not np.isnan(v)}
     return Parameters(split_arrays(other.sent[number - 1], run.specification), scalars)
 
 
 def play_federation(run: AttackedRun, shards: Sequence[Shard]) -> list[Transcript]:
-    """All clients of one federation, in the open mode: where replays come from."""
+    """Runs all clients of one federation in the open mode, for replays."""
     clients = [join_client(shard, run) for shard in shards]
     received = [run.start_parameters(client) for client in clients]
     state, rounds = State(received[0].arrays), [[] for _ in clients]  # type: tuple[State, list[list[Any]]]
@@ -159,7 +162,7 @@ def play_federation(run: AttackedRun, shards: Sequence[Shard]) -> list[Transcrip
 
 
 def make_transcript(rounds: Sequence[tuple[Parameters, Parameters]]) -> Transcript:
-    """(received, sent) of each round as vectors."""
+    """Stacks the received and sent parameters of each round."""
     received, sent = (np.stack([join_arrays(pair[side].arrays) for pair in rounds]) for side in (0, 1))
     return Transcript(received, sent, np.stack([_scalar_vector(pair[1].scalars) for pair in rounds]))
 
@@ -169,24 +172,24 @@ def _scalar_vector(scalars: Scalars) -> Float64:
 
 
 def join_arrays(arrays: Arrays) -> Float32:
-    """All tensors in the order of their names, (P,)."""
+    """Joins all tensors in the order of their names, (P,)."""
     return np.concatenate([np.asarray(arrays[name]).ravel() for name in sorted(arrays)])
 
 
 def split_arrays(values: NDArray[np.float32], specification: Sequence[TensorSpec]) -> dict[str, Float32]:
-    """A vector of all tensors (P,) -> the tensors by name; the inverse of `join_arrays`."""
+    """Splits a vector of all tensors (P,) into tensors by name; inverse of `join_arrays`."""
     ends = np.cumsum([int(np.prod(spec.shape)) for spec in specification])
     parts = np.split(values, ends[:-1])
     return {spec.name: part.reshape(spec.shape) for spec, part in zip(specification, parts, strict=True)}
 
 
 def release_unchanged(training: ItemTrainer, received: Parameters, made: Parameters) -> Parameters:
-    """The release of the open mode: what the client made."""
+    """Releases the update unchanged (open mode)."""
     del training, received
     return made
 
 
 def open_mode(secret: np.random.Generator) -> Release:
-    """Everything leaves as it was made."""
+    """Returns the open mode, in which every update leaves unchanged."""
     del secret
     return release_unchanged

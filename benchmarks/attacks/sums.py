@@ -1,17 +1,19 @@
-"""What the sums of the common basis tell: `python -m benchmarks.attacks.sums --data FOLDER [--name ml-1m]`.
+"""Attacks on the sums of the common basis.
 
-Silos of so many users each are drawn at random from a real data set, and summed by the client's own code. The attacker
-knows the whole population and not who is in which silo. Four questions, each for sums of 3, 4 and 16 silos:
+python -m benchmarks.attacks.sums --data FOLDER [--name ml-1m]
 
-- user: is this user, whose items it knows, in the sum? By the likelihood ratio of each pair's count (exact), of each
-  item's count (degrees), or by how far the sum leans to what the user adds (products, noised).
-- pair: does anybody in the sum have these two items, which one or two users of the population have?
+Silos of equal size are drawn at random from a real data set, and summed by the client's own code. The attacker knows
+the whole population, but not which users are in which silo. Four questions, each for sums of 3, 4 and 16 silos:
+
+- user: is this user, whose items are known, in the sum? By the likelihood ratio of each pair's count (exact), of each
+  item's count (degrees), or by how far the sum leans to the user's part (products, noised).
+- pair: does a user in the sum have these two items, which one or two users of the population have?
 - item: does the first silo have an item that at most 20 users of the population have? The aggregator has the sum; all
   other silos together have it less their own parts.
-- last: how much of its pairs all other silos together learn of the last one, to the digit.
+- last: the share of its pairs that all other silos together learn of the last one, to the digit.
 
-And a lying aggregator in an iterated run: it hands out a sum of its choice, from which all clients take the same
-directions, and reads whole columns of pairs in the next round.
+Another attack is a lying aggregator in an iterated run: it hands out a sum of its choice, from which all clients take
+the same directions, and reads whole columns of pairs in the next round.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from benchmarks.attacks.noise import gaussian_area
+from benchmarks.attacks.noise import gaussian_auc
 from benchmarks.attacks.population import all_matrices
 from benchmarks.attacks.scores import area_under_curve
 from benchmarks.common import locate_data, render_table
@@ -43,7 +45,7 @@ RARE_PAIR = 2  # users of the population at most
 
 
 @dataclass(frozen=True, eq=False)
-class Everybody:
+class SumPopulation:
     """The population's X, (M, N), and what an attacker who knows it computes once."""
 
     matrix: Csr
@@ -69,39 +71,39 @@ class Everybody:
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class SiloSample:
     """members: rows of each silo's users."""
 
-    everybody: Everybody
+    population: SumPopulation
     members: tuple[NDArray[np.int64], ...]
     seed: int
 
     @cached_property
     def inside(self) -> Csr:
         """X of all silos in the sum."""
-        return Csr(self.everybody.matrix[np.concatenate(self.members)])
+        return Csr(self.population.matrix[np.concatenate(self.members)])
 
     def noised_sum(self, epsilon: float) -> Float64:
-        """H of all silos in the sum with the noise of one release."""
+        """Returns H of all silos in the sum with the noise of one release."""
         return add_noise(weighted_pairs(self.inside), epsilon, [self.seed, len(self.members)])
 
     @cached_property
     def share(self) -> float:
-        return self.inside.shape[0] / self.everybody.matrix.shape[0]
+        return self.inside.shape[0] / self.population.matrix.shape[0]
 
     @cached_property
     def targets(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Users, and who of them is in the sum: as many who are as who are not."""
+        """Draws users, and whether each is in the sum; half of them are."""
         rng, there = np.random.default_rng([self.seed, 1]), np.concatenate(self.members)
-        absent = np.setdiff1d(np.arange(self.everybody.matrix.shape[0]), there)
+        absent = np.setdiff1d(np.arange(self.population.matrix.shape[0]), there)
         count = min(TARGETS, len(there))
         users = np.concatenate([rng.choice(there, count, replace=False), rng.choice(absent, count, replace=False)])
         return users, np.arange(len(users)) < count
 
 
-def draw_silos(everybody: Everybody, silos: int, users: int, seed: int) -> Drawn:
-    order = np.random.default_rng([seed, silos]).permutation(everybody.matrix.shape[0])
-    return Drawn(everybody, tuple(order[silo * users : (silo + 1) * users] for silo in range(silos)), seed)
+def draw_silos(population: SumPopulation, silos: int, users: int, seed: int) -> SiloSample:
+    order = np.random.default_rng([seed, silos]).permutation(population.matrix.shape[0])
+    return SiloSample(population, tuple(order[silo * users : (silo + 1) * users] for silo in range(silos)), seed)
 
 
 def pair_counts(interactions: Csr) -> Float64:
@@ -127,9 +129,12 @@ RANK, ROUNDS, EXPONENT = 64, 3, 0.25
 FLOOR = 1e-3  # of a count that never occurs without the target
 
 
-def by_pairs(drawn: Drawn, least: int) -> Float64:
-    """The likelihood ratio of Poisson counts with and without each target: a count over its mean; hidden ones are 0."""
-    counts, known = pair_counts(drawn.inside), drawn.everybody.counts
+def score_by_pairs(drawn: SiloSample, least: int) -> Float64:
+    """Scores targets by the likelihood ratio of pair counts; hidden counts are 0.
+
+    Counts are Poisson with and without each target.
+    """
+    counts, known = pair_counts(drawn.inside), drawn.population.counts
     shown = np.where(counts >= least, counts, 0.0)
 
     def score(items: NDArray[np.int64]) -> float:
@@ -143,14 +148,14 @@ def by_pairs(drawn: Drawn, least: int) -> Float64:
 
 
 def _log_below(mean: Float64, least: int) -> Float64:
-    """log P(1 + Poisson < least) / P(Poisson < least), for counts that are handed out as 0."""
+    """Computes log P(1 + Poisson < least) / P(Poisson < least) for hidden counts."""
     terms = np.cumprod([np.ones_like(mean), *(mean / number for number in range(1, least))], axis=0)
     found: Float64 = np.log(np.maximum(terms[: least - 1].sum(axis=0), FLOOR) / terms.sum(axis=0))
     return found
 
 
-def by_degrees(drawn: Drawn) -> Float64:
-    counts, known = degrees(drawn.inside)[1].astype(np.float64), drawn.everybody.degrees
+def score_by_degrees(drawn: SiloSample) -> Float64:
+    counts, known = degrees(drawn.inside)[1].astype(np.float64), drawn.population.degrees
 
     def score(items: NDArray[np.int64]) -> float:
         mean = np.maximum(drawn.share * (known[items] - 1.0), FLOOR)
@@ -159,10 +164,13 @@ def by_degrees(drawn: Drawn) -> Float64:
     return _scores(drawn, score)
 
 
-def by_noised(drawn: Drawn, epsilon: float) -> Float64:
-    """How far H + noise leans to x x^T / |x|: the best test, but for what the attacker does not know of the others."""
+def score_by_noised_sum(drawn: SiloSample, epsilon: float) -> Float64:
+    """Scores targets by the product of H + noise with x x^T / |x|.
+
+    It is the best test, but for the attacker's uncertainty about the other users.
+    """
     noised = drawn.noised_sum(epsilon)
-    rest = noised - drawn.share * drawn.everybody.weighted
+    rest = noised - drawn.share * drawn.population.weighted
 
     def score(items: NDArray[np.int64]) -> float:
         return float(rest[np.ix_(items, items)].sum() / len(items))
@@ -170,11 +178,11 @@ def by_noised(drawn: Drawn, epsilon: float) -> Float64:
     return _scores(drawn, score)
 
 
-def by_products(drawn: Drawn) -> Float64:
-    """How far the last products of an iterated run lean to what the target adds to them."""
+def score_by_products(drawn: SiloSample) -> Float64:
+    """Scores targets by how far the last iterated products lean to their part."""
     directions, all_degrees = last_directions(drawn.inside)
     scale = power(all_degrees.astype(np.float64), -EXPONENT)
-    mean = drawn.share * normalised_products(drawn.everybody.matrix, directions, EXPONENT, all_degrees)
+    mean = drawn.share * normalised_products(drawn.population.matrix, directions, EXPONENT, all_degrees)
     rest = normalised_products(drawn.inside, directions, EXPONENT, all_degrees) - mean
 
     def score(items: NDArray[np.int64]) -> float:
@@ -185,7 +193,7 @@ def by_products(drawn: Drawn) -> Float64:
 
 
 def last_directions(interactions: Csr) -> tuple[Float64, NDArray[np.int64]]:
-    """Q of the last round of an iterated run, and the degrees."""
+    """Returns Q of the last round of an iterated run, and the degrees."""
     all_degrees = degrees(interactions)[1].astype(np.int64)
     directions = start_directions(0, interactions.shape[1], RANK)
     products = raw_products(interactions, directions, EXPONENT)
@@ -195,35 +203,35 @@ def last_directions(interactions: Csr) -> tuple[Float64, NDArray[np.int64]]:
     return directions, all_degrees
 
 
-def _scores(drawn: Drawn, score: Callable[[NDArray[np.int64]], float]) -> Float64:
+def _scores(drawn: SiloSample, score: Callable[[NDArray[np.int64]], float]) -> Float64:
     users, _ = drawn.targets
-    return np.array([score(drawn.everybody.matrix[[user]].indices.astype(np.int64)) for user in users])
+    return np.array([score(drawn.population.matrix[[user]].indices.astype(np.int64)) for user in users])
 
 
-def user_views() -> dict[str, Callable[[Drawn], Float64]]:
+def user_views() -> dict[str, Callable[[SiloSample], Float64]]:
     noised = {f"noised, epsilon {epsilon:g}": _noised_view(epsilon) for epsilon in EPSILONS}
     return {
-        "degrees alone": by_degrees,
-        "exact, every pair": lambda drawn: by_pairs(drawn, 1),
-        f"exact, pairs of {LEAST_PAIRS} and more": lambda drawn: by_pairs(drawn, LEAST_PAIRS),
-        f"iterated, rank {RANK}": by_products,
+        "degrees alone": score_by_degrees,
+        "exact, every pair": lambda drawn: score_by_pairs(drawn, 1),
+        f"exact, pairs of {LEAST_PAIRS} and more": lambda drawn: score_by_pairs(drawn, LEAST_PAIRS),
+        f"iterated, rank {RANK}": score_by_products,
     } | noised
 
 
-def _noised_view(epsilon: float) -> Callable[[Drawn], Float64]:
-    return lambda drawn: by_noised(drawn, epsilon)
+def _noised_view(epsilon: float) -> Callable[[SiloSample], Float64]:
+    return lambda drawn: score_by_noised_sum(drawn, epsilon)
 
 
-def allowed_area(view: str) -> str:
-    """What the noise allows at most."""
+def auc_limit(view: str) -> str:
+    """Returns the AUC that the noise allows at most."""
     _, _, epsilon = view.partition("epsilon ")
-    return f"{gaussian_area(noise_deviation(float(epsilon), DELTA) ** -2.0):.3f}" if epsilon else ""
+    return f"{gaussian_auc(noise_deviation(float(epsilon), DELTA) ** -2.0):.3f}" if epsilon else ""
 
 
-def pair_rows(draws: list[Drawn]) -> Iterator[tuple[str, float]]:
-    """AUC of whether anybody in the sum has a rare pair."""
+def pair_rows(draws: list[SiloSample]) -> Iterator[tuple[str, float]]:
+    """Yields the AUC of whether a user in the sum has a rare pair."""
     seen = [_rare_pairs(drawn) for drawn in draws]
-    views: dict[str, Callable[[Drawn], Float64]] = {
+    views: dict[str, Callable[[SiloSample], Float64]] = {
         "exact, every pair": lambda drawn: pair_counts(drawn.inside),
         f"exact, pairs of {LEAST_PAIRS} and more": lambda drawn: _thresholded(pair_counts(drawn.inside)),
     }
@@ -239,21 +247,21 @@ def _thresholded(counts: Float64) -> Float64:
     return np.where(counts >= LEAST_PAIRS, counts, 0.0)
 
 
-def _noised_matrix(epsilon: float) -> Callable[[Drawn], Float64]:
+def _noised_matrix(epsilon: float) -> Callable[[SiloSample], Float64]:
     return lambda drawn: drawn.noised_sum(epsilon)
 
 
-def _rare_pairs(drawn: Drawn) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """As many pairs that somebody in the sum has as pairs that nobody has."""
-    (rows, columns), counts = drawn.everybody.rare_pairs, pair_counts(drawn.inside)
+def _rare_pairs(drawn: SiloSample) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Draws rare pairs, half of which a user in the sum has."""
+    (rows, columns), counts = drawn.population.rare_pairs, pair_counts(drawn.inside)
     there, rng = counts[rows, columns] > 0, np.random.default_rng([drawn.seed, 3])
     chosen = np.concatenate([rng.choice(np.flatnonzero(which), TARGETS) for which in (there, ~there)])
     return rows[chosen], columns[chosen], there[chosen]
 
 
-def item_rows(draws: list[Drawn]) -> Iterator[tuple[str, float]]:
-    """AUC of whether the first silo has a rare item, by the sum's diagonal."""
-    views: dict[str, Callable[[Drawn], Float64]] = {"exact": lambda drawn: pair_counts(drawn.inside)}
+def item_rows(draws: list[SiloSample]) -> Iterator[tuple[str, float]]:
+    """Yields the AUC of rare items of the first silo, by the sum's diagonal."""
+    views: dict[str, Callable[[SiloSample], Float64]] = {"exact": lambda drawn: pair_counts(drawn.inside)}
     for epsilon in EPSILONS:
         views[f"noised, epsilon {epsilon:g}"] = _noised_matrix(epsilon)
     for name, view in views.items():
@@ -263,9 +271,9 @@ def item_rows(draws: list[Drawn]) -> Iterator[tuple[str, float]]:
             yield f"{name}; {who}", float(found)
 
 
-def _item_areas(drawn: Drawn, seen: Float64, own: Callable[[Csr], Float64]) -> tuple[float, float]:
-    """Of the sum as it is, and less the parts of all other silos."""
-    known, matrix = drawn.everybody.degrees, drawn.everybody.matrix
+def _item_areas(drawn: SiloSample, seen: Float64, own: Callable[[Csr], Float64]) -> tuple[float, float]:
+    """Computes the AUC from the sum, and from the sum less the other silos' parts."""
+    known, matrix = drawn.population.degrees, drawn.population.matrix
     rare = np.flatnonzero((known > 0) & (known <= RARE_ITEM))
     truth = degrees(Csr(matrix[drawn.members[0]]))[1][rare] > 0
     others = np.diag(own(Csr(matrix[np.concatenate(drawn.members[1:])])))
@@ -273,11 +281,11 @@ def _item_areas(drawn: Drawn, seen: Float64, own: Callable[[Csr], Float64]) -> t
     return tuple(area_under_curve(score[None], truth[None]) for score in scores)  # type: ignore[return-value]
 
 
-def last_rows(draws: list[Drawn]) -> Iterator[tuple[str, float]]:
+def last_rows(draws: list[SiloSample]) -> Iterator[tuple[str, float]]:
     """Shares of the last silo's pairs, and of the pairs of the sum."""
     told, lone = [], []
     for drawn in draws:
-        last = Csr(drawn.everybody.matrix[drawn.members[-1]])
+        last = Csr(drawn.population.matrix[drawn.members[-1]])
         counts, own = (np.triu(pair_counts(one), 1) for one in (drawn.inside, last))
         there = own > 0
         told.append(float((counts[there] >= LEAST_PAIRS).mean()))
@@ -287,8 +295,11 @@ def last_rows(draws: list[Drawn]) -> Iterator[tuple[str, float]]:
     yield "of its pairs nobody else in the sum has", float(np.mean(lone))
 
 
-def lying_rows(draws: list[Drawn]) -> Iterator[tuple[str, float]]:
-    """Directions of the aggregator's choice: unit vectors, so that each round tells columns of W, to be scaled back."""
+def lying_rows(draws: list[SiloSample]) -> Iterator[tuple[str, float]]:
+    """Yields the success of an aggregator that chooses the directions.
+
+    Its directions are unit vectors, so each round reveals columns of W, scaled back afterwards.
+    """
     shares, hidden = [], []
     for drawn in draws:
         inside, chosen = drawn.inside, np.argsort(-degrees(drawn.inside)[1], kind="stable")[:RANK]
@@ -306,17 +317,17 @@ def lying_rows(draws: list[Drawn]) -> Iterator[tuple[str, float]]:
     yield f"of the pairs in them that fewer than {LEAST_PAIRS} users have", float(np.mean(hidden))
 
 
-def make_tables(everybody: Everybody, users: int, draws: int) -> Iterator[str]:
-    drawn = {silos: [draw_silos(everybody, silos, users, seed) for seed in range(draws)] for silos in SILOS}
+def make_tables(population: SumPopulation, users: int, draws: int) -> Iterator[str]:
+    drawn = {silos: [draw_silos(population, silos, users, seed) for seed in range(draws)] for silos in SILOS}
     head = [f"{silos} silos" for silos in SILOS]
     lines = []
     for name, view in user_views().items():
         areas = [np.stack([view(one) for one in of]) for of in drawn.values()]
         truths = [np.stack([one.targets[1] for one in of]) for of in drawn.values()]
         lines.append([name, *(f"{area_under_curve(a, t):.3f}" for a, t in zip(areas, truths, strict=True))])
-        lines[-1].append(allowed_area(name))
+        lines[-1].append(auc_limit(name))
     yield "AUC: is this user in the sum?\n\n" + render_table(["what is summed", *head, "allowed"], lines)
-    titles: Mapping[str, Callable[[list[Drawn]], Iterator[tuple[str, float]]]] = {
+    titles: Mapping[str, Callable[[list[SiloSample]], Iterator[tuple[str, float]]]] = {
         "AUC: does anybody in the sum have this rare pair?": pair_rows,
         "AUC: does the first silo have this rare item?": item_rows,
         "Shares: what is told of the last silo": last_rows,
@@ -336,8 +347,8 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=3, help="of silos, for each number of them")
     given = parser.parse_args()
     with threadpool_limits(1):
-        everybody = Everybody(all_matrices(locate_data(given.name, given.data))["train"])
-        for table in make_tables(everybody, given.users, given.draws):
+        population = SumPopulation(all_matrices(locate_data(given.name, given.data))["train"])
+        for table in make_tables(population, given.users, given.draws):
             print(f"{table}\n", flush=True)
 
 

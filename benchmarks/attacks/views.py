@@ -1,4 +1,4 @@
-"""Transcripts of shadow runs -> what each attacker sees of them, as features.
+"""Views of each attacker on the transcripts of shadow runs, as features.
 
 Shapes: S shadows, R rounds, P shared parameters, K replays, C clients of a federation.
 """
@@ -26,7 +26,10 @@ Parts = Sequence[slice]
 
 @dataclass(frozen=True, eq=False)
 class Transcripts:
-    """Many runs of the attacked client, received and sent (S, R, P), scalars (S, R, 2); who else was there (S, 2)."""
+    """Many runs of the attacked client, with the other clients of each.
+
+    received and sent (S, R, P), scalars (S, R, 2), others (S, 2).
+    """
 
     received: Float32
     sent: Float32
@@ -46,7 +49,10 @@ View = Callable[[Transcripts, Replays, Parts], Blocks]
 
 
 def tensor_slices(specification: Sequence[TensorSpec]) -> list[slice]:
-    """The places of each tensor in a vector of all; of an item table, those of each row."""
+    """Returns the slice of each tensor in a joined vector.
+
+    For an item table, of each row.
+    """
     sizes: list[int] = []
     for spec in specification:
         rows = spec.shape[0] if spec.name == ITEM_TABLE else 1
@@ -56,34 +62,38 @@ def tensor_slices(specification: Sequence[TensorSpec]) -> list[slice]:
 
 
 def aggregator_view(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
-    """The open mode: every client's own update, M and rho. The others' updates add nothing about this client."""
+    """Returns the aggregator's view in the open mode: the client's update, M and rho.
+
+    The others' updates add nothing about this client.
+    """
     del replays
     moved = seen.sent.astype(np.float64) - seen.received
     return _feature_blocks(moved, seen.scalars, parts)
 
 
 def scalars_view(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
-    """M and rho of each round alone."""
+    """Returns only M and rho of each round."""
     del replays, parts
     return {"scalars": _flatten_rows(np.nan_to_num(seen.scalars))}
 
 
 def tensors_view(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
-    """The tensors of each round without M and rho."""
+    """Returns the tensors of each round without M and rho."""
     return {name: block for name, block in aggregator_view(seen, replays, parts).items() if name != "scalars"}
 
 
 def secure_view(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
-    """Secure aggregation: the mean of all updates and of all M, and every client's rho."""
+    """Returns the view under secure aggregation: means of updates and M, every client's rho."""
     rho = np.stack([seen.scalars[..., RHO], *(replays.scalars[k][..., RHO] for k in seen.others.T)], axis=-1)
     scalars = np.concatenate([_mean_margin(seen, replays)[..., None], rho], axis=-1)
     return _feature_blocks(_mean_moved(seen, replays), scalars, parts)
 
 
 def neighbour_view(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
-    """Another client, who is told the mean and its own rhobar, and takes its own update out of the mean.
+    """Returns the view of another client, which knows the mean and its own rhobar.
 
-    In the open mode it gets a mixture of the two, so that this is the most that it can make of it.
+    It subtracts its own update from the mean. In the open mode it gets a mixture of the two, so this is the most that
+    it can learn.
     """
     own = seen.others[:, 0]
     clients = len(seen.others.T) + 1
@@ -92,17 +102,19 @@ def neighbour_view(seen: Transcripts, replays: Replays, parts: Parts) -> Blocks:
     return _feature_blocks(sums, np.stack([margins, _neighbour_rhobars(seen, replays)], axis=-1), parts)
 
 
-def moved_distances(seen: Transcripts, parts: Parts) -> Float64:
-    """How far each part came in the first round, (S, parts): of an item table, each row. No shadow is needed to see
-    which rows stayed as they were."""
+def change_norms(seen: Transcripts, parts: Parts) -> Float64:
+    """Computes the norm of each part's change in the first round, (S, parts).
+
+    For an item table, of each row. No shadow is needed to see which rows stayed as they were.
+    """
     moved = seen.sent[:, 0].astype(np.float64) - seen.received[:, 0]
     return np.stack([np.linalg.norm(moved[:, part], axis=-1) for part in parts], axis=-1)
 
 
 def _mean_moved(seen: Transcripts, replays: Replays) -> Float64:
-    """(S, R, P): the mean of what was sent, less the mean that all begin with.
+    """Computes the mean of all updates less the previous mean, (S, R, P).
 
-    What each has received lies between its own last update and the last mean; nobody but the client knows it all.
+    Each client has received a value between its own last update and the last mean; only the client knows it all.
     """
     sums = seen.sent.astype(np.float64)
     for others in seen.others.T:
@@ -114,21 +126,21 @@ def _mean_moved(seen: Transcripts, replays: Replays) -> Float64:
 
 
 def _mean_margin(seen: Transcripts, replays: Replays) -> Float64:
-    """(S, R)."""
+    """Computes the mean M of all clients, (S, R)."""
     margins = [seen.scalars[..., MARGIN], *(replays.scalars[k][..., MARGIN] for k in seen.others.T)]
     mean: Float64 = np.mean(margins, axis=0)
     return mean
 
 
 def _neighbour_rhobars(seen: Transcripts, replays: Replays) -> Float64:
-    """(S, R): the rhobar that the other client receives (Eq. 12)."""
+    """Computes the rhobar that the other client receives (Eq. 12), (S, R)."""
     rho = np.stack([seen.scalars[..., RHO], *(replays.scalars[k][..., RHO] for k in seen.others.T)], axis=-1)
     rhobars = np.array([_second_rhobar(row) for row in rho.reshape(-1, rho.shape[-1])])
     return rhobars.reshape(rho.shape[:-1])
 
 
 def _second_rhobar(rho: Float64) -> float:
-    """rhobar of the second client, from the rho (C,) of one round; NaN stands for a client that sent none."""
+    """Computes rhobar of the second client from one round's rho (C,); NaN: none sent."""
     latest = {str(client): {} if np.isnan(value) else {"rho": float(value)} for client, value in enumerate(rho)}
     return similarities(latest)["1"]
 

@@ -1,8 +1,8 @@
-"""Two shards that differ in one target -> whether an attacker who knows all the rest can distinguish them.
+"""Test whether an attacker who knows all but one target can distinguish its presence.
 
-This attacker knows the shard but for the target, the run's settings and its seed, and trains both worlds itself.
-Without noise what leaves is a function of these, so that it compares. With Gaussian noise no test beats the likelihood
-ratio (Neyman and Pearson), whose AUC follows from the distance of the two worlds in deviations of the noise.
+This attacker knows the rest of the shard, the run's settings and its seed, and trains both worlds itself. Without
+noise the updates are a function of these, so it compares them. With Gaussian noise no test beats the likelihood ratio
+(Neyman and Pearson), whose AUC follows from the distance of the two worlds in deviations of the noise.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from benchmarks.attacks.noise import PARTS, private_mode
 from benchmarks.attacks.population import Draw, Population, make_shard
 from benchmarks.attacks.silo import (
     AttackedRun,
-    BegunClient,
+    StartedClient,
     Transcript,
     answer_round,
-    begin_client,
     fit_round,
     join_arrays,
     replayed_parameters,
+    start_client,
 )
 from client_service.privacy.mechanism import clip_change
 from client_service.privacy.settings import TENSORS, PrivacySettings
@@ -43,8 +43,8 @@ class Target:
 class Pair:
     """The same silo without and with the target, after the first round."""
 
-    without: BegunClient
-    with_it: BegunClient
+    without: StartedClient
+    with_it: StartedClient
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ class ChannelResult:
 
 
 def complete_draw(population: Population, draw: Draw) -> Draw:
-    """The draw with every target in."""
+    """Returns the draw with every target in."""
     users = draw.users.copy()
     users[population.coins] = True
     return Draw(users, np.ones_like(draw.pairs), np.ones_like(draw.rare))
 
 
-def draw_without(population: Population, draw: Draw, target: Target) -> Draw:
-    """The draw less one target."""
+def remove_target(population: Population, draw: Draw, target: Target) -> Draw:
+    """Returns the draw without one target."""
     users, pairs = draw.users.copy(), draw.pairs.copy()
     if target.question == "user":
         users[population.coins[target.place]] = False
@@ -76,12 +76,14 @@ def draw_without(population: Population, draw: Draw, target: Target) -> Draw:
 def compare_worlds(
     population: Population, run: AttackedRun, draw: Draw, targets: Sequence[Target]
 ) -> list[ChannelResult]:
-    """The attacker trains the first round of both worlds, and looks whether they send the same. A channel that is not
-    the same every time the same world is trained tells nothing for certain, and counts as telling none."""
+    """Trains the first round of both worlds and counts different updates by channel.
+
+    A channel that differs between two trainings of the same world reveals nothing for certain, and counts as none.
+    """
     everything = complete_draw(population, draw)
-    present, again = (begin_client(make_shard(population, everything).shard, run).update for _ in range(2))
+    present, again = (start_client(make_shard(population, everything).shard, run).update for _ in range(2))
     absent = [
-        begin_client(make_shard(population, draw_without(population, everything, target)).shard, run).update
+        start_client(make_shard(population, remove_target(population, everything, target)).shard, run).update
         for target in targets
     ]
     results = []
@@ -93,26 +95,26 @@ def compare_worlds(
 
 
 def _is_same(channel: str, first: Parameters, second: Parameters) -> bool:
-    """Whether two updates are equal to the bit in one channel."""
+    """Tells whether two updates are equal to the bit in one channel."""
     if channel == "tensors":
         return bool(np.array_equal(join_arrays(first.arrays), join_arrays(second.arrays)))
     return first.scalars.get(channel) == second.scalars.get(channel)
 
 
 def make_pair(population: Population, run: AttackedRun, draw: Draw, target: Target) -> Pair:
-    """The first round with the target and without it, every other target present."""
+    """Trains the first round with and without the target, with every other target present."""
     present = complete_draw(population, draw)
-    draws = (draw_without(population, present, target), present)
-    return Pair(*(begin_client(make_shard(population, world).shard, run) for world in draws))
+    draws = (remove_target(population, present, target), present)
+    return Pair(*(start_client(make_shard(population, world).shard, run) for world in draws))
 
 
 def squared_distance(
     run: AttackedRun, pair: Pair, others: Sequence[Transcript], settings: PrivacySettings, secret: np.random.Generator
 ) -> float:
-    """How far apart the two worlds are in one run with the target in, in squared deviations of the noise.
+    """Computes the squared distance of two worlds over a run, in deviations of the noise.
 
-    In each round both worlds are trained from what was handed out; what the noise then hides is the difference of
-    what they would release without it. Scalars are put back into their range afterwards, which can only hide more.
+    In each round both worlds are trained from the aggregator's answer; the noise then hides the difference of their
+    releases. Scalars are clipped to their range afterwards, which can only hide more.
     """
     for world in (pair.with_it, pair.without):
         world.training.restore(world.state)
@@ -130,7 +132,7 @@ def squared_distance(
 def _part_distance(
     part: str, received: Parameters, worlds: tuple[Parameters, Parameters], settings: PrivacySettings
 ) -> float:
-    """The difference of one part, clipped as the client does it, over the deviation of its noise."""
+    """Computes the clipped difference of one part over the deviation of its noise."""
     deviation = settings.noise(part)[1] * 2.0 * settings.ball(part)[1]
     if part == TENSORS:
         before = join_arrays(received.arrays).astype(np.float64)
@@ -142,5 +144,5 @@ def _part_distance(
     return abs(values[0] - values[1]) / deviation
 
 
-def _round_update(run: AttackedRun, client: BegunClient, number: int, received: Parameters) -> Parameters:
+def _round_update(run: AttackedRun, client: StartedClient, number: int, received: Parameters) -> Parameters:
     return client.update if number == 1 else fit_round(client.training, run, number, received)

@@ -1,10 +1,10 @@
-"""Folders of finished simulations -> cells of this table, so that nobody has to run them again.
+"""Import of finished simulations as cells of this table.
 
 python -m benchmarks.basis.adopt FOLDER ... [--data DATA]
 
-The folder is that of `lpsfed simulate DATA --method M --clients C --rounds 1 --common-basis K --secure`. It is taken
-where all that decides the outcome is as planned: data, cut, number of silos, rounds, seed, settings, masks, and the
-pairs in the shards; else it is said what differs, and the exit code is 1.
+The folder is that of `lpsfed simulate DATA --method M --clients C --rounds 1 --common-basis K --secure`. It is
+imported where all that determines the outcome is as planned: data, cut, number of silos, rounds, seed, settings,
+masks, and the pairs in the shards; else the difference is printed, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class FinishedRun:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """What the run was started with."""
+        """Returns the settings of the run."""
         return self._read("config.json")
 
     @cached_property
@@ -61,7 +61,7 @@ class FinishedRun:
         return found
 
     def differences(self, cell: Cell) -> list[str]:
-        """What is not as in this cell, but for the shards' content."""
+        """Lists differences to a cell, except the shards' content."""
         report, config, cut = self.report, self.config, self.shards.summary
         settings = flatten_settings(report["settings"])
         same_settings = has_settings({"settings": settings, "hash": settings_hash(settings)}, cell.outcome_settings())
@@ -80,7 +80,7 @@ class FinishedRun:
         return [name for name, same in facts.items() if not same]
 
     def line(self, cell: Cell, bench: Bench) -> Line:
-        """The cell's line. DataError where the shards are not those that the cell would have."""
+        """Returns the cell's line; raises DataError where the shards are not the cell's."""
         planned = bench.cache.shards(cell.data, cell.block, cell.partition)
         if pairs_digest(planned.paths) != pairs_digest(self.shards.paths):
             raise DataError(f"{self.folder}: expected the shards that {cell.name} has, got others")
@@ -106,13 +106,19 @@ class FinishedRun:
 
 
 def pairs_digest(shards: Sequence[Path]) -> list[str]:
-    """Of each shard's users, items and pairs. Titles, which a cut of this harness has not, change no figure."""
+    """Computes digests of each shard's users, items and pairs.
+
+    Titles, which a cut of this harness lacks, change no figure.
+    """
     parts = map(load_shard, shards)
     return [content_digest((part.user_ids, part.item_ids), (part.train, part.valid, part.test)) for part in parts]
 
 
-def adopt_run(folder: Path, bench: Bench, cells: Sequence[Cell], known: KnownLines) -> str:
-    """Put a finished simulation into the table, and say which cell it is. DataError where it is none, or is there."""
+def import_run(folder: Path, bench: Bench, cells: Sequence[Cell], known: KnownLines) -> str:
+    """Imports a finished simulation and returns its cell's name.
+
+    Raises DataError where it fits no cell, or the cell is measured already.
+    """
     run = FinishedRun(folder)
     by_cell = {cell.name: run.differences(cell) for cell in cells}
     fitting = [cell for cell in cells if not by_cell[cell.name]]
@@ -130,7 +136,7 @@ def adopt_run(folder: Path, bench: Bench, cells: Sequence[Cell], known: KnownLin
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0, or 1 where a folder was not taken."""
+    """Imports all folders; returns 1 where one was not imported."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.basis.adopt", description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--data", help="folder with a folder for each data set")
@@ -140,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cells, known, refused = plan_cells(read_plan(TABLE), frozenset(special_functions(TABLE))), read_known(ROOT), 0
     for folder in given.folders:
         try:
-            print(f"{folder}: {adopt_run(folder, bench, cells, known)}")
+            print(f"{folder}: {import_run(folder, bench, cells, known)}")
         except FederationError as error:
             refused += 1
             sys.stderr.write(f"{error}\n")

@@ -1,6 +1,6 @@
-"""One basis run and one training run in secure mode -> what a silo has alone, together, and what all data would give.
+"""Quality of a silo alone, of secure sums with training, and of all data together.
 
-A cell is the folder of a finished simulation, whoever ran it: `measure` runs one, `adopt.py` takes one that is there.
+A cell is the folder of a finished simulation: `measure` runs one, `adopt.py` imports an existing one.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from benchmarks.basis.sub_tables import (
     Line,
     epsilon_of,
     epsilon_table,
+    federation_key,
     format_ratio,
+    format_verdict,
     gain_tables,
     is_federation,
     mean_bytes,
     mean_of_users,
     measure_gains,
     method_table,
-    place_of,
     ratio,
-    verdict_on,
 )
 from benchmarks.common import render_table
 from benchmarks.harness.measure import FLOOR_LABELS, THREADS, Work, served_figures
@@ -60,7 +60,7 @@ UNTRAINED = ", no training"
 
 @dataclass(frozen=True)
 class SharingExperiment(Experiment):
-    """An experiment whose catalogue has the items that silos have in common, where others were renamed in each silo."""
+    """Experiment whose catalogue has the silos' common items, where others were renamed."""
 
     @cached_property
     def catalogue(self) -> Path:
@@ -73,7 +73,7 @@ class SharingExperiment(Experiment):
 
 
 def measure(work: Work) -> Figures:
-    """The figures of one cell, from a simulation in its own folder."""
+    """Measures one cell by a simulation in its own folder."""
     experiment = SharingExperiment(
         work.shards,
         work.state,
@@ -89,7 +89,10 @@ def measure(work: Work) -> Figures:
 
 
 def read_run(folder: Path, shards: Sequence[Path]) -> Figures:
-    """The same of the folder of a finished simulation on these shards. DataError where its report lacks the floors."""
+    """Reads the figures of a finished simulation on these shards.
+
+    Raises DataError where its report lacks the floors.
+    """
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     if report["alone"] is None or not report["floors"]:
         raise DataError(f"{folder}: expected a run with its floors, got one without (--no-floors)")
@@ -101,7 +104,7 @@ def read_run(folder: Path, shards: Sequence[Path]) -> Figures:
 
 
 def _client_figures(client: Figures, report: Figures, folder: Path, shard: Path) -> Figures:
-    """METRICS of what is served, the primary one of every floor and of the silo's own start, gains, and bytes."""
+    """Returns a client's METRICS, primary measures of floors, gains, and bytes."""
     name = client["client"]
     floors = report["floors_by_client"][name]
     bounds = {floor: floors[floor] and floors[floor][KEY] for floor in (*FLOORS, START)}
@@ -110,7 +113,10 @@ def _client_figures(client: Figures, report: Figures, folder: Path, shard: Path)
 
 
 def sent_bytes(ledger: Path) -> dict[str, int]:
-    """Bytes of all bodies that a client has sent, by its ledger: in all, and those of the first run, of the basis."""
+    """Counts a client's sent bytes, in all and in the basis run.
+
+    They are read from its ledger.
+    """
     sent: dict[str, int] = defaultdict(int)
     for entry in map(parse_entry, read_lines(ledger)):
         if entry.get("kind") == "intent":
@@ -119,8 +125,11 @@ def sent_bytes(ledger: Path) -> dict[str, int]:
 
 
 def render(lines: list[Line]) -> str:
-    """Markdown: each measured cell, the gain by size of the silo, by item and by user, rank by rounds, noise, other
-    methods, and the overlap."""
+    """Renders all tables as Markdown.
+
+    Each measured cell, the gain by size of the silo, by item and by user, rank by rounds, noise, other methods, and
+    the overlap.
+    """
     joined = [line for line in lines if not is_federation(line)]
     whole = [line for line in joined if "overlap" not in line and epsilon_of(line) is None]
     parts = [HEAD, render_table(COLUMNS, [_cell_row(line) for line in whole])]
@@ -130,8 +139,8 @@ def render(lines: list[Line]) -> str:
         parts += ["### Rank, rounds and bytes", render_table(RANK_COLUMNS, [_rank_row(line) for line in ranks])]
     parts += [*epsilon_table(joined), *method_table(lines)]
     if shared := [line for line in joined if "overlap" in line]:
-        alike = {(place_of(line), line["label"]) for line in shared}
-        beside = [line for line in whole if (place_of(line), line["label"]) in alike]
+        alike = {(federation_key(line), line["label"]) for line in shared}
+        beside = [line for line in whole if (federation_key(line), line["label"]) in alike]
         rows = [_overlap_row(line) for line in (*shared, *beside)]
         parts += ["### Items in common", OVERLAP, render_table(OVERLAP_COLUMNS, rows)]
     return "\n\n".join(parts)
@@ -153,7 +162,7 @@ OVERLAP_COLUMNS = ("data, cut, silos", "in common", "basis", "alone", "together"
 
 
 def _cell_row(line: Line) -> list[str]:
-    data, cut, silos = place_of(line)
+    data, cut, silos = federation_key(line)
     found = line["extra"]
     floor, label = best_floor(line)
     return [
@@ -174,25 +183,25 @@ def _cell_row(line: Line) -> list[str]:
 
 
 def best_floor(line: Line) -> tuple[float, str]:
-    """The highest floor, and which one that is."""
+    """Returns the highest floor and its name."""
     known = [(value, label) for label, value in line["extra"]["floors"].items() if value is not None]
     return max(known)
 
 
 def target_of(line: Line) -> float | None:
-    """The least ratio that was asked for; None where none was."""
+    """Returns the target ratio of a line; None where it has none."""
     if "overlap" in line:
         return None
-    return TARGETS.get((*place_of(line), line["label"].removesuffix(UNTRAINED)))
+    return TARGETS.get((*federation_key(line), line["label"].removesuffix(UNTRAINED)))
 
 
 def verdict(line: Line) -> str:
-    """The target, and whether it is met."""
-    return verdict_on(ratio(line), target_of(line))
+    """Formats the target and whether it is met."""
+    return format_verdict(ratio(line), target_of(line))
 
 
 def _size_row(line: Line) -> list[str]:
-    data, cut, silos = place_of(line)
+    data, cut, silos = federation_key(line)
     groups = [[one for one in line["clients"] if low <= one["users"] < high] for low, high in SIZES.values()]
     return [f"{data}, {cut}, {silos}, {line['label']}", *map(_gain_text, groups)]
 
@@ -203,11 +212,11 @@ def _gain_text(clients: Sequence[Figures]) -> str:
 
 
 def _rank_lines(lines: Sequence[Line]) -> list[Line]:
-    """Trained iterated rows of places with more than one rank or number of rounds, in order."""
+    """Returns trained iterated rows of federations with several ranks or rounds, in order."""
     iterated = [line for line in lines if line["settings"]["basis.kind"] == "iterated" and _is_trained(line)]
-    numbers = [place_of(line) for line in iterated]
-    several = [line for line in iterated if numbers.count(place_of(line)) > 1]
-    return sorted(several, key=lambda line: (place_of(line), *_rank_of(line)))
+    numbers = [federation_key(line) for line in iterated]
+    several = [line for line in iterated if numbers.count(federation_key(line)) > 1]
+    return sorted(several, key=lambda line: (federation_key(line), *_rank_of(line)))
 
 
 def _is_trained(line: Line) -> bool:
@@ -226,7 +235,7 @@ def _rank_row(line: Line) -> list[str]:
         f"{ratio(line):.3f}",
         f"{line['extra']['seconds']['total']:.0f}",
     ]
-    return [", ".join(map(str, place_of(line))), str(rank), str(rounds), sent, *figures]
+    return [", ".join(map(str, federation_key(line))), str(rank), str(rounds), sent, *figures]
 
 
 def _overlap_row(line: Line) -> list[str]:
@@ -234,13 +243,14 @@ def _overlap_row(line: Line) -> list[str]:
     figures = [format_number(line["extra"][name]) for name in ("alone", "together")]
     whole = format_number(line["extra"]["centralised"])
     common = f"{100 * share:.0f} %" + (f", {kind}" if share < 1 else "")
-    return [", ".join(map(str, place_of(line))), common, line["label"], *figures, f"{ratio(line):.3f}", whole]
+    return [", ".join(map(str, federation_key(line))), common, line["label"], *figures, f"{ratio(line):.3f}", whole]
 
 
 def check(lines: list[Line]) -> list[str]:
-    """What must hold on any data: together is not far behind alone, and each silo has sent its statistics.
+    """Lists failed expectations on any data.
 
-    Noise may hide what few users have in common: rows with it need not keep up.
+    Together is not far behind alone, and each silo has sent its statistics. Rows with noise need not keep up, as
+    noise may hide the structure of few users.
     """
     complaints = []
     for line in lines:

@@ -1,7 +1,7 @@
-"""Sub-tables of a measured line: where joining gains, what noise in the sums costs, and methods that share no sums.
+"""Sub-tables of the results: gains by group, the cost of noise, and methods without sums.
 
-Gains are by how often a silo has an item, and by how much a user has. Counted on test items, by the lists that the
-silo serves after the run and by those of its own fused start.
+Gains are by the number of a silo's records of an item, and of a user. They are counted on test items, by the lists
+that the silo serves after the run and by those of its own fused start.
 """
 
 from __future__ import annotations
@@ -35,47 +35,47 @@ Figures = dict[str, Any]
 Line = dict[str, Any]
 
 
-def place_of(line: Line) -> tuple[str, str, int]:
-    """Data set, cut and number of silos."""
+def federation_key(line: Line) -> tuple[str, str, int]:
+    """Returns data set, cut and number of silos."""
     return line["data"], line["cut"], len(line["clients"])
 
 
 def is_federation(line: Line) -> bool:
-    """Whether it is of another method's run, which the harness measures, and not of a common basis."""
+    """Tells whether a line is another method's run, measured by the harness."""
     return "extra" not in line
 
 
 def epsilon_of(line: Line) -> float | None:
-    """Of the sums of the common basis; None where they have no noise."""
+    """Returns epsilon of the common basis; None where the sums have no noise."""
     found: float | None = line["settings"].get("basis.epsilon")
     return found
 
 
 def ratio(line: Line) -> float:
-    """Together to alone."""
+    """Computes the ratio of together to alone."""
     found: float = line["extra"]["together"] / line["extra"]["alone"]
     return found
 
 
 def format_ratio(own: float | None, to: float | None) -> str:
-    """A dash where one is not known, or the second is nothing."""
+    """Formats a ratio; a dash where a value is unknown or the divisor is zero."""
     return "-" if own is None or not to else f"{own / to:.3f}"
 
 
-def verdict_on(found: float | None, target: float | None) -> str:
-    """The target, and whether it is met; a dash where none was asked for."""
+def format_verdict(found: float | None, target: float | None) -> str:
+    """Formats the target and whether it is met; a dash without a target."""
     if target is None or found is None:
         return "-"
     return f"{target:.2f}: {'met' if found >= target else 'NOT met'}"
 
 
 def mean_bytes(line: Line, key: str) -> float:
-    """Of what a silo sent, over the silos."""
+    """Computes the mean bytes sent per silo."""
     return math.fsum(client[key] for client in line["clients"]) / len(line["clients"])
 
 
 def mean_of_users(clients: Sequence[Figures], value: Callable[[Figures], float]) -> float | None:
-    """Over all test users of these silos; None where there is none."""
+    """Computes a mean over all test users of these silos; None without test users."""
     tested = [client for client in clients if client["test_users"]]
     users: int = sum(client["test_users"] for client in tested)
     return math.fsum(client["test_users"] * value(client) for client in tested) / users if users else None
@@ -99,12 +99,14 @@ METHOD_COLUMNS = ("data, cut, silos", "", "rounds", LABELS[PRIMARY].title, "to a
 
 
 def epsilon_table(lines: Sequence[Line]) -> list[str]:
-    """Markdown of the rows with noise, by place and falling epsilon; nothing where there is none."""
-    noised = sorted((line for line in lines if epsilon_of(line)), key=lambda one: (*place_of(one), -_epsilon(one)))
+    """Renders the rows with noise, by federation and falling epsilon; empty without any."""
+    noised = sorted(
+        (line for line in lines if epsilon_of(line)), key=lambda one: (*federation_key(one), -_epsilon(one))
+    )
     if not noised:
         return []
-    free = {place_of(line): line for line in lines if line["label"] == EXACT_UNTRAINED}
-    rows = [_epsilon_row(line, free.get(place_of(line))) for line in noised]
+    free = {federation_key(line): line for line in lines if line["label"] == EXACT_UNTRAINED}
+    rows = [_epsilon_row(line, free.get(federation_key(line))) for line in noised]
     return ["### Accuracy against epsilon", EPSILON, render_table(EPSILON_COLUMNS, rows)]
 
 
@@ -117,11 +119,11 @@ def _epsilon_row(line: Line, free: Line | None) -> list[str]:
     ease, alone, together = found["floors"]["EASE"], found["alone"], found["together"]
     over = None if not ease else together / ease
     return [
-        ", ".join(map(str, place_of(line))),
+        ", ".join(map(str, federation_key(line))),
         f"{_epsilon(line):g}",
         *map(format_number, (ease, alone, together)),
         format_ratio(together, ease),
-        verdict_on(over, EASE_TARGETS.get((*place_of(line), _epsilon(line)))),
+        format_verdict(over, EASE_TARGETS.get((*federation_key(line), _epsilon(line)))),
         format_ratio(together, alone),
         "-" if free is None else format_number(free["extra"]["together"]),
         f"{mean_bytes(line, 'bytes_up'):,.0f}",
@@ -129,21 +131,21 @@ def _epsilon_row(line: Line, free: Line | None) -> list[str]:
 
 
 def method_table(lines: Sequence[Line]) -> list[str]:
-    """Markdown of the methods and of what stands beside them, by place; nothing where no method is measured."""
+    """Renders the other methods and their references; empty without any."""
     methods = [line for line in lines if is_federation(line)]
-    bases = {place_of(line): line for line in lines if line["label"] == EXACT}
-    places = sorted({place_of(line) for line in methods})
+    bases = {federation_key(line): line for line in lines if line["label"] == EXACT}
+    places = sorted({federation_key(line) for line in methods})
     rows = [
         row
         for place in places
-        for row in _method_rows([line for line in methods if place_of(line) == place], bases.get(place))
+        for row in _method_rows([line for line in methods if federation_key(line) == place], bases.get(place))
     ]
     return ["### Beside methods that share items", METHODS, render_table(METHOD_COLUMNS, rows)] if rows else []
 
 
 def _method_rows(methods: Sequence[Line], basis: Line | None) -> Iterator[list[str]]:
-    """What stands beside the methods first, then the methods as configured."""
-    place = ", ".join(map(str, place_of(methods[0])))
+    """Yields the reference rows, then the methods as configured."""
+    place = ", ".join(map(str, federation_key(methods[0])))
     alone = None if basis is None else basis["extra"]["alone"]
     if basis is not None:
         sent = {"alone": "0", "together": f"{mean_bytes(basis, 'bytes_up'):,.0f}", "centralised": "all data"}
@@ -179,10 +181,11 @@ Sums = dict[str, list[float]]
 
 
 def measure_gains(folder: Path, path: Path) -> dict[str, Sums]:
-    """Of one silo of the run in `folder`, with the shard at `path`.
+    """Measures one silo's gains by group, for the run in `folder`.
 
-    items: test records of items with so many training records, and how many of them are among the first 20. users: test
-    users with so many training records, and the sum of their primary measure. DataError without the kept model.
+    items: test records of items by number of training records, and how many of them are in the top 20. users: test
+    users by number of training records, and the sum of their primary measure. Raises DataError without the kept
+    model.
     """
     shard, tops = _lists_of(folder, path)
     seen = sparse.csr_array(shard.train + shard.valid)
@@ -195,7 +198,7 @@ def measure_gains(folder: Path, path: Path) -> dict[str, Sums]:
 
 
 def _lists_of(folder: Path, path: Path) -> tuple[Shard, tuple[TopItems, TopItems]]:
-    """The shard, and the lists of its own start and of what it serves."""
+    """Returns the shard, the lists of its own start, and the served lists."""
     models = folder / path.name / "model"
     head = load_head(models)
     if head is None:
@@ -228,7 +231,7 @@ def _sum_quality(
 
 
 def gain_tables(lines: Sequence[Line]) -> list[str]:
-    """Markdown of the lines that have such figures; nothing where none has."""
+    """Renders the lines that have gains; empty without any."""
     known = [line for line in lines if all("gains" in client for client in line["clients"])]
     if not known:
         return []
@@ -247,7 +250,7 @@ BY_USERS = f"""{LABELS[PRIMARY].title}, test items, mean over the users with so 
 
 def _gain_row(line: Line, kind: str, bounds: Bounds) -> list[str]:
     groups = ([client["gains"][kind][name] for client in line["clients"]] for name in bounds)
-    return [", ".join([*map(str, place_of(line)), line["label"]]), *map(_gain_text, groups)]
+    return [", ".join([*map(str, federation_key(line)), line["label"]]), *map(_gain_text, groups)]
 
 
 def _gain_text(silos: Sequence[Sequence[float]]) -> str:

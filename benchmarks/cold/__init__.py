@@ -1,1 +1,1 @@
-"""Measures how well methods rank cold items, which nobody has, by their text."""
+"""Measures the ranking of cold items, which have no interactions, by their text."""

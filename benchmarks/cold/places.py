@@ -85,7 +85,10 @@ UserValues = tuple[Rows, Float64]
 def _measure_draw(
     task: ColdTask, wanted: NDArray[np.bool_], counts: tuple[int, ...]
 ) -> dict[int, tuple[UserValues, UserValues]]:
-    """Measures one draw: NDCG@20 of warm items and recall of cold ones, by the number of places."""
+    """Measures one draw by the number of places for cold items.
+
+    NDCG@20 of warm items, and recall of cold ones.
+    """
     left, held = hold_out(task.train, np.random.default_rng([3000, task.seed]))
     weights = ease(left, RIDGE)
     scorer = fit_cold_items(task.train, task.features, usual_setting(left.shape))

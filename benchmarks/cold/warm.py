@@ -89,7 +89,7 @@ def sum_unlike_items(task: SiloDraw, users: np.ndarray[Any, Any], table: Any) ->
 
 
 def measure_silos(task: SiloDraw, *, basis: bool, apart: bool) -> dict[str, PerUser]:
-    """Measures the NDCG@20 of each test user by what the silo knows.
+    """Measures NDCG@20 of each test user by the knowledge of the silo.
 
     basis: also with a common basis. apart: the others' sums are of items unlike the silo's.
     """

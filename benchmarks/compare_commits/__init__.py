@@ -1,1 +1,1 @@
-"""Two commits, the same seeded runs: proof that a restructuring has changed no digest and reads the same state."""
+"""Comparison of two commits by seeded runs: equal digests, and state that both can read."""

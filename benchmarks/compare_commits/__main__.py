@@ -1,7 +1,10 @@
-"""`python -m benchmarks.compare_commits BASE [HEAD]`: the same small seeded runs at two commits, byte for byte.
+"""Runs the same small seeded runs at two commits and compares every fact.
 
-Without HEAD the working tree is compared. With --state HEAD opens the state that BASE has written instead: directories
-with a finished run and with one that was interrupted, open and secure. Ends with 1 where anything differs or fails.
+python -m benchmarks.compare_commits BASE [HEAD]
+
+Without HEAD the working tree is compared. With --state HEAD opens the state that BASE has written instead:
+directories with a finished run and with an interrupted one, open and secure. Exits with 1 where anything differs or
+fails.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ MOST_LINES = 12  # of one run, about what differs
 
 
 def main() -> int:
-    """0 where both commits give the same, 1 where they do not."""
+    """Returns 0 where both commits give the same, 1 where they differ."""
     arguments = _parse_arguments()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -42,7 +45,10 @@ def main() -> int:
 
 
 def compare_trees(base: Tree, head: Tree, only: str, folder: Path) -> dict[str, tuple[ComparedRun, ComparedRun]]:
-    """Run what both commits have, side by side; a strategy that one of them lacks fails there."""
+    """Runs the cases of both commits side by side.
+
+    A strategy that one of them lacks fails there.
+    """
     names = [strategy_names(tree) for tree in (base, head)]
     cases = [case for case in all_cases(list(dict.fromkeys([*names[0], *names[1]]))) if only in case.name]
 
@@ -55,7 +61,7 @@ def compare_trees(base: Tree, head: Tree, only: str, folder: Path) -> dict[str, 
 
 
 def run_complaints(base: ComparedRun, head: ComparedRun) -> list[str]:
-    """What is not as it should be: another end, a failure, each fact that differs."""
+    """Lists a different end, a failure, and each fact that differs."""
     if base.end != head.end or FAILED in (base.end, head.end):
         return [f"base {base.end} {base.said}", f"head {head.end} {head.said}"]
     return [
@@ -64,7 +70,7 @@ def run_complaints(base: ComparedRun, head: ComparedRun) -> list[str]:
 
 
 def comparison_lines(pairs: dict[str, tuple[ComparedRun, ComparedRun]]) -> list[str]:
-    """A line a run with the digests over all its facts, and below those that differ the facts."""
+    """Formats one line per run with digests, and the facts that differ."""
     lines = [f"{'run':32} {'base':16} {'head':16} facts"]
     for name, (base, head) in pairs.items():
         wrong = run_complaints(base, head)

@@ -1,4 +1,7 @@
-"""What is run at both commits: each strategy, open and secure, and the settings at which the code branches."""
+"""Cases run at both commits.
+
+Each strategy, open and secure, and settings that branch the code.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ USERS, ITEMS, COMMUNITIES = 180, 120, 3
 
 @dataclass(frozen=True)
 class Case:
-    """One `lpsfed simulate`: its name, its arguments beyond the usual ones, and its number of silos."""
+    """One `lpsfed simulate`: its name, its further arguments, and its number of silos."""
 
     name: str
     arguments: tuple[str, ...]
@@ -31,7 +34,7 @@ class Case:
         return SECURE in self.arguments
 
     def command_line(self, data: Path, out: Path) -> list[str]:
-        """All arguments of the command line."""
+        """Returns all arguments of the command line."""
         usual = ["simulate", str(data), "--out", str(out), "--json", "--clients", str(self.clients), "--device", "cpu"]
         small = [word for setting in SMALL for word in ("--set", setting)]
         rounds = () if "--rounds" in self.arguments else ("--rounds", str(ROUNDS))
@@ -39,7 +42,10 @@ class Case:
 
 
 def all_cases(strategies: list[str]) -> list[Case]:
-    """Every strategy in both modes (the code itself refuses those that cannot be secure), then the variants."""
+    """Lists every strategy in both modes, then the variants.
+
+    The code itself refuses strategies that cannot be secure.
+    """
     plain = [Case(name, ("--strategy", name)) for name in strategies]
     return [*_in_both_modes(plain), *_in_both_modes(_variant_cases()), _privacy_case()]
 
@@ -50,7 +56,7 @@ def _in_both_modes(cases: list[Case]) -> list[Case]:
 
 
 def _variant_cases() -> list[Case]:
-    """Where the code takes another way for a setting."""
+    """Lists cases for settings that branch the code."""
     return [
         Case("paper", ("--preset", "paper", "--set", "local_epochs=1")),
         _lpsfed_case("ngcf", "model=ngcf"),
@@ -65,7 +71,7 @@ def _variant_cases() -> list[Case]:
 
 
 def _sum_cases() -> list[Case]:
-    """A run that sums statistics, and the training run that uses them."""
+    """Lists runs that sum statistics, each with its training run."""
     iterated = ("--common-basis", "iterated", "--rank", "8", "--basis-rounds", "2")
     return [
         Case("exact basis", ("--common-basis", "exact")),
@@ -83,7 +89,7 @@ def _privacy_case() -> Case:
 
 
 def strategy_names(tree: Tree) -> list[str]:
-    """The registered strategies, as the command line of that commit lists them."""
+    """Lists the registered strategies from the help of that commit."""
     shown = subprocess.run(
         tree.process_command("simulate", "--help"),
         env=tree.process_environment(),
@@ -97,7 +103,10 @@ def strategy_names(tree: Tree) -> list[str]:
 
 
 def read_names(shown: str) -> list[str]:
-    """The names in a page of help: in the option's type, `<a|b>`, or, as the type is <name>, in its words, `a, b`."""
+    """Parses the strategy names from a help text.
+
+    They are in the option's type, `<a|b>`, or in its description, `a, b`.
+    """
     option = re.search(r"--strategy\s+<([a-z0-9_|]+)>(.*?)--", shown, re.DOTALL)
     if option is None:
         return []
@@ -105,7 +114,7 @@ def read_names(shown: str) -> list[str]:
 
 
 def write_small_data(path: Path) -> None:
-    """Pairs of users and items in three communities, each with popular items of its own; the same each time."""
+    """Writes fixed pairs of users and items in three communities, each with popular items."""
     draws, lines = random.Random(7), ["user,item"]
     for user in range(USERS):
         home = range(user % COMMUNITIES, ITEMS, COMMUNITIES)

@@ -1,4 +1,4 @@
-"""The folder of a simulation -> everything in it that a seed fixes, as texts by name."""
+"""Facts of a simulation's folder that a seed determines, as texts by name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ OF_A_ROUND = ("recall", "ndcg", "loss", "saturated", "rho", "margin")
 
 
 def read_facts(folder: Path, *, secure: bool) -> Facts:
-    """Digests of shards, updates as uploaded (open mode), the states, kept sums and served models; all figures.
+    """Reads digests of shards, updates, states, sums and models, and all figures.
 
-    Masked updates are as random as their masks, so that of a secure run only what follows from their sum is told.
+    Masked updates are as random as their masks, so of a secure run only facts that follow from their sum are read.
     """
     uploads = dict(_upload_facts(folder))
     facts = {} if secure else uploads
@@ -33,7 +33,7 @@ def read_facts(folder: Path, *, secure: bool) -> Facts:
 
 
 def _upload_facts(folder: Path) -> Iterator[tuple[str, str]]:
-    """sha256 of each update's body, as the clients' ledgers hold it."""
+    """Yields sha256 of each update's body from the clients' ledgers."""
     for path in sorted(folder.glob("*/ledger.jsonl")):
         for line in path.read_text("utf-8").splitlines():
             entry = json.loads(line)
@@ -42,7 +42,7 @@ def _upload_facts(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _figure_facts(folder: Path, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every figure that is no time, in all its digits."""
+    """Yields every figure except times, in all digits."""
     yield from flatten_value({name: report[name] for name in FIGURES}, "report")
     for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines():
         entry = json.loads(line)
@@ -51,7 +51,7 @@ def _figure_facts(folder: Path, report: dict[str, Any]) -> Iterator[tuple[str, s
 
 
 def flatten_value(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """A JSON value as its leaves, each with its path."""
+    """Yields the leaves of a JSON value with their paths."""
     if isinstance(value, dict | list) and value:
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         for key, inner in pairs:
@@ -61,12 +61,12 @@ def flatten_value(value: Any, name: str) -> Iterator[tuple[str, str]]:
 
 
 def differing_names(base: Facts, head: Facts) -> list[str]:
-    """The names at which the two are not the same, or that only one of them has."""
+    """Lists the names whose facts differ or exist on one side only."""
     return sorted(name for name in base.keys() | head.keys() if base.get(name) != head.get(name))
 
 
 def digest_facts(facts: Facts) -> str:
-    """The first 16 digits of one digest over all of them."""
+    """Returns the first 16 digits of a digest over all facts."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 

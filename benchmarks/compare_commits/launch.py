@@ -31,7 +31,7 @@ LONGEST_SECONDS = 240  # of one command; SIGALRM then ends its process
 
 
 def main() -> None:
-    """Serve commands until stdin ends."""
+    """Serves commands until stdin ends."""
     entry, *_ = [pkgutil.resolve_name(name) for name in sys.argv[1:]]
     _write_message({"file": sys.modules[entry.__module__].__file__})
     for line in sys.stdin:
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _run_command(entry: Callable[[], object], arguments: list[str], folder: Path, *, repeatable: bool) -> int:
-    """The exit status of one command; a signal's number below 0 where a signal has ended it."""
+    """Runs one command; returns its exit status, negative for a signal."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -56,7 +56,7 @@ def _run_command(entry: Callable[[], object], arguments: list[str], folder: Path
 
 
 def fix_secrets() -> None:
-    """Key pairs follow from the order in which they are made, secret bytes from their number; tokens stay random."""
+    """Makes key pairs and secret bytes repeatable; tokens stay random."""
     numbers = count()
 
     def generate_key(cls: type[Ed25519PrivateKey]) -> Ed25519PrivateKey:

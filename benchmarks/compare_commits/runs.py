@@ -1,4 +1,4 @@
-"""Cases in a tree -> outcomes: each in a process of its own, with pinned threads."""
+"""Runs of all cases in a tree, each in its own process with pinned threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ ENDS = {0: FINISHED, 2: REFUSED}
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """How a run ended: finished with facts, refused for its settings, or failed; with what it said, in both cases."""
+    """End of a run, with its facts and output.
+
+    Finished, refused for its settings, or failed.
+    """
 
     end: str
     seconds: float
@@ -39,7 +42,7 @@ class Launcher:
     process: subprocess.Popen[str]
 
     def read_message(self) -> dict[str, object]:
-        """Its next line. EOFError where it has ended."""
+        """Reads the launcher's next line; raises EOFError where it has ended."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -48,7 +51,7 @@ class Launcher:
         return message
 
     def run_command(self, arguments: Sequence[str], folder: Path, *, repeatable: bool) -> dict[str, object]:
-        """Run one command to its end. Its stdout and stderr are files in the folder afterwards."""
+        """Runs one command to its end; its stdout and stderr are files in the folder."""
         assert self.process.stdin is not None
         command = {"arguments": list(arguments), "folder": str(folder), "repeatable": repeatable}
         self.process.stdin.write(json.dumps(command) + "\n")
@@ -63,12 +66,12 @@ def run_cases(
     tell: Callable[[str], None],
     modules: Sequence[str] = SLOW_TO_IMPORT,
 ) -> dict[str, ComparedRun]:
-    """Run all cases, one after the other, in folders of their own that are gone afterwards."""
+    """Runs all cases in turn, in folders of their own that are removed afterwards."""
     folder.mkdir(parents=True)
     data = folder / "small.csv"
     write_small_data(data)
     results = {}
-    with started_launcher(tree, modules) as launcher:
+    with start_launcher(tree, modules) as launcher:
         for case in cases:
             results[case.name] = _run_case(launcher, case, data, folder / "case")
             tell(f"{tree.name}: {case.name}: {results[case.name].end}, {results[case.name].seconds:.1f} s")
@@ -89,8 +92,8 @@ def _run_case(launcher: Launcher, case: Case, data: Path, folder: Path) -> Compa
 
 
 @contextmanager
-def started_launcher(tree: Tree, modules: Sequence[str] = ()) -> Iterator[Launcher]:
-    """The launcher, once the tree's entry point is imported: from that tree and no other."""
+def start_launcher(tree: Tree, modules: Sequence[str] = ()) -> Iterator[Launcher]:
+    """Starts a launcher once its entry point is imported from that tree."""
     command = [sys.executable, "-P", str(LAUNCH), tree.entry_point, *modules]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env=tree.process_environment() | ALL_ROUNDS, text=True, **pipes) as process:  # type: ignore[call-overload]

@@ -1,4 +1,4 @@
-"""A small federation in a folder: enrolled by the command line of one commit, served by the processes of any."""
+"""Small federation in a folder, enrolled by one commit and served by any."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ METHOD = {name.upper().replace(".", "__"): value for name, _, value in (word.par
 
 @dataclass(frozen=True)
 class ServiceFederation:
-    """The folders of all services. Nothing in them depends on where they lie, so that they may be copied."""
+    """Folders of all services; their content is relocatable, so they may be copied."""
 
     folder: Path
     secure: bool
 
     def aggregator_settings(self, port: int) -> dict[str, str]:
-        """Environment of the aggregator."""
+        """Returns the environment of the aggregator."""
         return _environment_variables(
             "LPSFED_AGGREGATOR",
             STATE_DIRECTORY=self.folder / AGGREGATOR,
@@ -49,7 +49,7 @@ class ServiceFederation:
         )
 
     def client_settings(self, name: str, port: int, aggregator_url: str) -> dict[str, str]:
-        """Environment of one client."""
+        """Returns the environment of one client."""
         more: dict[str, object] = {"MEMBERS": self.folder / "members.toml"} if self.secure else {}
         if name == PRIVATE_CLIENT and not self.secure:
             more |= {f"PRIVACY__{key}": value for key, value in PRIVACY.items()}
@@ -89,7 +89,10 @@ def enrol_federation(launcher: Launcher, folder: Path) -> None:
 
 
 def write_members(launcher: Launcher, folder: Path) -> None:
-    """The file that each silo of a secure federation pins, once the aggregator has its key pair."""
+    """Writes the file of members that each silo of a secure federation pins.
+
+    The aggregator must have its key pair.
+    """
     keys, own = str(folder / "keys"), str(folder / AGGREGATOR / "aggregator.pub")
     _run_checked(
         launcher, folder, "members", "write", str(folder / "members.toml"), "--keys", keys, "--aggregator", own
@@ -110,7 +113,10 @@ class RunningServices:
     federation: ServiceFederation
 
     def ask_service(self, service: str, path: str, key: str, **body: Any) -> Any:
-        """A JSON answer to GET, or to POST where there is a body. HTTPStatusError for a refusal."""
+        """Sends a GET, or a POST with a body, and returns the JSON answer.
+
+        Raises HTTPStatusError for a refusal.
+        """
         secret = (self.federation.folder / key).read_text("ascii").strip()
         answer = httpx.request(
             "POST" if body else "GET",
@@ -123,7 +129,7 @@ class RunningServices:
         return answer.raise_for_status().json()
 
     def freeze_service(self, service: str) -> None:
-        """Stop a process where it is: it neither goes on nor ends, until it is killed."""
+        """Suspends a process until it is killed."""
         os.kill(self.processes[service].pid, signal.SIGSTOP)
 
 
@@ -131,9 +137,10 @@ class RunningServices:
 def serve_federation(
     tree: Tree, federation: ServiceFederation, launcher: Launcher | None = None
 ) -> Iterator[RunningServices]:
-    """All services of a federation as processes of a tree, ready; ended by SIGTERM, or by SIGKILL where that is late.
+    """Starts all services of a federation from a tree, and stops them at the end.
 
-    launcher: writes the file of members, in the first start of a secure federation. Logs: folder/NAME.log.
+    They end by SIGTERM, or by SIGKILL after a timeout. launcher: writes the file of members, in the first start of a
+    secure federation. Logs: folder/NAME.log.
     """
     ports = free_ports(1 + len(CLIENTS))
     urls = {name: f"http://127.0.0.1:{port}" for name, port in zip((AGGREGATOR, *CLIENTS), ports, strict=True)}

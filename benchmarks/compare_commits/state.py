@@ -1,4 +1,4 @@
-"""State that one commit has written, opened by another: a finished run is served, an interrupted one goes on."""
+"""State written by one commit and opened by another: served, and resumed where interrupted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare_commits.facts import OF_A_ROUND, Facts, differing_names, flatten_value
-from benchmarks.compare_commits.runs import Launcher, started_launcher
+from benchmarks.compare_commits.runs import Launcher, start_launcher
 from benchmarks.compare_commits.services import (
     AGGREGATOR,
     APPLICATION,
@@ -34,9 +34,9 @@ Tell = Callable[[str], None]
 
 
 def state_complaints(base: Tree, head: Tree, folder: Path, tell: Tell) -> dict[str, list[str]]:
-    """What is wrong with the state of `base` at `head`, by federation; empty lists where nothing is."""
+    """Lists faults with the state of `base` at `head`, by federation."""
     complaints = {}
-    with started_launcher(base) as older, started_launcher(head) as newer:
+    with start_launcher(base) as older, start_launcher(head) as newer:
         enrol_federation(older, folder / "enrolled")
         for mode, secure in (("open", False), ("secure", True)):
             shutil.copytree(folder / "enrolled", folder / mode / "first")
@@ -53,7 +53,7 @@ def _mode_complaints(
     resumed = ServiceFederation(Path(shutil.copytree(stopped.folder, folder / "resumed")), secure)
     expected = _resume_second_run(base, resumed, tell)
     results = {"resumed": _resume_second_run(head, stopped, tell)}
-    results["run anew"] = _serve_and_run_anew(head, finished, answers, tell)
+    results["run anew"] = _serve_and_rerun(head, finished, answers, tell)
     for name, got in results.items():
         for fact in differing_names(expected, got):
             yield f"{name}: {fact}: {expected.get(fact)} -> {got.get(fact)}"
@@ -70,7 +70,10 @@ def _write_states(
     older: Launcher,
     tell: Tell,
 ) -> Facts:
-    """One run to its end and, from a copy of that, a second one to the middle of a round. What the first one serves."""
+    """Completes one run, then interrupts a second one; returns the answers of the first.
+
+    Each state is a copy of the folders.
+    """
     with serve_federation(base, first, older if first.secure else None) as services:
         _begin_run(services, FIRST)
         _await_end(services, FIRST)
@@ -86,8 +89,8 @@ def _write_states(
 
 
 def _resume_second_run(tree: Tree, federation: ServiceFederation, tell: Tell) -> Facts:
-    """The second run, gone on with to its end."""
-    _forget_logs(federation)
+    """Resumes the second run to its end."""
+    _delete_logs(federation)
     with serve_federation(tree, federation) as services:
         _await_end(services, SECOND)
         facts = _read_run_facts(services)
@@ -95,9 +98,9 @@ def _resume_second_run(tree: Tree, federation: ServiceFederation, tell: Tell) ->
     return facts
 
 
-def _serve_and_run_anew(tree: Tree, federation: ServiceFederation, answers: Facts, tell: Tell) -> Facts:
-    """The first run's models served as before, and then the second run from its beginning to its end."""
-    _forget_logs(federation)
+def _serve_and_rerun(tree: Tree, federation: ServiceFederation, answers: Facts, tell: Tell) -> Facts:
+    """Checks the first run's answers, then runs the second run from its beginning."""
+    _delete_logs(federation)
     with serve_federation(tree, federation) as services:
         if wrong := differing_names(answers, _read_recommendations(services)):
             raise AssertionError(f"{tree.name}: expected the recommendations of {FIRST}, got others for {wrong}")
@@ -108,7 +111,7 @@ def _serve_and_run_anew(tree: Tree, federation: ServiceFederation, answers: Fact
     return facts
 
 
-def _forget_logs(federation: ServiceFederation) -> None:
+def _delete_logs(federation: ServiceFederation) -> None:
     for log in federation.folder.glob("*.log"):
         log.unlink()
 
@@ -122,7 +125,7 @@ def _begin_run(services: RunningServices, run: str) -> None:
 
 
 def _agreed_method(services: RunningServices) -> dict[str, Any]:
-    """The settings that the federation has agreed upon, as JSON."""
+    """Returns the federation's settings as JSON."""
     names = services.federation.aggregator_settings(0)
     prefix = "LPSFED_AGGREGATOR_METHOD__"
     method: dict[str, Any] = {"anchor": {}}
@@ -153,7 +156,7 @@ def _await_end(services: RunningServices, run: str) -> None:
 
 
 def _await_open_round(services: RunningServices) -> None:
-    """Freeze one client in the middle of the run, and wait until the others can do no more without it."""
+    """Freezes one client during the run and waits until the others stop."""
 
     def read_history() -> Any:
         return services.ask_service(AGGREGATOR, f"/v1/runs/{SECOND}", OPERATOR)
@@ -183,7 +186,7 @@ def _read_recommendations(services: RunningServices) -> Facts:
 
 
 def _read_run_facts(services: RunningServices) -> Facts:
-    """What the second run has come to: figures, digests of the shared parameters, updates, and recommendations."""
+    """Reads figures, digests, updates and recommendations of the second run."""
     facts = _read_recommendations(services)
     for client in CLIENTS:
         quality = services.ask_service(client, "/v1/quality", SILO)
@@ -202,7 +205,7 @@ def _update_facts(history: dict[str, Any], secure: bool) -> Iterator[tuple[str, 
 
 
 def _lost_state(federation: ServiceFederation) -> Iterator[str]:
-    """What the clients' logs tell of state that they could not use."""
+    """Yields log entries about state that a client could not use."""
     for client in CLIENTS:
         log = (federation.folder / f"{client}.log").read_text("utf-8")
         yield from (f"{federation.folder.name}: {client}: {word}" for word in LOSSES if word in log)

@@ -1,4 +1,4 @@
-"""A commit, or the working tree -> a folder with its files, and what starts its commands there."""
+"""Files of a commit or of the working tree, and the commands that start there."""
 
 from __future__ import annotations
 
@@ -33,18 +33,21 @@ class Tree:
         return str(project["scripts"][COMMAND])
 
     def process_environment(self) -> dict[str, str]:
-        """This process's, with the tree's packages first, one thread in each library, and lines that do not wrap."""
+        """Returns this environment with the tree's packages, one thread, and long lines."""
         pinned = dict.fromkeys(SINGLE_THREAD, "1")
         return os.environ | pinned | {"PYTHONPATH": str(self.folder), "COLUMNS": "9999"}
 
     def process_command(self, *arguments: str) -> list[str]:
-        """The command line, as a process of this interpreter. It takes no file of the caller's folder for a module."""
+        """Returns the command line as a process of this interpreter.
+
+        It imports no module from the caller's folder.
+        """
         module, _, function = self.entry_point.partition(":")
         return [sys.executable, "-P", "-c", f"from {module} import {function}; {function}()", *arguments]
 
 
 def commit_tree(repository: Path, commit: str, folder: Path) -> Tree:
-    """The files of a commit, unpacked into `folder`. CalledProcessError for a commit that git does not know."""
+    """Unpacks the files of a commit; raises CalledProcessError for an unknown commit."""
     git = ["git", "-C", str(repository)]
     named = subprocess.run([*git, "rev-parse", "--short", f"{commit}^{{commit}}"], check=True, capture_output=True)
     folder.mkdir(parents=True)
@@ -56,5 +59,5 @@ def commit_tree(repository: Path, commit: str, folder: Path) -> Tree:
 
 
 def working_tree(repository: Path) -> Tree:
-    """The files as they are now."""
+    """Returns the files as they are now."""
     return Tree("working tree", repository)

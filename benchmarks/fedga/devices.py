@@ -1,11 +1,13 @@
-"""Which server optimiser trains session models in fewer rounds, where clients are hundreds of small devices?
+"""Comparison of server optimisers on session models with hundreds of small devices.
 
-python -m benchmarks.fedga.devices FOLDER [--model tagnn] [--optimiser sgd] [--rounds 200] [--methods fedavg fedga ...]
+python -m benchmarks.fedga.devices FOLDER [--model tagnn] [--optimiser sgd] [--rounds 200] [--methods fedavg fedga
+...]
 python -m benchmarks.fedga.devices FOLDER --methods fedga --set local_epochs=50
 
 FOLDER: train_sessions.txt and test.txt. Rates are chosen by validation, with a seed of their own, within TUNED_ROUNDS
-rounds and without what --set changes; the best round of a run by validation MRR@20. Test examples are read once, with
-the model of that round. Each run appends a line to results.jsonl; `python -m benchmarks.fedga.tables` makes tables.
+rounds and without the changes of --set; the best round of a run by validation MRR@20. Test examples are read once,
+with the model of that round. Each run appends a line to results.jsonl; `python -m benchmarks.fedga.tables` makes
+tables.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from benchmarks.fedga.methods import (
     list_rates,
     open_model,
 )
-from benchmarks.fedga.rows import Row, find_rates, keep_row, read_rows
+from benchmarks.fedga.rows import Row, find_rates, read_rows, store_row
 from benchmarks.fedga.sets import SessionSet, measure_floors, open_devices, parse_setting
 from client_service.training.session_trainer import MODELS
 from shared.method.parameters import State
@@ -42,7 +44,7 @@ CPU = torch.device("cpu")
 
 
 def run_devices(found: SessionSet, changes: dict[str, Any], rounds: int, seed: int) -> Row:
-    """One run: what validation said every EVERY rounds, and the test figures of the best of them."""
+    """Runs one seed: validation every EVERY rounds, and test figures of the best."""
     model = open_model(build_method(len(found.sessions.items), changes)[1])
     began, curve, best = time.perf_counter(), list[Values](), list[DeviceRound]()
     for one, values in judge_rounds(found, changes, rounds, seed):
@@ -55,7 +57,10 @@ def run_devices(found: SessionSet, changes: dict[str, Any], rounds: int, seed: i
 
 
 def describe_steps(state: State, changes: dict[str, Any]) -> Values:
-    """Of a server that divides: the 5th, 50th and 95th percentile of eta / (sqrt(v) + tau) over all numbers."""
+    """Computes percentiles 5, 50 and 95 of eta / (sqrt(v) + tau).
+
+    Only for a server that divides.
+    """
     second = [value.reshape(-1) for name, value in state.memory.items() if name.startswith(SECOND)]
     if not second:
         return {}
@@ -68,7 +73,7 @@ def describe_steps(state: State, changes: dict[str, Any]) -> Values:
 def judge_rounds(
     found: SessionSet, changes: dict[str, Any], rounds: int, seed: int
 ) -> Iterator[tuple[DeviceRound, Values]]:
-    """Every EVERYth round with its validation figures."""
+    """Yields every EVERYth round with its validation figures."""
     strategy, method = build_method(len(found.sessions.items), changes)
     crew, model = PassingDevices(found.shards, method, CPU), open_model(method)
     for one in train_devices(DevicePlan(strategy, method, rounds, SAMPLE, seed), crew, loss_of):
@@ -77,7 +82,7 @@ def judge_rounds(
 
 
 def choose_rates(found: SessionSet, changes: dict[str, Any]) -> dict[str, float]:
-    """The rates with the best validation MRR@20 within TUNED_ROUNDS."""
+    """Chooses the rates with the best validation MRR@20 within TUNED_ROUNDS."""
     tried = []
     for rates in list_rates(len(found.sessions.items), changes, changes["optimiser"]):
         judged = judge_rounds(found, changes | rates, TUNED_ROUNDS, TUNING_SEED)
@@ -87,7 +92,7 @@ def choose_rates(found: SessionSet, changes: dict[str, Any]) -> dict[str, float]
 
 
 def run_methods(arguments: argparse.Namespace) -> Iterator[Row]:
-    """A line for the floors, then one for each method and seed."""
+    """Yields one row for the floors, then one per method and seed."""
     found, changed = open_devices(arguments.folder), dict(arguments.set)
     about: Row = {"part": "devices", "data": arguments.folder.name, "clients": len(found.shards)}
     yield {**about, "jd": found.divergence, "method": "floors", "test": measure_floors(found.sessions, found.test)}
@@ -110,7 +115,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", help="by default all, those of the ablation too")
     parser.add_argument("--set", nargs="*", type=parse_setting, default=[], metavar="NAME=JSON")
     for row in run_methods(parser.parse_args()):
-        keep_row(**row)
+        store_row(**row)
 
 
 if __name__ == "__main__":

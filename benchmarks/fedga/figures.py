@@ -1,4 +1,4 @@
-"""Rows of results -> curves over rounds and sizes of steps; and the control of the second moments, of the functions."""
+"""Plots of curves over rounds, step sizes, and the control of second moments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPPED = ("fedadam", "fedyogi", "fedga")
 
 
 def draw_curves(rows: Sequence[Row], path: Path) -> None:
-    """HR@20, MRR@20 and the clients' loss over rounds, means over seeds, of the methods that have names."""
+    """Plots HR@20, MRR@20 and the clients' loss over rounds, means over seeds."""
     figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
     for method in METHODS:
         for axis, name in zip(axes, ("hr20", "mrr20", "loss"), strict=True):
@@ -34,7 +34,10 @@ def draw_curves(rows: Sequence[Row], path: Path) -> None:
 
 
 def draw_steps(rows: Sequence[Row], path: Path) -> None:
-    """The middle and the 5th to 95th percentile of eta / (sqrt(v) + tau) over all numbers, by rounds."""
+    """Plots the median and percentiles of the step size by rounds.
+
+    The step size is eta / (sqrt(v) + tau); percentiles 5 to 95.
+    """
     stepped = [method for method in STEPPED if _mean_curve(rows, method, "step50")[0]]
     figure, axis = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
     for method in stepped:
@@ -50,7 +53,7 @@ def draw_steps(rows: Sequence[Row], path: Path) -> None:
 
 
 def _mean_curve(rows: Sequence[Row], method: str, name: str) -> tuple[list[int], list[float]]:
-    """The judged rounds, and there the mean over seeds; nothing of a method that was not measured."""
+    """Returns the evaluated rounds and the means over seeds; empty if not measured."""
     curves = [row["curve"] for row in rows if row["method"] == method and name in row["curve"][0]]
     if not curves:
         return [], []
@@ -59,7 +62,10 @@ def _mean_curve(rows: Sequence[Row], method: str, name: str) -> tuple[list[int],
 
 
 def draw_control(path: Path) -> None:
-    """By how much v moves in a round, over q = D'^2: (v' - v) / ((1 - b2) q) against v / q."""
+    """Plots the change of second moments in a round against their size.
+
+    (v' - v) / ((1 - b2) q) against v / q, with q = D'^2.
+    """
     figure, axis = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
     ratios, beta2 = np.linspace(0.0, 4.0, 801), 0.9
     for move in (adam, yogi, clip, ramp):
@@ -72,7 +78,7 @@ def draw_control(path: Path) -> None:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """The same bytes from the same rows."""
+    """Saves a figure with the same bytes for the same rows."""
     with pyplot.rc_context({"svg.hashsalt": "lpsfed"}):
         figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)

@@ -1,4 +1,4 @@
-"""Do server optimisers help where lists for users are trained? LPSFed and FedMF with each of them.
+"""Comparison of server optimisers on models of lists for users: LPSFed and FedMF.
 
 python -m benchmarks.fedga.items FOLDER [--clients 4] [--rounds 10] [--trials 8] [--seeds 3] [--out runs/fedga]
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.fedga.rows import Row, keep_row
+from benchmarks.fedga.rows import Row, store_row
 from client_service.evaluation.metrics import PRIMARY
 from client_service.federation.messages import QualityOut
 from shared.method.settings import method_settings
@@ -37,7 +37,7 @@ TUNED_ROUNDS, TUNING_SEED = 5, 100
 
 
 def search_settings(shards: tuple[Path, ...], strategy: str, server: str, trials: int, out: Path) -> dict[str, Any]:
-    """The best values of a search that goes on where an earlier one was stopped."""
+    """Searches for the best values; resumes an interrupted search."""
     base = method_settings(server=server)
     space = search_space(strategy, base)
     plan = Search(shards, strategy, base, space, TUNED_ROUNDS, TUNING_SEED, "cpu", cache=out / "cache")
@@ -48,21 +48,21 @@ def search_settings(shards: tuple[Path, ...], strategy: str, server: str, trials
 
 
 def train_cell(experiment: Experiment) -> Row:
-    """Test figures, and validation by rounds, both as means over all users."""
+    """Returns test figures, and validation by rounds, as means over all users."""
     outcome = simulate_experiment(experiment, ignore_progress)
     report = build_report(experiment, outcome)
     return {"test": report[USER_MEAN], "curve": _mean_curve(list(outcome.qualities.values()))}
 
 
 def _mean_curve(qualities: list[QualityOut]) -> list[float]:
-    """The primary measure on validation items, from round 0, the start, on."""
+    """Computes the primary measure on validation items by round, from the start on."""
     rounds = zip(*(quality.rounds for quality in qualities), strict=True)
     weights = [quality.valid_users or 0 for quality in qualities]
     return [float(np.average([entry.values[PRIMARY] for entry in entries], weights=weights)) for entries in rounds]
 
 
 def run_cells(arguments: argparse.Namespace) -> Iterator[Row]:
-    """A line for each floor, then one for each strategy, server and seed."""
+    """Yields one row per floor, then one per strategy, server and seed."""
     about: Row = {"part": "items", "data": arguments.folder.name, "clients": arguments.clients}
     shards = cut_shards(str(arguments.folder), Cut(arguments.clients, "users"), arguments.out / "shards").paths
     blind = write_blind_shards(hide_test_pairs, shards, arguments.out / "blind")
@@ -82,7 +82,7 @@ def run_cells(arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def _floors_of(experiment: Experiment) -> dict[str, Row]:
-    """User means of what needs no training."""
+    """Measures user means of the floors, which need no training."""
     outcome = simulate_experiment(experiment, ignore_progress)
     report = build_report(experiment, outcome, measure_bounds(experiment, shown=False))
     known = {name: floor_means(figures, USER_MEAN) for name, figures in report["floors"].items()}
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--servers", nargs="*", default=list(SERVERS))
     parser.add_argument("--out", type=Path, default=Path("runs/fedga"), help="shards, and the searches that may go on")
     for row in run_cells(parser.parse_args()):
-        keep_row(**row)
+        store_row(**row)
 
 
 if __name__ == "__main__":

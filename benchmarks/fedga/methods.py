@@ -1,4 +1,4 @@
-"""The methods of the session tables, the rates that validation chooses among, and how a model is judged."""
+"""Methods of the session tables, their candidate rates, and the evaluation of models."""
 
 from __future__ import annotations
 
@@ -37,8 +37,11 @@ ABLATION: dict[str, dict[str, Any]] = {
 
 
 class Regime(NamedTuple):
-    """What devices train with, and the rates that are tried: of clients whose server adopts the mean, of clients whose
-    server steps, and of that server. tau: of the server; SGD's changes are far below the usual one."""
+    """Candidate rates of one optimiser of devices.
+
+    alone: client rates where the server adopts the mean. clients, servers: rates where the server steps. tau: of the
+    server; SGD's changes are far below the usual one.
+    """
 
     alone: tuple[float, ...]
     clients: tuple[float, ...]
@@ -53,13 +56,13 @@ REGIMES = {
 
 
 def build_method(items: int, changes: dict[str, Any]) -> tuple[str, MethodSettings]:
-    """The strategy's name, and the method's settings with these changes, for a table of so many items."""
+    """Returns a strategy's name and settings with these changes, for this many items."""
     values = {"model": "srgnn", "width": 64, "catalogue": items, "batch_size": 50, **changes}
     return values.pop("strategy"), method_settings(**values)
 
 
 def list_rates(items: int, changes: dict[str, Any], optimiser: str) -> list[dict[str, float]]:
-    """The client rates, and beside each the server rates where the strategy's server steps."""
+    """Lists client rates, with server rates where the strategy's server steps."""
     regime = REGIMES[optimiser]
     if build_strategy(*build_method(items, changes)).server == "none":
         return [{"learning_rate": client} for client in regime.alone]
@@ -73,7 +76,7 @@ Examples = Callable[[SessionShard], Prefixes]
 
 
 def open_model(method: MethodSettings) -> SRGNN:
-    """A model over the whole catalogue, into which states are loaded."""
+    """Creates a model over the whole catalogue, into which states are loaded."""
     return MODELS[method.model](method.catalogue, method.width)
 
 
@@ -91,13 +94,19 @@ def judge_state(model: SRGNN, shared: Arrays, examples: Prefixes) -> Values:
 
 
 def judge_silos(trainings: Sequence[SessionTrainer], choose: Examples) -> dict[str, Values]:
-    """Each silo's model on its own examples, its own items in the list: means over examples, and over silos."""
+    """Evaluates each silo's model on its own examples and items.
+
+    Returns means over examples, and over silos.
+    """
     each = [_judge_silo(training, choose(training.shard)) for training in trainings]
     return average_silos(each, [len(choose(training.shard)) for training in trainings])
 
 
 def average_silos(each: Sequence[Values], sizes: Sequence[int]) -> dict[str, Values]:
-    """Measures of silos -> their means over examples and over silos. sizes: examples of each."""
+    """Averages the silos' measures over examples and over silos.
+
+    sizes: examples of each.
+    """
     by_example = {name: float(np.average([one[name] for one in each], weights=sizes)) for name in each[0]}
     return {"examples": by_example, "silos": {name: float(np.mean([one[name] for one in each])) for name in each[0]}}
 

@@ -1,4 +1,4 @@
-"""Cells of the session tables <-> lines of results.jsonl."""
+"""Rows of the session tables in results.jsonl."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ IDENTITY = ("part", "data", "cut", "clients", "method", "model", "optimiser", "s
 Row = dict[str, Any]
 
 
-def keep_row(**row: Any) -> None:
-    """Append a line, and print it without its curve."""
+def store_row(**row: Any) -> None:
+    """Appends a row, and prints it without its curve."""
     with RESULTS.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
     print({key: value for key, value in row.items() if key != "curve"}, flush=True)
 
 
 def read_rows() -> list[Row]:
-    """The last line of each cell."""
+    """Returns the last row of each cell."""
     found: dict[str, Row] = {}
     for line in RESULTS.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -30,11 +30,11 @@ def read_rows() -> list[Row]:
 
 
 def identify_cell(row: Row) -> str:
-    """The same for all lines of one cell."""
+    """Returns a key that is the same for all rows of one cell."""
     return json.dumps([row.get(name) for name in IDENTITY], sort_keys=True)
 
 
 def find_rates(rows: Iterable[Row], **cell: Any) -> dict[str, float] | None:
-    """The rates that an earlier command has chosen for a cell of any seed; None where none has."""
+    """Finds the rates chosen earlier for a cell with any seed; None without any."""
     same = (row for row in rows if all(row.get(name) == value for name, value in cell.items()))
     return next((row["rates"] for row in same if "rates" in row), None)

@@ -1,4 +1,4 @@
-"""A data set and a cut -> clients, and the examples on which their common model is judged."""
+"""Data sets divided into clients, with the examples that evaluate their common model."""
 
 from __future__ import annotations
 
@@ -51,26 +51,26 @@ def open_devices(folder: Path) -> SessionSet:
 
 
 def divide(sessions: Sessions, cut: str, clients: int) -> SessionSet:
-    """Divided by a cut of CUTS with seed 0."""
+    """Divides sessions by a cut of CUTS, with seed 0."""
     kept, owners = cut_sessions(sessions, cut, clients, 0)
     return SessionSet(kept, divide_sessions(kept, owners), measure_divergence(kept, owners))
 
 
 def measure_floors(sessions: Sessions, examples: Prefixes) -> ByName:
-    """The floors from all training sessions together, all items candidates."""
+    """Measures the floors of all training sessions together, with all items as candidates."""
     train, items = sessions.of_split(TRAIN), len(sessions.items)
     found = build_floors(train.clicks, train.starts, items)
     return {name: dict(measure_prefixes(floor, examples, items).values) for name, floor in found.items()}
 
 
 def measure_silo_floors(shard: SessionShard) -> ByName:
-    """The floors that one silo has by itself, on its test examples, its own items in the list."""
+    """Measures the floors of one silo on its test examples and items."""
     found = measure_own_floors(shard)
     return {name: dict(measures.values) for name, measures in found.items() if measures is not None}
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """NAME=JSON of a command line; what is no JSON is a word."""
+    """Parses NAME=JSON of a command line; other values are text."""
     name, _, value = text.partition("=")
     try:
         return name, json.loads(value)

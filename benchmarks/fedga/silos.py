@@ -1,10 +1,11 @@
-"""Session models on a few large silos, all of them in every round, beside one model on all sessions in one place.
+"""Session models on a few large silos, compared with one model on all sessions.
 
 python -m benchmarks.fedga.silos FOLDER [--model tagnn] [--clients 4] [--cut random] [--methods fedavg local ...]
 python -m benchmarks.fedga.silos FOLDER --clients 1 --set width=100
 
-A round is one local epoch of Adam. The best round by validation MRR@20; test examples are read once, with its model.
---clients 1 trains as the authors of SR-GNN do, with a tenth of the rate after every third epoch.
+All silos take part in every round, which is one local epoch of Adam. The best round is chosen by validation MRR@20;
+test examples are read once, with its model. --clients 1 trains as the authors of SR-GNN do, with a tenth of the rate
+after every third epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.fedga.methods import average_silos, build_method, judge_silos
-from benchmarks.fedga.rows import Row, keep_row
+from benchmarks.fedga.rows import Row, store_row
 from benchmarks.fedga.sets import SessionSet, divide, measure_silo_floors, parse_setting
 from client_service.training.session_trainer import MODELS, SessionTrainer
 from client_service.training.training_state import RoundContext
@@ -37,7 +38,7 @@ CPU = torch.device("cpu")
 
 
 def run_silos(found: SessionSet, changes: dict[str, Any], rounds: int, seed: int) -> Row:
-    """One run: what validation said after each round, and the test figures of the best."""
+    """Runs one seed: validation after each round, and test figures of the best."""
     strategy, method = build_method(len(found.sessions.items), changes)
     crew = LastingSilos(found.shards, method, CPU)
     began, curve, best = time.perf_counter(), list[Row](), (-1.0, dict[str, Any]())
@@ -52,7 +53,7 @@ def run_silos(found: SessionSet, changes: dict[str, Any], rounds: int, seed: int
 
 
 def _with_state(crew: LastingSilos, name: str, one: DeviceRound, seed: int) -> SessionTrainer:
-    """The silo's model with the mean of the round."""
+    """Loads the mean of the round into the silo's model."""
     training = crew.visit(name, RoundContext(one.number, one.number, seed))
     assert isinstance(training, SessionTrainer)
     training.load(Parameters(one.state.arrays))
@@ -60,7 +61,7 @@ def _with_state(crew: LastingSilos, name: str, one: DeviceRound, seed: int) -> S
 
 
 def run_methods(arguments: argparse.Namespace) -> Iterator[Row]:
-    """A line for each floor, then one for each method and seed."""
+    """Yields one row per floor, then one per method and seed."""
     found, changed = divide(read_sessions(arguments.folder), arguments.cut, arguments.clients), dict(arguments.set)
     about: Row = {"part": "silos", "data": arguments.folder.name, "cut": arguments.cut, "clients": arguments.clients}
     about["jd"] = found.divergence
@@ -87,7 +88,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", help="local, central, or the name of a strategy")
     parser.add_argument("--set", nargs="*", type=parse_setting, default=[], metavar="NAME=JSON")
     for row in run_methods(parser.parse_args()):
-        keep_row(**row)
+        store_row(**row)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""What a sum of transitions brings silos of visits, beside their own counts and beside what they train together.
+"""Gain of summed transitions for silos of visits, compared with own counts and training.
 
 python -m benchmarks.fedga.sums FOLDER [--cut random] [--clients 4] [--least 1 3] [--rounds 3] [--judged 2]
 python -m benchmarks.fedga.sums FOLDER --cut device [--rounds 200]
 
-The silos add what their services add, and what the aggregator hands out is handed out. Each silo is judged on its own
-test examples among its own items; with --cut device all test examples among all items. With --rounds SR-GNN is trained
-by FedAvg as well, and fused with what the silo has of the sum. Whatever is chosen is chosen on validation examples.
+The silos add the arrays of their services, and get the aggregator's real answer. Each silo is evaluated on its own
+test examples and items; with --cut device on all test examples among all items. With --rounds SR-GNN is trained by
+FedAvg as well, and fused with the silo's use of the sum. Every choice is made on validation examples.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ States = dict[str, torch.Tensor]
 
 
 def add_parts(shards: Sequence[SessionShard], method: MethodSettings) -> dict[str, np.ndarray]:
-    """The sum of what silos add, modulo 2^32."""
+    """Sums the silos' parts modulo 2^32."""
     total: dict[str, np.ndarray] = {}
     for shard in shards:
         for name, part in count_transitions(shard, method).items():
@@ -69,14 +69,14 @@ def add_parts(shards: Sequence[SessionShard], method: MethodSettings) -> dict[st
     return total
 
 
-def hand_out(total: dict[str, np.ndarray], method: MethodSettings) -> Transitions:
-    """What the silos make of the sum."""
+def finish_sum(total: dict[str, np.ndarray], method: MethodSettings) -> Transitions:
+    """Returns the transitions that silos make from the sum."""
     sums = {1: dict(hide_rare_transitions(method, total))}
     return finish_transitions(SumRound(None, method, 0, 1, 1, sums))
 
 
 def rank_silos(ways: Sequence[ScoreItems], shards: Sequence[SessionShard], most: int) -> list[NDArray[np.int64]]:
-    """The ranks of each silo's test examples."""
+    """Ranks each silo's test examples."""
     examples = [spread_examples(shard.test, most) for shard in shards]
     return [
         rank_prefixes(way, some, len(shard.item_ids)) for way, some, shard in zip(ways, examples, shards, strict=True)
@@ -84,8 +84,11 @@ def rank_silos(ways: Sequence[ScoreItems], shards: Sequence[SessionShard], most:
 
 
 def describe_ranks(ranks: Sequence[NDArray[np.int64]], alone: Sequence[NDArray[np.int64]] | None = None) -> Values:
-    """HR@20 and MRR@20 over all silos' examples, and those of the worst silo; beside what the silos have alone the
-    least and the greatest ratio of MRR@20 of a silo, and how many have a 95 % interval below 1."""
+    """Computes HR@20 and MRR@20 over all silos' examples, and of the worst silo.
+
+    With the ranks of the silos alone: also the smallest and largest ratio of MRR@20 of a silo, and the number of
+    silos with a 95 % interval below 1.
+    """
     each = [dict(measure_ranks(one).values) for one in ranks]
     found = average_silos(each, [len(one) for one in ranks])["examples"]
     worst = {f"least {name}": min(one[name] for one in each) for name in ("hr20", "mrr20")}
@@ -102,12 +105,12 @@ def describe_ranks(ranks: Sequence[NDArray[np.int64]], alone: Sequence[NDArray[n
 
 
 def count_own(shard: SessionShard) -> ScoreItems:
-    """What followed the last click in the silo's own sessions."""
+    """Counts successors of the last click in the silo's own sessions."""
     return build_floors(*shard.split_sessions(TRAIN), len(shard.item_ids))["successors"]
 
 
 def pool_devices(found: SessionSet) -> tuple[SessionShard, SessionShard]:
-    """The training sessions of all devices, which add up to what each adds, and their held-out ones; all items."""
+    """Joins the training sessions of all devices, and their held-out ones, over all items."""
     lengths, ids = np.diff(found.sessions.starts), [str(one) for one in found.sessions.items]
 
     def pool(chosen: NDArray[np.bool_]) -> SessionShard:
@@ -120,9 +123,12 @@ def pool_devices(found: SessionSet) -> tuple[SessionShard, SessionShard]:
 
 
 def train_silos(name: str, found: SessionSet, changes: dict[str, Any], given: argparse.Namespace) -> list[States]:
-    """The judged silos' networks after the last round. name: fedavg, or local, which trains the judged silos alone."""
+    """Trains the networks of the evaluated silos to the last round.
+
+    name: fedavg, or local, which trains the evaluated silos alone.
+    """
     judged = found.shards[: given.judged]
-    taking, (strategy, method) = judged if name == "local" else found.shards, settle(name, found, changes)
+    taking, (strategy, method) = judged if name == "local" else found.shards, build_run_method(name, found, changes)
     crew = LastingSilos(taking, method, CPU)
     one = last_round(DevicePlan(strategy, method, given.rounds, len(taking), 0), crew)
     clients = [crew.visit(silo.name, RoundContext(given.rounds, given.rounds, 0)) for silo in judged]
@@ -133,28 +139,28 @@ def train_silos(name: str, found: SessionSet, changes: dict[str, Any], given: ar
 
 
 def train_pool(pool: SessionShard, found: SessionSet, given: argparse.Namespace) -> list[States]:
-    """The common network of devices, SAMPLE of them a round, over the items of all."""
+    """Trains the common network of devices over all items, SAMPLE devices a round."""
     rates = find_rates(read_rows(), part="devices", data=given.folder.name, method="fedavg", optimiser="adam")
-    strategy, method = settle("fedavg", found, {"optimiser": "adam", **(rates or USUAL)})
+    strategy, method = build_run_method("fedavg", found, {"optimiser": "adam", **(rates or USUAL)})
     one = last_round(DevicePlan(strategy, method, given.rounds, SAMPLE, 0), PassingDevices(found.shards, method, CPU))
     training = SessionTrainer(pool, method, CPU)
     training.load(Parameters(one.state.arrays))
     return [training.model.state_dict()]
 
 
-def settle(strategy: str, found: SessionSet, changes: dict[str, Any]) -> tuple[str, MethodSettings]:
-    """The strategy and the settings of its run."""
+def build_run_method(strategy: str, found: SessionSet, changes: dict[str, Any]) -> tuple[str, MethodSettings]:
+    """Returns the strategy and settings of its run."""
     return build_method(len(found.sessions.items), {**changes, "strategy": strategy})
 
 
 def last_round(plan: DevicePlan, crew: DeviceCrew) -> DeviceRound:
-    """A run's last round."""
+    """Returns the last round of a run."""
     *_, last = train_devices(plan, crew, loss_of)
     return last
 
 
-def take_networks(file: str, given: argparse.Namespace, train: Callable[[], list[States]]) -> list[States]:
-    """What is kept in the folder of networks, or what is trained now and kept there."""
+def load_or_train(file: str, given: argparse.Namespace, train: Callable[[], list[States]]) -> list[States]:
+    """Loads stored networks; trains and stores them first where they are missing."""
     path = None if given.networks is None else given.networks / f"{given.folder.name}-{given.cut}-{file}.safetensors"
     if path is not None and path.is_file():
         kept: dict[str, States] = {}
@@ -170,7 +176,7 @@ def take_networks(file: str, given: argparse.Namespace, train: Callable[[], list
 
 
 def run_tables(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A line for each way to score."""
+    """Yields one row per way to score."""
     sessions, devices = read_sessions(given.folder), given.cut == "device"
     clients = int((sessions.splits == TRAIN).sum()) // SESSIONS_OF_A_DEVICE if devices else given.clients
     found = divide(sessions, given.cut, clients)
@@ -178,7 +184,7 @@ def run_tables(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     about = {"data": given.folder.name, "cut": given.cut, "clients": clients, "judged": len(judged)}
     changes: dict[str, Any] = {**USUAL, "basis.kind": "transitions"}
     changes |= {} if given.counters is None else {"basis.counters": given.counters}
-    method = settle("fedavg", found, changes)[1]
+    method = build_run_method("fedavg", found, changes)[1]
     alone = None
 
     def tell(way: str, scores: Sequence[ScoreItems], **more: Any) -> dict[str, Any]:
@@ -197,7 +203,7 @@ def run_tables(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     counted: dict[int, list[VisitScores]] = {}
     for least in given.least:
         basis = method.basis.model_copy(update={"least_pairs": least})
-        known = hand_out(total, method.model_copy(update={"basis": basis}))
+        known = finish_sum(total, method.model_copy(update={"basis": basis}))
         began = time.perf_counter()
         counted[least] = [score_visits(one, known) for one in judged]
         took = {"seconds of a part": seconds, "of scores": (time.perf_counter() - began) / len(judged)}
@@ -209,12 +215,12 @@ def run_tables(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield tell("sum or own", [one.score for one in counted[least]], least=least, shares=shares)
     if not given.rounds:
         return
-    number, fedavg = len(found.shards), settle("fedavg", found, changes)[1]
+    number, fedavg = len(found.shards), build_run_method("fedavg", found, changes)[1]
 
     def open_networks(name: str, train: Callable[[], list[States]]) -> list[SessionTrainer]:
-        """Of the judged silos."""
+        """Opens the networks of the evaluated silos."""
         opened = [SessionTrainer(one, fedavg, CPU) for one in judged]
-        for one, state in zip(opened, take_networks(f"{number}-{name}-{given.rounds}", given, train), strict=True):
+        for one, state in zip(opened, load_or_train(f"{number}-{name}-{given.rounds}", given, train), strict=True):
             one.model.load_state_dict(state)
         return opened
 

@@ -26,7 +26,7 @@ Cells = dict[tuple[Any, ...], BySeed]
 
 
 def group_cells(rows: Iterable[Row], *names: str) -> Cells:
-    """Rows of one cell by their seeds; of a setting's changes in words."""
+    """Groups rows of one cell by their seeds; changed settings become text."""
     cells: defaultdict[tuple[Any, ...], BySeed] = defaultdict(dict)
     for row in rows:
         cells[tuple(describe_value(row.get(name)) for name in names)][row.get("seed", 0)] = row
@@ -34,7 +34,10 @@ def group_cells(rows: Iterable[Row], *names: str) -> Cells:
 
 
 def describe_value(value: Any) -> Any:
-    """{"server_step.rate": .1} -> server_step.rate 0.1; anything else as it is."""
+    """Formats changed settings as text, such as server_step.rate 0.1.
+
+    Any other value stays as it is.
+    """
     if not isinstance(value, dict):
         return value
     return ", ".join(f"{name} {_round_number(number)}" for name, number in value.items())
@@ -45,7 +48,7 @@ def _round_number(value: Any) -> Any:
 
 
 def half_interval(values: Sequence[float]) -> float:
-    """Half of Student's 95 % interval of the mean; nan of one value."""
+    """Computes half of Student's 95 % interval of the mean; NaN for one value."""
     if len(values) < 2:
         return float("nan")
     factor = float(stats.t.ppf(0.975, len(values) - 1))
@@ -53,14 +56,17 @@ def half_interval(values: Sequence[float]) -> float:
 
 
 def describe_mean(values: Sequence[float]) -> str:
-    """The mean, and half of its interval where there are several seeds."""
+    """Formats the mean, with half of its interval for several seeds."""
     mean = f"{float(np.mean(values)):.4f}"
     return mean if len(values) == 1 else f"{mean} ± {half_interval(values):.4f}"
 
 
 def compare_methods(cells: Cells, ours: str, theirs: str, name: str) -> tuple[str, str]:
-    """The mean difference of two methods' test figures in percent, or how many times the other's ours is where that is
-    more than ten, and on which side of 0 the difference's interval over common seeds lies."""
+    """Compares two methods' test figures over common seeds.
+
+    Returns the mean difference in percent, or as a multiple where it is above ten, and the side of 0 on which its
+    interval lies.
+    """
     one, other = cells.get((ours,), {}), cells.get((theirs,), {})
     common = sorted(set(one) & set(other))
     if len(common) < 2:
@@ -73,7 +79,7 @@ def compare_methods(cells: Cells, ours: str, theirs: str, name: str) -> tuple[st
 
 
 def rounds_to(row: Row, share: float) -> int | None:
-    """The first judged round with this share of the run's best validation MRR@20."""
+    """Finds the first evaluated round with this share of the best validation MRR@20."""
     goal = share * max(point["mrr20"] for point in row["curve"])
     return next((point["round"] for point in row["curve"] if point["mrr20"] >= goal), None)
 
@@ -105,7 +111,10 @@ other side by the whole interval for one of them; `not seen`: neither.
 
 
 def write_claims(rows: Sequence[Row]) -> str:
-    """The table of claims, for every data set and model that has both sides; and how steady the losses were."""
+    """Writes the table of claims, and how steady the losses were.
+
+    It has every data set and model that has both sides.
+    """
     lines = [CLAIMS_HEAD]
     for data, name in NAMES.items():
         for model, optimiser in KINDS:
@@ -124,7 +133,7 @@ def _claims_of(rows: Sequence[Row], where: str) -> list[str]:
 
 
 def judge_sides(sides: Sequence[str], claimed: str) -> str:
-    """One word for all measures."""
+    """Returns one verdict for all measures."""
     if set(sides) == {claimed}:
         return "holds"
     if NOT_MEASURED in sides:
@@ -133,7 +142,10 @@ def judge_sides(sides: Sequence[str], claimed: str) -> str:
 
 
 def _describe_losses(rows: Sequence[Row]) -> list[str]:
-    """By how much the clients' loss rose above the least of the rounds before, from round SETTLED on, at most."""
+    """Describes how far the clients' loss rose above its earlier minimum.
+
+    From round SETTLED on.
+    """
     said = []
     for (data, model, optimiser, method), cell in group_cells(rows, "data", "model", "optimiser", "method").items():
         if method in ("fedavg", "fedadam", "fedyogi", "fedga"):
@@ -151,7 +163,7 @@ def _describe_losses(rows: Sequence[Row]) -> list[str]:
 
 
 def largest_rise(losses: Sequence[float]) -> float:
-    """The largest loss over the least one before it, minus 1; at least 0."""
+    """Computes the largest relative rise of a loss above its earlier minimum, at least 0."""
     least, found = float("inf"), 0.0
     for loss in losses:
         found, least = max(found, loss / least - 1.0), min(least, loss)
@@ -251,7 +263,7 @@ def write_devices(rows: Sequence[Row], data: str, model: str, optimiser: str) ->
 
 
 def write_sweep(rows: Sequence[Row]) -> str:
-    """One setting changed at a time."""
+    """Writes the table of single changed settings."""
     trained = [row for row in rows if row["part"] == "devices" and row["method"] != "floors"]
     own = [row for row in trained if (row["model"], row["optimiser"]) == ("srgnn", "adam")]
     swept = {(row["data"], row["method"]) for row in own if row["set"]}
@@ -279,7 +291,10 @@ def write_items(rows: Sequence[Row]) -> str:
 
 
 def _rounds_to(curve: Sequence[float], share: float) -> int:
-    """The first round with this share of the curve's best; the curve begins at round 0."""
+    """Finds the first round with this share of the curve's best.
+
+    Round 0 is the start.
+    """
     return int(np.argmax(np.array(curve) >= share * max(curve)))
 
 
@@ -292,7 +307,7 @@ def _join_values(values: Iterable[object]) -> str:
 
 
 def write_page(rows: Sequence[Row]) -> str:
-    """The whole page."""
+    """Writes the whole page."""
     trained = [row for row in rows if row["part"] == "devices" and row["method"] != "floors" and not row["set"]]
     sections: list[Callable[[], str]] = [
         lambda: write_silos(rows),

@@ -102,14 +102,14 @@ class DeviceExperiment:
 
 
 def judge_devices(found: LeaveOneOut, devices: UserDevices, split: str) -> dict[str, NDArray[np.float64]]:
-    """Ranks the items of `split` by what the devices have now."""
+    """Ranks the items of `split` by the current state of the devices."""
     return rank_targets(found, devices.score_items(), split)
 
 
 def choose_settings(
     experiment: DeviceExperiment, name: str, rounds: int, every: int, chosen_by: str
 ) -> tuple[Row, Row]:
-    """Finds the candidate and the number of rounds with the best validation figure, and lists all figures."""
+    """Finds the candidate and round with the best validation figure, and logs all."""
     found = experiment.found
     tried: list[tuple[float, int, int]] = []
     candidates = MOVED_CANDIDATES if ROWS[name].get("table_mean") == "moved" else CANDIDATES
@@ -162,7 +162,7 @@ def run_row(experiment: DeviceExperiment, changes: Row, seed: int) -> dict[str, 
 def follow_row(
     experiment: DeviceExperiment, changes: Row, seed: int, every: int, chosen_by: str
 ) -> tuple[int, dict[str, NDArray[np.float64]]]:
-    """Trains a row's devices and ranks the test items by those of the round that validation prefers."""
+    """Trains a row's devices and ranks test items at the best validation round."""
     devices = experiment.begin(changes, seed)
     best: tuple[float, int, dict[str, NDArray[np.float64]]] = (-1.0, 0, {})
     for number in range(1, changes["rounds"] + 1):
@@ -261,7 +261,10 @@ def run_all(arguments: argparse.Namespace) -> None:
 
 
 def read_lines(path: Path, about: Row) -> dict[tuple[str, int], Row]:
-    """Reads the lines of a data set that an earlier run left, by row and seed; the choice has seed -1."""
+    """Reads a data set's lines of an earlier run by row and seed.
+
+    The choice of settings has seed -1.
+    """
     if not path.exists():
         return {}
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

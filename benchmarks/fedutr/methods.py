@@ -80,9 +80,10 @@ def score_by_ease(found: LeaveOneOut) -> Scores:
 
 
 def score_by_neighbours(found: LeaveOneOut) -> Scores:
-    """Scores items by the cosines of their 20 nearest neighbours among the user's items (itemKNN), (M, N).
+    """Scores items by cosines of their 20 nearest neighbours (itemKNN), (M, N).
 
-    Validation chooses what is added to a product of lengths, so that pairs that met once are no nearest neighbours.
+    Validation chooses a shrinkage added to the product of lengths, so that items that met once are no nearest
+    neighbours.
     """
     train = found.whole.train
     gram = (train.T @ train).toarray()

@@ -119,10 +119,10 @@ def judge_scores(found: LeaveOneOut, scores: Scores, split: str) -> dict[str, fl
 def rank_targets(
     found: LeaveOneOut, scores: Scores, split: str, users: Int64 | None = None
 ) -> dict[str, NDArray[np.float64]]:
-    """Ranks each user's item of `split` among all items ("all") and among 99 ("99") that he has not met, (U,).
+    """Ranks each user's item of `split` among all items and among 99 others, (U,).
 
-    scores: (U, N) of these users, by default of all. An item of the same score as another counts as half ahead of it,
-    so that equal scores win nothing.
+    The ranks are named "all" and "99"; the user has met none of the other items. scores: (U, N) of these users, by
+    default of all. An item of the same score counts as half ahead, so that equal scores win nothing.
     """
     shard = found.whole
     rows = np.arange(len(shard.user_ids)) if users is None else users

@@ -136,7 +136,7 @@ def judge_users(cells: DeviceCells, ahead: str, behind: str, side: str = "all") 
 
 
 def render_device_tables(found: Mapping[tuple[str, int], DeviceCells]) -> Sequence[str]:
-    """Renders the tables where a client is a user, with intervals over users, and the tested claims."""
+    """Renders tables with one client per user, intervals and tested claims."""
     lines = []
     for (data, records), cells in found.items():
         lines += [f"\n{data}: all users, {records or 'all'} records, one client a user", ""]
@@ -157,7 +157,7 @@ def render_device_tables(found: Mapping[tuple[str, int], DeviceCells]) -> Sequen
 
 
 def render_sizes(width: int = 32) -> Sequence[str]:
-    """Renders the bytes that a client sends and receives in a round, by what each strategy declares."""
+    """Renders the bytes of a client's round in each direction, by strategy."""
     lines = ["\nBytes of a round, each way, width " + str(width), "", "| strategy | " + " | ".join(ITEMS) + " |"]
     lines.append("| --- " * (1 + len(ITEMS)) + "|")
     for name in ("fedmf", "pfedrec", "fedrap", "fedutr", "fedutr_sar"):

@@ -80,7 +80,10 @@ class Samples(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One batch of each device that still has one: users (U,), their pairs (U, S), labels and validity (U, S)."""
+    """One batch of each device that has one left.
+
+    users (U,), their pairs (U, S), labels and validity (U, S).
+    """
 
     users: Tensor
     pairs: Tensor
@@ -140,7 +143,10 @@ def pack_steps(
 
 
 def measure_loss(scores: Tensor, step: Step, *, balanced: bool) -> Tensor:
-    """Computes the binary cross-entropy of each device, (U, S) -> (U,)."""
+    """Computes the binary cross-entropy of each device, (U,).
+
+    scores: (U, S).
+    """
     losses = functional.binary_cross_entropy_with_logits(scores, step.labels, reduction="none")
     if not balanced:
         return (losses * step.valid).sum(1) / step.valid.sum(1).clamp(min=1)
@@ -149,7 +155,10 @@ def measure_loss(scores: Tensor, step: Step, *, balanced: bool) -> Tensor:
 
 
 def score_rows(own: Mapping[str, Tensor], rows: Tensor) -> Tensor:
-    """Computes <w_u, v> + b_u for rows of each user's own, (U, d), (U, S, d) -> (U, S)."""
+    """Computes <w_u, v> + b_u for item rows of each user, (U, S).
+
+    rows: (U, S, d); vectors: (U, d).
+    """
     return (rows @ own["vector"][:, :, None])[..., 0] + own["intercept"][:, None]
 
 
@@ -173,7 +182,10 @@ def fuse_rows(own: Mapping[str, Tensor], rows: Tensor, settings: DeviceSettings)
 
 
 def mix_fusions(common: Values, own: Values, adaptation: Mapping[str, Tensor]) -> Values:
-    """Mixes the common fusion (d, ...) and each user's own (U, d, ...) by the adaptation's shares."""
+    """Mixes the common fusion and each user's own by the adaptation's shares.
+
+    Shapes: common (d, ...), own (U, d, ...).
+    """
     logits = adaptation["of_common"] @ common["weight"].T + adaptation["level"][:, None]
     share = torch.sigmoid(logits + (own["weight"] @ adaptation["of_own"][:, :, None])[..., 0])
     return {
@@ -266,7 +278,7 @@ class UserDevices:
         self._aggregate(columns)
 
     def _place_pairs(self, keys: Int64) -> None:
-        """Finds the round's pairs and the place of each sample's; personal rows of earlier rounds stay."""
+        """Finds the round's pairs and each sample's index; earlier personal rows stay."""
         before, personal = self.pairs, self.personal
         if before is None or personal is None:
             self.pairs, self._inverse = np.unique(keys, return_inverse=True)
@@ -298,7 +310,10 @@ class UserDevices:
         self.own |= mix_fusions(self.common, self.own, self.adaptation)
 
     def _step(self, step: Step, decay: float) -> None:
-        """Takes one step of each device; PFedRec's on its score function first, then on its item rows."""
+        """Takes one step of each device; PFedRec updates its score function first.
+
+        Its item rows follow.
+        """
         if self.settings.strategy == "pfedrec":
             self._descend(step, decay, own=True, rows=False)
             self._descend(step, decay, own=False, rows=True)
@@ -388,7 +403,10 @@ class UserDevices:
 
     @torch.no_grad()
     def score_items(self, users: Int64 | None = None) -> Scores:
-        """Scores all items for users with the server's table and what their devices keep, (U, N); None: all users."""
+        """Scores all items for users, (U, N); None: all users.
+
+        It uses the server's table and the devices' own state.
+        """
         settings = self.settings
         rows = self.received if settings.tuned else self.table
         chosen = np.arange(self.train.shape[0]) if users is None else users

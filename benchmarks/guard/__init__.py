@@ -1,1 +1,4 @@
-"""A quick run on generated data that fails where something has become about twice as slow or as large as committed."""
+"""Quick check that nothing became about twice as slow or large as committed.
+
+It runs on generated data.
+"""

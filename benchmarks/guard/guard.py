@@ -1,4 +1,7 @@
-"""`python -m benchmarks guard`: all parts, each in a process of its own, against what is committed."""
+"""Command `python -m benchmarks guard`: measures all parts and compares with committed figures.
+
+Each part runs in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,14 @@ PARTS = (
 
 
 def guard(*, write: bool) -> int:
-    """Print what was found, and commit it to the file with `write`; else 1 where something is beyond its bound."""
+    """Prints the figures and compares them with their bounds; 1 where one is beyond.
+
+    write: commits them to the file instead.
+    """
     committed = {} if write else read_committed()
     with tempfile.TemporaryDirectory() as place:
-        silo = _apart(make_silo, Path(place))
-        measures = [partial(_measure_apart, part, silo, Path(place)) for part in PARTS]
+        silo = _run_in_child(make_silo, Path(place))
+        measures = [partial(_measure_in_child, part, silo, Path(place)) for part in PARTS]
         found = [figure for measure in measures for figure in least_figures(measure, committed)]
     print(_as_table(found, committed))
     if write:
@@ -53,7 +59,10 @@ def guard(*, write: bool) -> int:
 
 
 def read_committed(path: Path = COMMITTED) -> dict[str, float]:
-    """Ratio by figure. SettingsError where the file cannot be read."""
+    """Reads the committed ratio of each figure.
+
+    Raises SettingsError where the file cannot be read.
+    """
     try:
         found: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -62,7 +71,7 @@ def read_committed(path: Path = COMMITTED) -> dict[str, float]:
 
 
 def complaints(found: Sequence[Figure], committed: Mapping[str, float]) -> list[str]:
-    """What is beyond its bound, and what is committed but not measured or the other way round, in words."""
+    """Lists figures beyond their bound, and figures missing on either side."""
     told = [complaint for figure in found if (complaint := _complaint(figure, committed))]
     missing = sorted(committed.keys() - {figure.name for figure in found})
     return told + [f"{name}: expected a figure, as one is committed, got none" for name in missing]
@@ -79,7 +88,7 @@ def _complaint(figure: Figure, committed: Mapping[str, float]) -> str | None:
 
 
 def least_figures(measure: Callable[[], list[Figure]], committed: Mapping[str, float]) -> list[Figure]:
-    """What `measure` gives; while that is beyond a bound, a few times, and of each figure the least."""
+    """Measures again while a figure is beyond its bound; keeps each smallest figure."""
     best: dict[str, Figure] = {}
     for _ in range(TRIES):
         for figure in measure():
@@ -89,13 +98,13 @@ def least_figures(measure: Callable[[], list[Figure]], committed: Mapping[str, f
     return list(best.values())
 
 
-def _measure_apart(part: GuardedPart, silo: GeneratedSilo, folder: Path) -> list[Figure]:
+def _measure_in_child(part: GuardedPart, silo: GeneratedSilo, folder: Path) -> list[Figure]:
     with tempfile.TemporaryDirectory(dir=folder) as own:
-        return _apart(_measure_here, part, silo, Path(own))
+        return _run_in_child(_measure_here, part, silo, Path(own))
 
 
-def _apart(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """In a fresh process: its memory is that of this work alone."""
+def _run_in_child(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Runs work in a fresh process, whose memory is that of this work alone."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(work, *args, **kwargs).result()
 

@@ -24,7 +24,7 @@ ROUNDS = 15
 
 @asynccontextmanager
 async def prepare_first_model(silo: GeneratedSilo, folder: Path) -> Preparing:
-    """Nothing is kept between two repetitions."""
+    """Prepares the fit of a first model, without caches between repetitions."""
     numbers = count()
 
     async def work() -> None:
@@ -36,7 +36,7 @@ async def prepare_first_model(silo: GeneratedSilo, folder: Path) -> Preparing:
 
 @asynccontextmanager
 async def prepare_epoch(silo: GeneratedSilo, folder: Path) -> Preparing:
-    """After the warm-up, so that the margin is on."""
+    """Prepares an epoch after the warm-up, so that the margin is on."""
     del folder
     training = _begin_training(silo)
     objective, pairs = Objective(bias_aware=True), training.shard.train.nnz
@@ -52,7 +52,10 @@ async def prepare_epoch(silo: GeneratedSilo, folder: Path) -> Preparing:
 
 
 def _begin_training(silo: GeneratedSilo) -> ItemTrainer:
-    """At a filter that is given: what validation would choose is the first model's time."""
+    """Creates a trainer with a given filter.
+
+    The choice by validation is part of the first model's time.
+    """
     shard, method = load_shard(silo.shard), METHOD.model_copy(update={"fusion": False})
     training = ItemTrainer(shard, low_spectrum(shard.train, method.cutoff), method, CPU, COMMON_START)
     training.load(Parameters(initial_parameters(mlp_specification(method), 0, exact=True), {"margin": 0.3}))

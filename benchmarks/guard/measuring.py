@@ -26,7 +26,7 @@ HASHED = 16_000_000
 
 
 def matrix_product() -> Work:
-    """What dense linear algebra is like: a product of two float32 matrices with 768 rows and columns."""
+    """Returns the calibration of dense linear algebra: a product of two 768 x 768 matrices."""
     left, right = np.random.default_rng(0).standard_normal((2, SIDE, SIDE), dtype=np.float32)
 
     async def multiply() -> None:
@@ -36,7 +36,7 @@ def matrix_product() -> Work:
 
 
 def hashing() -> Work:
-    """What storing and checking bodies is like: 16 MB are hashed."""
+    """Returns the calibration of storing and checking bodies: hashing 16 MB."""
     content = bytes(HASHED)
 
     async def hash_content() -> None:
@@ -50,7 +50,7 @@ CALIBRATIONS = 3  # of each repetition: they are short
 
 @dataclass(frozen=True)
 class Figure:
-    """What was found: `ratio` times `unit`; `told` is the same in words, in this machine's milliseconds or MiB."""
+    """Measured ratio to a unit; `told` is the same in milliseconds or MiB."""
 
     name: str
     ratio: float
@@ -60,9 +60,9 @@ class Figure:
 
 @dataclass(frozen=True)
 class TimedWork:
-    """Work that does a thing `count` times, and the calibration, which does its own `like_count` times.
+    """Work that repeats a task `count` times, with its calibration.
 
-    unit: that calibration in words.
+    The calibration repeats its own task `like_count` times; unit: its name.
     """
 
     name: str
@@ -90,8 +90,10 @@ class PreparedWork:
 
 @dataclass(frozen=True)
 class GuardedPart:
-    """A part of the project that is measured in a process of its own; `prepare` gets the silo, and a
-    folder of its own."""
+    """Part of the project that is measured in a process of its own.
+
+    prepare: gets the silo and a folder.
+    """
 
     name: str
     prepare: Callable[[GeneratedSilo, Path], AbstractAsyncContextManager[PreparedWork]]
@@ -101,7 +103,7 @@ Preparing = AsyncIterator[PreparedWork]
 
 
 async def measure_time(timed: TimedWork) -> Figure:
-    """The least processor time of the work over the least of its calibration."""
+    """Measures the smallest processor time of the work over that of its calibration."""
     taken = unit = math.inf
     for _ in range(timed.repetitions):
         for _ in range(CALIBRATIONS):
@@ -111,14 +113,14 @@ async def measure_time(timed: TimedWork) -> Figure:
 
 
 async def processor_seconds(work: Work) -> float:
-    """Of all threads of this process."""
+    """Measures the processor time of all threads of this process."""
     before = time.process_time()
     await work()
     return time.process_time() - before
 
 
 async def measure_part(part: GuardedPart, silo: GeneratedSilo, folder: Path) -> list[Figure]:
-    """All figures of a part: its times, and the most memory that it has taken beyond the loaded libraries."""
+    """Measures all times of a part, and its peak memory beyond the loaded libraries."""
     before = memory_mib()
     async with part.prepare(silo, folder) as prepared:
         times = [await measure_time(timed) for timed in prepared.timed]
@@ -127,6 +129,6 @@ async def measure_part(part: GuardedPart, silo: GeneratedSilo, folder: Path) -> 
 
 
 def memory_mib() -> float:
-    """Most MiB that this process has had in memory at once."""
+    """Returns the peak memory of this process in MiB."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))

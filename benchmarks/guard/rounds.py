@@ -1,4 +1,4 @@
-"""The aggregator's part of a round: bodies are spooled and checked, then aggregated, and each client gets its own."""
+"""The aggregator's part of a round: bodies stored, checked, aggregated and answered."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ HASHED, UPDATE = "16 MB hashed", "an update"
 
 @asynccontextmanager
 async def prepare_round(silo: GeneratedSilo, folder: Path) -> Preparing:
-    """Each repetition is the first round of another run, whose files go afterwards. All clients send the same."""
+    """Prepares first rounds of separate runs, with the same update of all clients.
+
+    Their files are removed afterwards.
+    """
     del silo
     declaration = build_strategy("lpsfed", LARGE).declaration(LARGE)
     update = Parameters({spec.name: np.ones(spec.shape, np.float32) for spec in declaration.tensors}, SCALARS)
@@ -43,7 +46,7 @@ async def prepare_round(silo: GeneratedSilo, folder: Path) -> Preparing:
     with open_archive(folder / "aggregator", declaration, 2 * size) as archive:
 
         async def work() -> None:
-            hold_round(archive, f"run-{next(numbers)}", update, LARGE)
+            run_round_once(archive, f"run-{next(numbers)}", update, LARGE)
 
         timed = TimedWork("round of 4 clients", work, hashing(), HASHED, repetitions=10)
         yield PreparedWork((timed,), size / MIB, UPDATE)
@@ -53,7 +56,7 @@ async def prepare_round(silo: GeneratedSilo, folder: Path) -> Preparing:
 def open_archive(
     folder: Path, declaration: Declaration, longest: int, clients: Sequence[str] = CLIENTS
 ) -> Iterator[Archive]:
-    """An aggregator's database, which the clients have joined, and its files."""
+    """Opens an aggregator's database with joined clients, and its files."""
     folder.mkdir(parents=True, exist_ok=True)
     with closing(Database(folder, declaration)) as database:
         for client in clients:
@@ -61,10 +64,10 @@ def open_archive(
         yield Archive(database, Blobs(folder / "blobs", database.disk), declaration, longest, 1)
 
 
-def hold_round(
+def run_round_once(
     archive: Archive, name: str, update: Parameters, method: MethodSettings, clients: Sequence[str] = CLIENTS
 ) -> None:
-    """Take an update of each client, aggregate them and make every client's answer."""
+    """Takes an update of each client, aggregates them and makes every answer."""
     request = RunIn(rounds=1, clients=len(clients), method=method)
     run = Run(name, request, 0.0, 1.0, dict.fromkeys(clients, 1), phase="open", round=1)
     save_run(archive.database, run, sequence=1)

@@ -1,5 +1,8 @@
-"""Answers of a silo's client beside those of an empty FastAPI route, both asked by the interface between server and
-application: neither sockets nor a server, which are nobody's code here, are in the time."""
+"""Time of a silo's answers compared with an empty FastAPI route.
+
+Both are called by the interface between server and application, so that sockets and the server, which are other
+projects' code, are not in the time.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ ROUTE = "an answer of an empty route"
 
 
 @dataclass(frozen=True)
-class AskedRequest:
+class GuardRequest:
     """One request."""
 
     method: str
@@ -48,7 +51,7 @@ class AskedRequest:
     body: bytes = b""
 
     def scope(self) -> Scope:
-        """As a server would hand it on."""
+        """Returns the ASGI scope that a server would pass on."""
         headers = {"host": "127.0.0.1", "authorization": f"Bearer {KEY}", "content-type": "application/json"}
         return {
             "type": "http",
@@ -67,8 +70,8 @@ class AskedRequest:
         }
 
 
-async def ask(app: FastAPI, question: AskedRequest) -> bytes:
-    """The answer's body. FederationError for any status but 200."""
+async def ask(app: FastAPI, question: GuardRequest) -> bytes:
+    """Calls the application and returns the body; raises FederationError unless status is 200."""
     status, parts = 0, []
 
     async def receive() -> Message:
@@ -86,7 +89,7 @@ async def ask(app: FastAPI, question: AskedRequest) -> bytes:
 
 
 class Unreachable(httpx.AsyncBaseTransport):
-    """An aggregator that never answers, so that the agent waits while its silo's applications are served."""
+    """Aggregator that never answers, so that the agent waits while applications are served."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         del request
@@ -101,7 +104,7 @@ def _settings(silo: GeneratedSilo) -> dict[str, Any]:
 
 @asynccontextmanager
 async def served_client(silo: GeneratedSilo) -> AsyncIterator[FastAPI]:
-    """The client's application with the model and the lists of all known users ready."""
+    """Serves the client's application once its model and all lists are ready."""
     settings = client_settings(**_settings(silo), log_level="warning")
     app = create_app(settings, outside=Unreachable())
     async with app.router.lifespan_context(app):
@@ -139,7 +142,7 @@ async def prepare_server(silo: GeneratedSilo, folder: Path) -> Preparing:
 
 
 def empty_app(body: bytes) -> FastAPI:
-    """One route, which answers with these bytes."""
+    """Creates an application with one route that answers with these bytes."""
     app = FastAPI()
 
     @app.get("/v1/users/{user}/recommendations")
@@ -152,23 +155,29 @@ def empty_app(body: bytes) -> FastAPI:
 
 @asynccontextmanager
 async def prepare_serving(silo: GeneratedSilo, folder: Path) -> Preparing:
-    """Known users, baskets of their own items, and batches of them."""
+    """Prepares requests for known users, baskets of their items, and batches."""
     del folder
     shard = load_shard(silo.shard)
     users = np.random.default_rng(0).choice(shard.user_ids, ASKED).tolist()
-    known = [AskedRequest("GET", f"/v1/users/{user}/recommendations", f"k={K}") for user in users]
+    known = [GuardRequest("GET", f"/v1/users/{user}/recommendations", f"k={K}") for user in users]
     async with served_client(silo) as app:
         empty = empty_app(await ask(app, known[0]))
-        kinds = {"known user": known, "basket": baskets(shard, users[:BASKETS]), "batch of 100 users": batches(users)}
+        kinds = {
+            "known user": known,
+            "basket": basket_requests(shard, users[:BASKETS]),
+            "batch of 100 users": batch_requests(users),
+        }
         timed = tuple(
-            TimedWork(name, asking(app, one), asking(empty, known), ROUTE, REPETITIONS, len(one), len(known))
+            TimedWork(
+                name, request_work(app, one), request_work(empty, known), ROUTE, REPETITIONS, len(one), len(known)
+            )
             for name, one in kinds.items()
         )
         yield PreparedWork(timed, matrix_mib(shard), MATRIX)
 
 
-def asking(app: FastAPI, questions: Sequence[AskedRequest]) -> Work:
-    """All of them, one after the other."""
+def request_work(app: FastAPI, questions: Sequence[GuardRequest]) -> Work:
+    """Returns work that sends all requests in turn."""
 
     async def work() -> None:
         for question in questions:
@@ -177,17 +186,17 @@ def asking(app: FastAPI, questions: Sequence[AskedRequest]) -> Work:
     return work
 
 
-def baskets(shard: Shard, users: Sequence[str]) -> list[AskedRequest]:
-    """Each user's training items, as of somebody unknown."""
+def basket_requests(shard: Shard, users: Sequence[str]) -> list[GuardRequest]:
+    """Returns each user's training items as the basket of an unknown user."""
     known = [row for row in map(shard.user_row, users) if row is not None]
     items = ([shard.item_ids[item] for item in shard.train[[row]].indices] for row in known)
-    return [_posted({"basket": one, "k": K}) for one in items]
+    return [_post_request({"basket": one, "k": K}) for one in items]
 
 
-def batches(users: Sequence[str]) -> list[AskedRequest]:
-    """A hundred users at a time."""
-    return [_posted({"users": users[first : first + BATCH], "k": K}) for first in range(0, len(users), BATCH)]
+def batch_requests(users: Sequence[str]) -> list[GuardRequest]:
+    """Returns batches of a hundred users each."""
+    return [_post_request({"users": users[first : first + BATCH], "k": K}) for first in range(0, len(users), BATCH)]
 
 
-def _posted(content: dict[str, object]) -> AskedRequest:
-    return AskedRequest("POST", "/v1/recommendations", body=json.dumps(content).encode())
+def _post_request(content: dict[str, object]) -> GuardRequest:
+    return GuardRequest("POST", "/v1/recommendations", body=json.dumps(content).encode())

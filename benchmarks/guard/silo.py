@@ -1,4 +1,4 @@
-"""The generated silo that the guard measures on: its folder, and its first model from Parquet."""
+"""Generated silo for the guard: its folder, and its first model from Parquet."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class GeneratedSilo:
-    """shard: the folder with its Parquet files. state: the state directory of a client that has a key and a model."""
+    """Generated silo.
+
+    shard: folder with its Parquet files. state: state directory of a client with a key and a model.
+    """
 
     shard: Path
     state: Path
 
 
 def make_silo(folder: Path, users: int = 2000, items: int = 1200) -> GeneratedSilo:
-    """One silo with the whole of a generated data set."""
+    """Creates one silo with the whole of a generated data set."""
     dataset = generate_dataset(0, users=users, items=items)
     parts = partition_dataset(dataset, clients=1, method="random", seed=0)
     (shard,) = write_partition(dataset, parts, folder / "shards")
@@ -45,7 +48,7 @@ def make_silo(folder: Path, users: int = 2000, items: int = 1200) -> GeneratedSi
 
 
 def keep_first_model(shard_folder: Path, state: Path) -> Shard:
-    """From Parquet to a closed-form model that is judged, kept in the state directory, and could be served."""
+    """Fits a closed-form model from Parquet and stores it, ready to be served."""
     shard = load_shard(shard_folder)
     place = RunContext(NAME, "run-1", 0, METHOD, state / "model")
     part = TrainingRun(place, ITEMS, shard, ModelServer(), CPU)
@@ -54,6 +57,6 @@ def keep_first_model(shard_folder: Path, state: Path) -> Shard:
 
 
 def matrix_mib(shard: Shard) -> float:
-    """MiB of one float32 for each pair of a user and an item."""
+    """Returns the MiB of one float32 per pair of user and item."""
     users, items = shard.train.shape
     return 4 * users * items / MIB

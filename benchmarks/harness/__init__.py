@@ -1,1 +1,1 @@
-"""What every table shares: its plan, its cells, a process a cell, the file of results, the statistics, the document."""
+"""Shared harness of all tables: plan, cells, processes, results, statistics, document."""

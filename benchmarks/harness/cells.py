@@ -1,4 +1,4 @@
-"""A plan -> its cells: the smallest things that are measured, each with all that decides its outcome."""
+"""Cells of a plan: the smallest measured units, with all that determines their outcome."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ANYTHING = "*"  # the seed of what has none
 
 @dataclass(frozen=True)
 class Cell:
-    """One run, the floors, or the centralised model, on one data set cut in one way.
+    """One run, the floors, or the centralised model, on one cut of a data set.
 
-    method is None where the row cannot be measured here; `problem` then says why. special: the table whose run.py
-    has a part in the cell, empty where the harness alone measures it. timed: its seconds are a result, so that it runs
-    by itself and pays for all that it computes.
+    method is None where the row cannot be measured here; `problem` then gives the reason. special: table whose run.py
+    has a part in the cell, empty where the harness alone measures it. timed: its seconds are a result, so it runs by
+    itself, with caches of its own.
     """
 
     table: str
@@ -46,8 +46,10 @@ class Cell:
         return f"{self.column} p{self.partition} s{self.seed} {self.row.label}"
 
     def identity(self) -> str:
-        """What decides the outcome besides the settings of the method, as far as the plan knows it. The label does not:
-        rows may be renamed."""
+        """Returns the key of all that determines the outcome, except the method's settings.
+
+        The label is not part of it: rows may be renamed.
+        """
         seed = ANYTHING if self.row.strategy == FLOORS else str(self.seed)
         block = self.block
         cut = [self.data, str(block.clients), block.cut, str(block.fewest), str(self.partition)]
@@ -56,7 +58,7 @@ class Cell:
         return "/".join([*cut, seed, self.row.strategy, str(self.rounds), *([self.special] if self.special else [])])
 
     def outcome_settings(self) -> Settings:
-        """The settings that decide the outcome, flat: anchor.graph and so on."""
+        """Returns the flat settings that determine the outcome, such as anchor.graph."""
         assert self.method is not None, "expected a cell that can be measured"
         if self.row.strategy == FLOORS:
             return {"cutoff": self.method.cutoff}
@@ -65,7 +67,7 @@ class Cell:
 
 
 def flatten_settings(values: dict[str, Any], prefix: str = "") -> Settings:
-    """{'a': {'b': 1}} -> {'a.b': 1}."""
+    """Flattens nested settings to dotted names."""
     settings: Settings = {}
     for name, value in values.items():
         settings |= (
@@ -75,12 +77,12 @@ def flatten_settings(values: dict[str, Any], prefix: str = "") -> Settings:
 
 
 def settings_hash(settings: Settings) -> str:
-    """The first 16 hexadecimal digits of the settings' sha256, whatever their order."""
+    """Returns the first 16 hexadecimal digits of the settings' sha256, in any order."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def plan_cells(plan: Plan, special: frozenset[str] = frozenset()) -> list[Cell]:
-    """All cells of a table, floors first. special: what its run.py offers (see special.py)."""
+    """Lists all cells of a table, floors first; special: functions of its run.py."""
     return [cell for block in plan.blocks for data in block.data for cell in _column_cells(plan, block, data, special)]
 
 
@@ -116,7 +118,7 @@ def _make_cell(plan: Plan, where: tuple[Block, str], draw: tuple[int, int], row:
 
 
 def available_settings(row: Row, special: frozenset[str]) -> tuple[MethodSettings | None, str]:
-    """The settings of a row, or None and the reason why the row cannot be measured; other rows are not affected."""
+    """Returns the settings of a row, or None and why it cannot be measured."""
     try:
         method = row.method_settings()
         if row.strategy == SPECIAL and "measure" not in special:

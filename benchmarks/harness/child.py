@@ -1,4 +1,4 @@
-"""`python -m benchmarks.harness.child`: one cell in a process of its own, so that its peak memory is its own.
+"""Child process of one cell, `python -m benchmarks.harness.child`, with its own peak memory.
 
 Reads the work as JSON on stdin, writes the figures as JSON into the file that the work names.
 """
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 def main() -> int:
-    """0, or 1 with one line on stderr."""
+    """Measures the cell; returns 0, or 1 with one line on stderr."""
     given = json.loads(sys.stdin.read())
     out = Path(given.pop("out"))
     work = Work(
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def measure_in_context(work: Work) -> dict[str, Any]:
-    """The figures with what surrounds them: wall clock, peak memory, device, versions, date."""
+    """Measures a cell and adds wall clock, peak memory, device, versions and date."""
     began = time.perf_counter()
     figures = measure_cell(work)
     device, _ = choose_device(work.device)
@@ -64,10 +64,10 @@ def measure_in_context(work: Work) -> dict[str, Any]:
 
 
 def peak_mib() -> float:
-    """The most memory that this process has held, MiB.
+    """Returns the peak memory of this process in MiB.
 
-    Linux's own count of this program. getrusage would do, but there a child's figure begins at what its parent held
-    when it was started, which after cutting a large data set is more than the cell ever needs.
+    It is Linux's own count of this program. getrusage would start at the parent's memory when the child was started,
+    which after cutting a large data set is more than the cell ever needs.
     """
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()

@@ -1,6 +1,6 @@
-"""What a table is held against -> what was found, in one line: the document's answer to "does it hold?".
+"""Verdicts on claims of the paper: whether each row is above those it should be.
 
-A claim is a row that should be above others, as paper.toml says beside the paper's figures; nobody types a verdict.
+Claims stand in paper.toml beside the paper's figures; verdicts are always computed.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ class Finding:
     verdict: str
 
     def table_row(self) -> list[str]:
-        """The finding as cells of the section's table."""
+        """Returns the finding as cells of the section's table."""
         return [self.says, f"[{self.table}](#{self.table})", self.data, self.found, self.verdict]
 
 
 def judge_claims(table: str, claims: Sequence[Claim], columns: Sequence[Column]) -> list[Finding]:
-    """A finding for every claim of a table on each of its data sets."""
+    """Returns a finding for every claim of a table on each of its data sets."""
     return [
         Finding(table, claim.says, column.name, *judge_claim(claim, column)) for claim in claims for column in columns
     ]
 
 
 def claims_section(findings: Iterable[Finding]) -> list[str]:
-    """The section as Markdown: what was found, then what is not measured."""
+    """Renders the section: first findings, then claims that are not measured."""
     every = list(findings)
     lines = [INTRODUCTION, *markdown_lines(HEAD, (finding.table_row() for finding in every if finding.verdict))]
     missing = _missing_lines(every)
@@ -74,7 +74,10 @@ def claims_section(findings: Iterable[Finding]) -> list[str]:
 
 
 def _missing_lines(every: Sequence[Finding]) -> list[str]:
-    """One line a table and set of claims: a data set for which none of a table's claims is measured is named once."""
+    """Lists the claims that are not measured, by table.
+
+    A data set without any measured claim is named once.
+    """
     claims: dict[str, list[str]] = {}
     without: dict[tuple[str, str], list[str]] = {}
     for finding in every:
@@ -89,7 +92,7 @@ def _missing_lines(every: Sequence[Finding]) -> list[str]:
 
 
 def judge_claim(claim: Claim, column: Column) -> tuple[str, str]:
-    """What was found and the verdict, both empty where nothing was measured."""
+    """Returns finding and verdict of a claim, both empty if nothing was measured."""
     if claim.least is not None:
         return _judge_ratio(claim.row, claim.least, column)
     wanted = sorted(column.floors) if claim.over == (FLOORS,) else list(claim.over)
@@ -106,7 +109,7 @@ def judge_claim(claim: Claim, column: Column) -> tuple[str, str]:
 
 
 def _claim_figures(sample: Sample, claim: Claim) -> dict[str, float]:
-    """Of the clients that the claim is on; NaN for one with nobody in the group."""
+    """Returns figures of the claim's clients; NaN for one without users in the group."""
     if not claim.part:
         return sample.by_client(claim.metric)
     if claim.part in SIZES:
@@ -120,7 +123,10 @@ def _group_figure(client: Mapping[str, Any], claim: Claim) -> float:
 
 
 def _judge_ratio(row: str, least: float, column: Column) -> tuple[str, str]:
-    """To the best floor of each partition, in every metric: as measured, not as rounded."""
+    """Compares a row with the best floor of each partition, in every metric.
+
+    The ratios are as measured, not as rounded.
+    """
     every = {metric: column.mean_ratio(row, metric, column.best_floors(metric)) for metric in column.metrics}
     ratios = {metric: value for metric, value in every.items() if value is not None}
     if not ratios or None in every.values():
@@ -134,14 +140,17 @@ def _judge_ratio(row: str, least: float, column: Column) -> tuple[str, str]:
 
 
 def _user_ratio(row: str, metric: str, column: Column) -> str:
-    """The same at the user mean, where test users are counted."""
+    """Returns the ratio of user means, where test users are counted."""
     mean = Sample.user_mean
     ratio = column.mean_ratio(row, metric, column.best_floors(metric, mean), mean)
     return "" if ratio is None else f" (user mean {ratio:.4f} x)"
 
 
 def verdict_of(comparisons: Iterable[Comparison], *, whole: bool) -> str:
-    """Of several comparisons, all of which should be ahead: the worst of them decides. whole: is none missing?"""
+    """Returns the worst verdict of several comparisons that should all be ahead.
+
+    whole: whether none is missing.
+    """
     verdicts = {comparison.verdict for comparison in comparisons}
     worst = {"behind": FAILS, "behind, unproven": AGAINST, "no difference seen": UNSEEN, "too few pairs": TOO_FEW}
     for verdict, said in worst.items():
@@ -151,7 +160,7 @@ def verdict_of(comparisons: Iterable[Comparison], *, whole: bool) -> str:
 
 
 def _verdict_text(comparisons: Mapping[str, Comparison], missing: Sequence[str]) -> str:
-    """The rows by verdict, each with its difference."""
+    """Lists the rows by verdict, each with its difference."""
     parts = []
     for verdict in ORDER:
         same = {label: comparison for label, comparison in comparisons.items() if comparison.verdict == verdict}

@@ -1,4 +1,4 @@
-"""The command line `python -m benchmarks`: one table, all of them, the document, or a look at the data."""
+"""Command line `python -m benchmarks`: tables, the document, data checks, and measurements."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EMPTY_BODY = 64  # bytes: an update without a tensor is a container with nothing
 
 
 def table_complaints(table: ResultsTable, root: Path = ROOT) -> list[str]:
-    """Everything that is wrong; an empty list is a pass."""
+    """Lists all faults of a table's results; empty if it passes."""
     complaints = [f"{column.name}: {what}" for column in table.columns for what in _column_complaints(table, column)]
     check = special_functions(table.plan.name, root).get("check")
     more = [] if check is None else check(table.lines)
@@ -66,7 +66,7 @@ def _figure_complaints(column: Column) -> Iterator[str]:
 
 
 def _traffic_complaints(column: Column) -> Iterator[str]:
-    """Local-only training sends nothing, any other federation something."""
+    """Checks that local training sends nothing and federations send something."""
     for label, samples in column.rows.items():
         for sample in samples:
             sent = [client["bytes_up"] for client in sample.clients if "bytes_up" in client]
@@ -78,7 +78,7 @@ def _traffic_complaints(column: Column) -> Iterator[str]:
 
 
 def _order_complaints(table: ResultsTable, column: Column) -> Iterator[str]:
-    """What is planted in the synthetic data is more than popularity."""
+    """Checks that the reference exceeds popularity on synthetic data."""
     reference = table.plan.reference
     if {reference, "popularity"} <= column.rows.keys():
         own, popular = (column.row_spread(name, PRIMARY).mean for name in (reference, "popularity"))
@@ -92,7 +92,7 @@ TABLES = ROOT.parent / "build" / "results"
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of `python -m benchmarks`."""
+    """Creates the parser of `python -m benchmarks`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the paper's tables again.")
     parser.add_argument("what", nargs="?", help=f"{', '.join(table_names())}; report; verify; guard; cold; nodes")
     parser.add_argument(
@@ -134,7 +134,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0; 1 where a cell failed or a quick run's check did; 2 for a wrong command; 130 after an interrupt."""
+    """Runs a command and returns its exit code.
+
+    0; 1 where a cell or a quick run's check failed; 2 for a wrong command; 130 after an interrupt.
+    """
     given = make_parser().parse_args(arguments)
     try:
         return _run_command(given)
@@ -234,7 +237,7 @@ def _print_verification(folder: Path | None) -> int:
 
 
 def _run_table(name: str, given: argparse.Namespace, bench: Bench, known: KnownLines) -> int:
-    """One table; with --all, one that cannot be read does not stop the others."""
+    """Runs one table; with --all an unreadable table does not stop the others."""
     try:
         return (
             _run_own_table(name, given, bench) if is_own_table(name) else _run_planned_table(name, given, bench, known)
@@ -247,7 +250,7 @@ def _run_table(name: str, given: argparse.Namespace, bench: Bench, known: KnownL
 
 
 def _run_own_table(name: str, given: argparse.Namespace, bench: Bench) -> int:
-    """A table that its run.py measures: run whole each time, its rows replaced."""
+    """Runs a table that its run.py measures, and replaces all its rows."""
     if given.list:
         print(f"{name}: measured by its run.py, whole")
         return 0
@@ -298,7 +301,7 @@ def _list_cells(wanted: Sequence[Cell], bench: Bench, known: KnownLines) -> int:
 
 
 def _print_failures(name: str, wanted: Sequence[Cell], known: KnownLines, failures: Sequence[Failure]) -> None:
-    """Print how many cells are measured, and each reason of failure once with the number of its cells."""
+    """Prints how many cells are measured, and each reason of failure once."""
     done = sum(known.find_line(cell) is not None for cell in wanted)
     ERR.print(f"{name}: {done} of {len(wanted)} cells measured", highlight=False)
     for (label, reason), count in Counter((failure.cell.row.label, failure.reason) for failure in failures).items():

@@ -1,4 +1,4 @@
-"""Data sets by name: shards on the disk, cut once and kept; and whether full public files are the published ones."""
+"""Data sets by name: cached shards, and checks of public files against published digests."""
 
 from __future__ import annotations
 
@@ -32,13 +32,16 @@ WHOLE = "whole"
 
 @dataclass(frozen=True)
 class Cache:
-    """folder: where shards are kept; data: the folder that holds the data sets, each in a folder of its name."""
+    """Cache of shards.
+
+    folder: place of the shards. data: folder with one folder per data set.
+    """
 
     folder: Path
     data: Path | None
 
     def shards(self, data: str, block: Block, partition: int) -> Shards:
-        """The shards of one cut."""
+        """Returns the shards of one cut."""
         name = f"{_data_stem(data, block)}-{block.clients}-{block.cut}-{partition}"
         cut = Cut(block.clients, block.cut, partition, SPLIT_SEED)
         source = self._prepare_data(data, block)
@@ -57,7 +60,7 @@ class Cache:
         return shards
 
     def cut_whole(self, data: str, block: Block) -> Path:
-        """The data set as one shard: no edge dropped, every item that occurs in training."""
+        """Returns the data set as one shard, with all edges and trained items."""
         source = self._prepare_data(data, block)
 
         def write_whole(place: Path) -> None:
@@ -68,13 +71,13 @@ class Cache:
         return _write_once(self.folder / WHOLE / _data_stem(data, block), write_whole)
 
     def _prepare_data(self, data: str, block: Block) -> Path:
-        """(user, item, split) as one Parquet file, thin users and items removed."""
+        """Returns one Parquet file of (user, item, split) without thin users and items."""
         name = _data_stem(data, block)
 
         def write_events(place: Path) -> None:
             place.mkdir(parents=True, exist_ok=True)
             dataset = self._read_dataset(data)
-            without_thin(dataset.events, block.fewest).write_parquet(place / f"{name}.parquet")
+            drop_thin_users(dataset.events, block.fewest).write_parquet(place / f"{name}.parquet")
 
         return _write_once(self.folder / "data" / name, write_events) / f"{name}.parquet"
 
@@ -86,7 +89,7 @@ class Cache:
         return load_dataset(self.data_path(data), SPLIT_SEED, draws="table")
 
     def data_path(self, data: str) -> Path:
-        """The folder of a real data set. SettingsError where there is none."""
+        """Returns the folder of a real data set; raises SettingsError if missing."""
         if self.data is None:
             raise SettingsError(f"data set {data!r}: expected --data with the folder that holds it, or {VARIABLE}")
         if not (self.data / data).exists():
@@ -94,7 +97,7 @@ class Cache:
         return self.data / data
 
     def data_problem(self, data: str) -> str:
-        """The reason why a data set is not available, or an empty text."""
+        """Returns why a data set is not available, or an empty text."""
         try:
             return "" if SYNTHETIC.fullmatch(data) else str(self.data_path(data) and "")
         except SettingsError as error:
@@ -103,18 +106,21 @@ class Cache:
 
 @cache
 def shard_digests(shards: tuple[Path, ...]) -> tuple[str, ...]:
-    """The digest of each shard's content; read once a process, as shards are cut once."""
+    """Returns the digest of each shard's content, read once per process."""
     return tuple(load_shard(path).digest for path in shards)
 
 
 def data_folder(given: str | None) -> Path | None:
-    """What --data names, else what the environment names."""
+    """Returns the folder of --data, or of the environment variable."""
     named = given or os.environ.get(VARIABLE)
     return Path(named).resolve() if named else None
 
 
-def without_thin(events: pl.DataFrame, fewest: int) -> pl.DataFrame:
-    """Users and items with fewer than `fewest` records (of all splits) removed, again and again until none is left."""
+def drop_thin_users(events: pl.DataFrame, fewest: int) -> pl.DataFrame:
+    """Removes users and items with fewer than `fewest` records, until none is left.
+
+    Records of all splits count.
+    """
     table = events
     while fewest > 1:
         enough = (pl.len().over("user") >= fewest) & (pl.len().over("item") >= fewest)
@@ -127,9 +133,9 @@ def without_thin(events: pl.DataFrame, fewest: int) -> pl.DataFrame:
 
 
 def rename_items(folders: Sequence[Path], block: Block) -> None:
-    """Leave the silos the block's share of the items in common; every other item is named anew in each silo.
+    """Keeps a share of the items common, and renames every other item in each silo.
 
-    The items are those with training records in any silo: those with the most first, or drawn at random.
+    The common items are those with training records in any silo: those with the most first, or drawn at random.
     """
     shards = [load_shard(path) for path in folders]
     events = {shard.name: shard.events_with_ids().cast({"split": pl.String}) for shard in shards}
@@ -148,7 +154,7 @@ def _data_stem(data: str, block: Block) -> str:
 
 
 def _write_once(folder: Path, write: Callable[[Path], object]) -> Path:
-    """`folder`, written by `write` where it is not there yet; whole or not at all."""
+    """Returns a folder, which `write` creates if missing; complete or not at all."""
     if folder.exists():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +185,10 @@ class VerifiedFile:
 
 
 def verify_data(folder: Path) -> list[VerifiedFile]:
-    """Each data set in a folder of its name (gowalla/train.txt), plain or .gz. DataError where `folder` is none."""
+    """Checks the files of each data set, such as gowalla/train.txt, plain or .gz.
+
+    Raises DataError where `folder` is missing.
+    """
     if not folder.is_dir():
         raise DataError(f"{folder}: expected a folder with the data sets, got none")
     return list(_verify_files(folder))
@@ -200,7 +209,10 @@ def _verify_files(folder: Path) -> Iterator[VerifiedFile]:
 
 
 def md5_digest(path: Path) -> str:
-    """Of the content; of the unpacked content where the name ends in .gz. DataError where it cannot be read."""
+    """Computes the MD5 of a file's content, unpacked for .gz.
+
+    Raises DataError for an unreadable file.
+    """
     total = hashlib.md5(usedforsecurity=False)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

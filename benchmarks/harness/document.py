@@ -79,7 +79,7 @@ class ResultsTable:
 
 
 def gather_table(plan: Plan, known: KnownLines, root: Path = ROOT) -> ResultsTable:
-    """The plan with its cells, what is known of them, and the paper's figures."""
+    """Collects a plan with its cells, results and the paper's figures."""
     cells = plan_cells(plan, frozenset(special_functions(plan.name, root)))
     return ResultsTable(plan, cells, summarise_plan(plan, cells, known), read_paper(plan.name, root))
 
@@ -115,7 +115,7 @@ def _all_findings(planned: Sequence[ResultsTable], own: Mapping[str, Sequence[Li
 
 
 def _own_section(name: str, lines: Sequence[Line], root: Path) -> list[str]:
-    """A table that its run.py measures and renders."""
+    """Renders a table that its run.py measures."""
     said = f"{title_of(name, root)}. `make benchmark NAME={name}`. Measured: {_date_range(lines)}."
     head = [f"## {name}", "", said, ""]
     return [*head, special_functions(name, root)["render"](list(lines)), ""] if lines else head
@@ -133,7 +133,7 @@ def _contents_table(planned: Sequence[ResultsTable], own: Mapping[str, Sequence[
 
 
 def table_section(table: ResultsTable, root: Path = ROOT, picture: str | None = None) -> list[str]:
-    """The Markdown of one table."""
+    """Renders one table as Markdown."""
     plan = table.plan
     said = f"{plan.title} ({plan.source}). `make benchmark NAME={plan.name}`. Measured: {_date_range(table.lines)}."
     lines = [f"## {plan.name}", "", said, ""]
@@ -159,7 +159,7 @@ def _column_section(plan: Plan, column: Column, paper: Paper) -> list[str]:
 
 
 def _describe_coverage(column: Column) -> str:
-    """How much of it is there, and how it was measured."""
+    """Describes how many cells are measured, and how."""
     said = f"{column.measured} of {column.wanted} cells measured."
     lines = [sample.line for samples in column.rows.values() for sample in samples]
     if not lines:

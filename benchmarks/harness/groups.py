@@ -1,4 +1,4 @@
-"""One client's lists -> quality by groups of users and of items; and clients by the size of their graphs."""
+"""Quality of one client by groups of users and items; clients by graph size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ Groups = dict[str, dict[str, list[float]]]
 
 
 def activity_groups(records: NDArray[np.floating]) -> NDArray[np.int64]:
-    """Numbers of records (n,) -> 0 tail, 1 mid, 2 head (n,): sorted ascending (ties by row) and cut 3:2:1."""
+    """Assigns rows to tail 0, mid 1 or head 2 by their records, 3:2:1.
+
+    Sorted ascending, ties by row. Shapes (n,).
+    """
     order = np.argsort(records, kind="stable")
     bounds = np.round(np.cumsum(SHARES) / sum(SHARES) * len(records))[:-1]
     group = np.empty(len(records), dtype=np.int64)
@@ -32,10 +35,10 @@ def activity_groups(records: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def measure_groups(shard: Shard, top: TopItems) -> Groups:
-    """{'users' or 'items': {'tail': [METRICS' values, users], ...}} on test items; groups by training records.
+    """Measures quality on test items by groups of users and of items.
 
-    Users: the mean over the users of the group. Items: only the group's test items count as relevant, the list of the
-    user stays the same.
+    Returns {'users' or 'items': {'tail': [METRICS' values, users], ...}}; groups by training records. Users: the mean
+    over the users of the group. Items: only the group's test items count as relevant; the user's list stays the same.
     """
     seen = sparse.csr_array(shard.train + shard.valid)
     by_user, by_item = degrees(shard.train)
@@ -47,7 +50,7 @@ def measure_groups(shard: Shard, top: TopItems) -> Groups:
 
 
 def cache_lists(shard: Shard, top: TopItems, seen: sparse.csr_array) -> TopItems:
-    """The same lists, ranked once for all users with a test item."""
+    """Ranks the lists of all users with a test item once."""
     asked = np.flatnonzero(np.diff(shard.test.indptr))
     lists = np.full((shard.test.shape[0], K), -1, dtype=np.int64)
     for rows in np.split(asked, np.arange(CHUNK, len(asked), CHUNK)):
@@ -60,7 +63,7 @@ def cache_lists(shard: Shard, top: TopItems, seen: sparse.csr_array) -> TopItems
 
 
 def select_columns(target: sparse.csr_array, columns: NDArray[np.bool_]) -> sparse.csr_array:
-    """The pairs in these columns (N,); the shape stays."""
+    """Keeps the pairs in these columns (N,); the shape stays."""
     kept = sparse.csr_array(target @ sparse.diags_array(columns.astype(np.float64)))
     kept.eliminate_zeros()
     kept.sort_indices()
@@ -72,19 +75,19 @@ def _group_values(measures: Sequence[Measures]) -> dict[str, list[float]]:
 
 
 def group_value(client: Mapping[str, Any], kind: str, group: str, metric: str) -> float:
-    """One value of what `measure_groups` gave; NaN where the group has no user, or was measured without this metric."""
+    """Returns one value of a group; NaN without users or without this metric."""
     *values, users = client.get("groups", {}).get(kind, {}).get(group, (0,))
     return dict(zip(METRICS, values, strict=False)).get(metric, math.nan) if users else math.nan
 
 
 def group_users(client: Mapping[str, Any], kind: str, group: str) -> int:
-    """How many test users the group has."""
+    """Returns the number of the group's test users."""
     users: int = client.get("groups", {}).get(kind, {}).get(group, (0,))[-1]
     return users
 
 
 def structure_groups(clients: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Clients by the number of their nodes: 1 large, 4 medium, 10 small; in proportion where there are not 15."""
+    """Groups clients by nodes: 1 large, 4 medium, 10 small, or in proportion."""
     # Paper: groups by bounds on nodes (> 40K, 10K to 15K, < 8K) of the full Amazon-Book; here: by rank, because the
     # bounds fit no other data set, and 1, 4 and 10 clients are what the table's overall column follows from.
     size: Callable[[dict[str, Any]], float] = lambda client: -(client["users"] + client["items"])  # noqa: E731

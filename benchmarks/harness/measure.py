@@ -1,8 +1,8 @@
-"""Measures one cell by its kind: a federation, the floors, the centralised reference, or a table's own.
+"""Measurement of one cell: a federation, floors, the centralised reference, or a table's own.
 
-The centralised reference is the clients' encoder on the whole data set as one shard, judged client by client. It sees
-the edges that the cut drops. It ranks, for each client's users, that client's items alone, so that its figures stand
-beside the others; its best round is the one with the best client mean on validation items.
+The centralised reference is the clients' encoder on the whole data set as one shard, evaluated client by client. It
+has the edges that the cut drops. It ranks, for each client's users, that client's items alone, so that its figures
+are comparable; its best round is the one with the best client mean on validation items.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from simulation.reports.report import build_report
 
 
 def locate_client(whole: Shard, client: Shard) -> ClientSlice:
-    """Where a client's users and items stand in the whole. Ids are sorted in every shard."""
+    """Finds the rows of a client's users and items in the whole; ids are sorted."""
     return ClientSlice(
         client, sorted_places(whole.user_ids, client.user_ids), sorted_places(whole.item_ids, client.item_ids)
     )
@@ -66,7 +66,7 @@ class WholeTraining:
 def train_whole(
     folder: Path, clients: Sequence[Shard], method: MethodSettings, rounds: int, seed: int, device: torch.device
 ) -> tuple[WholeTraining, list[ClientSlice]]:
-    """As many rounds as the federation has, each with the clients' local epochs."""
+    """Trains as many rounds as the federation has, with the clients' local epochs."""
     whole = load_shard(folder)
     views = [locate_client(whole, client) for client in clients]
     start = time.perf_counter()
@@ -88,7 +88,10 @@ def train_whole(
 def _better_round(
     training: ItemTrainer, views: Sequence[ClientSlice], number: int, best: WholeTraining | None
 ) -> WholeTraining:
-    """The better of this round and the best so far, by the client mean of the primary measure on validation items."""
+    """Returns the better of this round and the best so far.
+
+    By the client mean of the primary measure on validation items.
+    """
     ranker = freeze(f"whole.{number}", training).ranker
     tops = {view.client: view.restrict_lists(ranker.top, training.shard.train.shape[1]) for view in views}
     validation = {}
@@ -101,7 +104,7 @@ def _better_round(
 
 
 def measure_on_test(trained: WholeTraining, views: Sequence[ClientSlice]) -> list[dict[str, Any]]:
-    """Test figures of every client, read once."""
+    """Measures the test figures of every client, once."""
     figures = []
     for client in views:
         users, items = client.shard.train.shape
@@ -135,9 +138,10 @@ FLOOR_LABELS = {
 
 @dataclass(frozen=True)
 class Work:
-    """A cell as its own process gets it. state: a folder that is removed afterwards; table, root: whose run.py.
+    """Work of one cell's process.
 
-    own_cache: nothing is taken over from other cells, so that its seconds are those of the whole run.
+    state: folder that is removed afterwards. table, root: of the run.py. own_cache: takes no results over from other
+    cells, so that its seconds are those of the whole run.
     """
 
     table: str
@@ -158,16 +162,22 @@ class Work:
 
     @property
     def cache_folder(self) -> Path:
-        """What follows from the shards alone: for all cells that have them, or for this one."""
+        """Returns the folder of results that follow from the shards.
+
+        It is for all cells with these shards, or for this one.
+        """
         return (self.state if self.own_cache else self.shards[0].parent) / "kept"
 
     def read_clients(self) -> list[Shard]:
-        """The shards, read."""
+        """Reads the shards."""
         return [load_shard(path) for path in self.shards]
 
 
 class CountedExperiment(Experiment):
-    """An experiment whose silos agree to count users, items and edges, and upon the anchor's size that follows."""
+    """Experiment whose silos share counts of users, items and edges.
+
+    They agree on the anchor's size that follows.
+    """
 
     @cached_property
     def anchor_size(self) -> Counts:
@@ -177,14 +187,14 @@ class CountedExperiment(Experiment):
         return choose_size(self.method.anchor, counts)[0]
 
     def make_client_settings(self, shard: Path, *, aggregator_url: str, port: int = 0) -> ClientSettings:
-        """As for any experiment, with a policy that allows counts and this size of the anchor."""
+        """Adds a policy that allows counts and this size of the anchor."""
         settings = super().make_client_settings(shard, aggregator_url=aggregator_url, port=port)
         agreed = settings.policy.model_copy(update={"counts": True, "anchor_size": self.anchor_size})
         return settings.model_copy(update={"policy": agreed})
 
 
 def measure_cell(work: Work) -> Figures:
-    """The figures of one cell, to be added to its line of results."""
+    """Measures one cell; the figures are added to its line of results."""
     pin_threads(THREADS)
     kinds: dict[str, Callable[[Work], Figures]] = {
         FLOORS: measure_floor_rows,
@@ -195,7 +205,7 @@ def measure_cell(work: Work) -> Figures:
 
 
 def measure_federation(work: Work) -> Figures:
-    """The real services in this process, from start to end."""
+    """Runs the real services in this process, from start to end."""
     kind = CountedExperiment if work.method.anchor.size == "counts" else Experiment
     experiment = kind(
         work.shards,
@@ -225,7 +235,7 @@ def measure_federation(work: Work) -> Figures:
 
 
 def served_figures(client: Figures) -> Figures:
-    """A client of a report: its sizes, METRICS of what it serves, and what it sent of itself."""
+    """Returns a client's sizes, METRICS of its served model, and its scalars."""
     kept = ("client", "users", "items", "edges", "test_users", "best_round", "rho", "rhobar", "margin")
     return {key: client[key] for key in kept} | {metric: client[LABELS[metric].key] for metric in METRICS}
 
@@ -242,7 +252,7 @@ def _client_figures(client: Figures, report: Figures, outcome: Outcome) -> Figur
 
 
 def _best_lists(experiment: Experiment, shard: Shard, device: torch.device) -> TopItems:
-    """The model that the client's validation data chose."""
+    """Returns the lists of the model that the client's validation data chose."""
     path = next(path for path in experiment.shards if path.name == shard.name)
     shard = with_places(shard, experiment.catalogue, experiment.agreed_method.catalogue)
     served = load_model(ITEMS, shard, experiment.models_of(path), device)
@@ -260,7 +270,7 @@ def _add_groups(clients: list[Figures], shards: list[Shard], top_of: Callable[[S
 
 
 def measure_centralised(work: Work) -> Figures:
-    """The same encoder on all data."""
+    """Measures the same encoder on all data."""
     device = choose_device(work.device)[0]
     trained, views = train_whole(work.whole, work.read_clients(), work.method, work.rounds, work.seed, device)
     began = time.perf_counter()
@@ -272,7 +282,7 @@ def measure_centralised(work: Work) -> Figures:
 
 
 def measure_floor_rows(work: Work) -> Figures:
-    """Every floor of every client; None for one that does not exist for all of them."""
+    """Measures every floor of every client; None for a floor that some clients lack."""
     measured = measure_all_floors(work.shards, work.method.cutoff, cache_of=lambda _: None, observe=lambda _: None)
     shards = {shard.name: shard for shard in work.read_clients()}
     tops = {name: floor_tops(shard, work.method.cutoff, None) for name, shard in shards.items()} if work.groups else {}
@@ -296,7 +306,7 @@ def _floor_figures(shard: Shard, measures: Measures | None, top: TopItems | None
 
 
 def measure_own_row(work: Work) -> Figures:
-    """What the table's own run.py measures."""
+    """Measures a row by the table's own run.py."""
     figures: Figures = special_functions(work.table, work.root)["measure"](work)
     clients = figures.pop("clients", [])
     return {"clients": clients, "extra": figures}

@@ -1,16 +1,16 @@
-"""What a table's folder says: config.toml its plan, paper.toml the paper's figures, run.py what it adds.
+"""Content of a table's folder: config.toml the plan, paper.toml the paper's figures, run.py extensions.
 
 A table of plain runs needs no code of its own. Where config.toml has blocks, run.py may define, each on its own:
 
 - measure(work) -> dict: measures a row whose strategy is "run.py". Its "clients" (a list with client, recall, ndcg,
   test_users, users and items each) put the row in the ordinary tables; all else stands in the line under "extra".
-- extra(work, experiment, outcome) -> dict: looks at a run of any strategy when it is over, before its state is removed;
-  what it gives stands in the line as "extra".
+- extra(work, experiment, outcome) -> dict: reads a finished run of any strategy, before its state is removed; the
+  result stands in the line as "extra".
 - render(lines) -> str: Markdown that follows the table's own; `lines` are its measured lines of results.
-- check(lines) -> list of complaints: what a quick run is held against besides the harness's own checks.
+- check(lines) -> list of complaints: further checks of a quick run.
 
 Where config.toml has none, the table is run.py's alone: run(config, quick=, data=, out=) -> rows, render(rows) and
-check(rows); and where the paper claims something, claims(rows) -> [(claim, data, what was found, verdict)]. `config` is
+check(rows); and where the paper claims something, claims(rows) -> [(claim, data, finding, verdict)]. `config` is
 config.toml, with `quick` its [quick] section laid over the rest.
 """
 
@@ -76,10 +76,11 @@ class Row(Part):
 
 
 class Block(Part):
-    """Data sets that are cut in one way. fewest: users and items with fewer records are removed before the cut.
+    """Data sets that are cut in one way.
 
-    overlap: the share of the items that all silos have in common, those with the most records first or drawn at random;
-    every other item is renamed in each silo. rows: the labels that are measured here; empty for all.
+    fewest: users and items with fewer records are removed before the cut. overlap: share of the items that all silos
+    have in common, those with the most records first or drawn at random; every other item is renamed in each silo.
+    rows: labels that are measured here; empty for all.
     """
 
     name: str = ""
@@ -99,7 +100,7 @@ class Block(Part):
         return cut
 
     def column_name(self, data: str) -> str:
-        """The name of one data set's column; paper.toml uses it too."""
+        """Returns the name of one data set's column, which paper.toml uses too."""
         return f"{self.name}: {data}" if self.name else data
 
 
@@ -141,15 +142,15 @@ class Plan(Part):
         return self
 
     def rows_of(self, block: Block) -> tuple[Row, ...]:
-        """The rows that are measured in a block's columns."""
+        """Returns the rows that are measured in a block's columns."""
         return tuple(row for row in self.rows() if not block.rows or row.label in block.rows)
 
     def column_names(self) -> list[str]:
-        """The names of all columns, in the order of the blocks."""
+        """Returns the names of all columns, in the order of the blocks."""
         return [block.column_name(data) for block in self.blocks for data in block.data]
 
     def rows(self) -> tuple[Row, ...]:
-        """The configured rows, and those that stand in every table."""
+        """Returns the configured rows, and those that stand in every table."""
         have = {row.label for row in self.methods}
         every = (*self.methods, *(row for row in STANDING if self.standing and row.label not in have))
         return tuple(row.model_copy(update={"method": self.method | row.method}) for row in every)
@@ -159,13 +160,19 @@ STANDING = (Row(label="local", strategy="local"), Row(label=CENTRALISED, strateg
 
 
 def table_names(root: Path = ROOT) -> tuple[str, ...]:
-    """Names of all tables: the folders with a config.toml, those of FIRST first, table2 before table10."""
+    """Returns the names of all tables: FIRST, then by number.
+
+    A table is a folder with a config.toml.
+    """
     names = (path.parent.name for path in root.glob("*/config.toml"))
     return tuple(sorted(names, key=lambda name: (name not in FIRST, name.rstrip("0123456789"), len(name), name)))
 
 
 def read_plan(name: str, *, quick: bool = False, root: Path = ROOT) -> Plan:
-    """The plan of one table; with `quick`, its small stand-in. Raises SettingsError naming the file and the field."""
+    """Reads the plan of one table; with `quick` its small replacement.
+
+    Raises SettingsError that names the file and the field.
+    """
     path = root / name / "config.toml"
     values = _read_config(name, root)
     if like := values.get("like"):
@@ -188,7 +195,7 @@ def _read_config(name: str, root: Path) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file. Raises SettingsError naming the file where it cannot be read."""
+    """Reads a TOML file; raises SettingsError that names an unreadable file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -196,7 +203,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _quick_values(path: Path, values: dict[str, Any], small: dict[str, Any]) -> dict[str, Any]:
-    """`methods` of the quick section are labels of the full one."""
+    """Applies the quick section, whose `methods` are labels of the full one."""
     rows = {row["label"]: row for row in values.get("methods", [])}
     wanted = small.pop("methods", list(rows))
     if missing := [label for label in wanted if label not in rows]:
@@ -234,7 +241,10 @@ class Claim(Part):
 
 
 class Paper(Part):
-    """columns: column -> row -> figures by name (recall, ndcg, tail, epoch, ...). notes: what differs, in words."""
+    """Figures and claims of the paper for one table.
+
+    columns: column to row to figures by name (recall, ndcg, tail, epoch, ...). notes: differences, in words.
+    """
 
     source: str
     claims: tuple[Claim, ...] = ()
@@ -242,12 +252,12 @@ class Paper(Part):
     notes: tuple[str, ...] = ()
 
     def find_figure(self, column: str, row: str, name: str) -> Any | None:
-        """A figure of the paper, or None where the paper has none."""
+        """Returns a figure of the paper, or None where the paper has none."""
         return self.columns.get(column, {}).get(row, {}).get(name)
 
 
 def read_paper(name: str, root: Path = ROOT) -> Paper:
-    """The paper's figures for a table; none where the folder has no paper.toml."""
+    """Reads the paper's figures for a table; empty without a paper.toml."""
     path = root / name / "paper.toml"
     if not path.exists():
         return Paper(source="not in the paper")
@@ -259,7 +269,7 @@ Function = Callable[..., Any]
 
 
 def special_functions(name: str, root: Path = ROOT) -> dict[str, Function]:
-    """The functions of a table's run.py by name; empty where there is none."""
+    """Returns the functions of a table's run.py by name; empty without one."""
     path = root / name / "run.py"
     if not path.is_file():
         return {}
@@ -277,17 +287,17 @@ def _load_module(name: str, path: Path) -> ModuleType:
 
 
 def is_own_table(name: str, root: Path = ROOT) -> bool:
-    """Whether run.py measures the table as a whole."""
+    """Tells whether run.py measures the table as a whole."""
     return not {"blocks", "like"} & _read_table_config(name, root).keys()
 
 
 def title_of(name: str, root: Path = ROOT) -> str:
-    """The title in config.toml, or the folder's name."""
+    """Returns the title in config.toml, or the folder's name."""
     return str(_read_table_config(name, root).get("title", name))
 
 
 def run_own_table(name: str, *, quick: bool, data: Path | None, out: Path, root: Path = ROOT) -> list[dict[str, Any]]:
-    """The rows of a table that its run.py measures as a whole."""
+    """Runs a table that its run.py measures as a whole; returns its rows."""
     offers, config = special_functions(name, root), _read_table_config(name, root)
     if "run" not in offers:
         raise SettingsError(f"{root / name}: expected blocks in config.toml, or a function run in run.py, got neither")
@@ -300,7 +310,7 @@ def run_own_table(name: str, *, quick: bool, data: Path | None, out: Path, root:
 
 
 def overlay_config(whole: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`whole` with the values of `over`; tables that both have are merged in the same way."""
+    """Lays the values of `over` on `whole`, also within common tables."""
     both = {
         key: overlay_config(whole[key], over[key]) for key in whole.keys() & over.keys() if isinstance(whole[key], dict)
     }

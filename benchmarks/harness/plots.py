@@ -1,4 +1,7 @@
-"""A table's columns -> one small picture: bars with the best floor as a line, or curves of what is swept."""
+"""Plot of a table.
+
+Bars with the best floor as a line, or curves of a sweep.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ WIDE = 100.0  # the largest value over the smallest, from which on a sweep is dr
 
 
 def draw_table(plan: Plan, columns: Sequence[Column], path: Path) -> bool:
-    """The primary measure (client mean). False, and no file, where nothing is measured or run.py shows it all."""
+    """Plots the primary measure (client mean); False without a plot.
+
+    There is none where nothing is measured, or run.py shows it all.
+    """
     measured = [column for column in columns if column.rows and plan.view != "special"]
     panels: list[tuple[Column, str | None]] = [(column, None) for column in measured]
     if plan.view == "sweep":

@@ -1,6 +1,6 @@
-"""Runs cells and writes lines of results: one process a cell, here or as Ray tasks.
+"""Runs cells, one process each, here or as Ray tasks, and writes lines of results.
 
-The known are skipped, and each line is on the disk at once. On a cluster each cell has one CPU: the node gets the
+Known cells are skipped, and each line is on the disk at once. On a cluster each cell has one CPU: the node gets the
 shards through the object store and runs the same child process that a cell has on one machine.
 """
 
@@ -35,7 +35,7 @@ Launch = Callable[[dict[str, Any], Path, float], dict[str, Any]]
 
 @contextmanager
 def cluster_launch(cluster: RayCluster, run_child: Launch) -> Iterator[tuple[Launch, int]]:
-    """A way to run cells on the cluster, and how many at a time it has room for."""
+    """Yields a launcher of cells on the cluster, and how many run at once."""
     with cluster.connected() as ray:
         cells = _ClusterCells(ray, run_child)
         yield cells.launch, max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -49,7 +49,7 @@ class _ClusterCells:
         self._task, self._stored = ray.remote(measure_on_node), dict[str, Any]()
 
     def launch(self, work: dict[str, Any], folder: Path, limit_seconds: float) -> dict[str, Any]:
-        """Have a cell measured on a node."""
+        """Measures a cell on a node."""
         del folder  # its files are on the node
         given = self._store([*work["shards"], work["whole"]])
         reference = self._task.options(num_cpus=1, max_retries=0).remote(self._run_child, work, *given, limit_seconds)
@@ -78,8 +78,10 @@ class _ClusterCells:
 def measure_on_node(
     run_child: Launch, work: dict[str, Any], shards: Mapping[str, Files], whole: Files, limit_seconds: float
 ) -> dict[str, Any]:
-    """A cell's figures, from a child process of this node. What follows from the shards stays beside them there, for
-    the next cell that has them."""
+    """Measures a cell in a child process of this node.
+
+    Results that follow from the shards stay beside them there, for the next cell that has them.
+    """
     paths = keep_on_node({**{f"shards/{name}": files for name, files in shards.items()}, "whole": whole})
     with tempfile.TemporaryDirectory(prefix="lpsfed-cell-") as place:
         folder = Path(place)
@@ -94,8 +96,10 @@ def measure_on_node(
 
 
 def keep_on_node(parts: Mapping[str, Files]) -> Path:
-    """The folders written into one of this node's temporary folder that is called after their content; as it is where
-    it is there already."""
+    """Writes folders into this node's temporary folder, under their content's digest.
+
+    An existing folder is used as it is.
+    """
     total = hashlib.sha256()
     for part, files in sorted(parts.items()):
         for name, content in sorted(files.items()):
@@ -109,8 +113,11 @@ def keep_on_node(parts: Mapping[str, Files]) -> Path:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where a benchmark works. results: the folder with a folder a table, for their results.jsonl. launch: how a cell's
-    process is run; None: on this machine."""
+    """Places of a benchmark.
+
+    results: folder with one folder per table, for their results.jsonl. launch: how a cell's process is run; None: on
+    this machine.
+    """
 
     cache: Cache
     results: Path
@@ -130,7 +137,10 @@ class Failure:
 
 
 def run_cells(bench: Bench, cells: Sequence[Cell], known: KnownLines, *, shown: bool) -> list[Failure]:
-    """Measure what is not known yet. `known` grows. An interrupt leaves all that is done; the same command goes on."""
+    """Measures the cells that are not known yet, and adds them to `known`.
+
+    An interrupt keeps all finished cells; the same command resumes.
+    """
     failures = [Failure(cell, why) for cell in cells if (why := cell.problem or bench.cache.data_problem(cell.data))]
     failed = {id(failure.cell) for failure in failures}
     wanted = _distinct_cells(
@@ -159,7 +169,10 @@ def run_cells(bench: Bench, cells: Sequence[Cell], known: KnownLines, *, shown: 
 
 
 def _is_measured(bench: Bench, cell: Cell, known: KnownLines) -> bool:
-    """Is there a line of the cell, on the shards that the data give now? They are cut where it says which it had."""
+    """Tells whether there is a line of the cell on the current shards.
+
+    They are cut where the line has their digests.
+    """
     try:
         line = known.find_line(
             cell, lambda: shard_digests(bench.cache.shards(cell.data, cell.block, cell.partition).paths)
@@ -170,7 +183,7 @@ def _is_measured(bench: Bench, cell: Cell, known: KnownLines) -> bool:
 
 
 def _distinct_cells(cells: Sequence[Cell]) -> list[Cell]:
-    """Rows that differ in their labels alone (the defaults in a sweep) are one thing to measure."""
+    """Removes cells that differ only in their labels, such as defaults in a sweep."""
     by_outcome = {(cell.identity(), settings_hash(cell.outcome_settings())): cell for cell in reversed(cells)}
     return list(reversed(by_outcome.values()))
 
@@ -186,7 +199,10 @@ def _worker_pool(jobs: int) -> Iterator[Callable[..., Future[Line]]]:
 
 
 def run_cell(bench: Bench, cell: Cell, shards: Shards) -> Line:
-    """The line of one cell, from a process of its own. FederationError with its last words where it fails."""
+    """Measures one cell in its own process; raises FederationError where it fails.
+
+    The error has the last line of its log.
+    """
     assert cell.method is not None, "expected a cell that can be measured"
     scratch = bench.cache.folder / "state"
     scratch.mkdir(parents=True, exist_ok=True)
@@ -215,7 +231,10 @@ def run_cell(bench: Bench, cell: Cell, shards: Shards) -> Line:
 
 
 def run_child(work: dict[str, Any], folder: Path, limit_seconds: float) -> dict[str, Any]:
-    """The figures of a cell, measured in a process of its own. FederationError with its last words where it fails."""
+    """Measures a cell in a child process; raises FederationError where it fails.
+
+    The error has the last line of its log.
+    """
     command = [sys.executable, "-m", "benchmarks.harness.child"]
     with (folder / "log").open("w", encoding="utf-8") as log:
         try:
@@ -239,7 +258,7 @@ def run_child(work: dict[str, Any], folder: Path, limit_seconds: float) -> dict[
 
 
 def line_head(bench: Bench, cell: Cell, shards: Shards) -> Line:
-    """What was measured and how, in words that outlive the plan."""
+    """Describes the measured cell and its settings, independent of the plan."""
     settings = cell.outcome_settings()
     return {
         "identity": cell.identity(),

@@ -1,8 +1,8 @@
-"""Figures by unit -> means, paired tests, an interval for the difference, and a verdict in words.
+"""Statistics of figures by unit: means, paired tests, an interval, and a verdict.
 
 A unit is one client of one partition, its figure the mean over seeds: runs that differ in seed alone are near-copies
-of each other and count once. Partitions cut the same data, so that units are still not independent and p-values are too
-small rather than too large; the document says so.
+of each other and count once. Partitions cut the same data, so that units are still not independent and p-values are
+too small rather than too large; the document says so.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Spread:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One method with another: mean difference, its interval, both tests' p-values, the corrected one, a verdict.
+    """Comparison of two methods: mean difference, interval, p-values and verdict.
 
-    units: how many both have. p-values are NaN and the interval is (NaN, NaN) where there are too few of them.
+    units: number that both have. p-values are NaN and the interval is (NaN, NaN) where there are too few of them.
     """
 
     units: int
@@ -54,42 +54,51 @@ class Comparison:
 
 
 def measure_spread(values: Sequence[float]) -> Spread:
-    """Mean and sample deviation of at least one value."""
+    """Computes mean and sample deviation of at least one value."""
     array = np.asarray(values, dtype=np.float64)
     return Spread(float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else 0.0, len(array))
 
 
 def paired_differences(own: Figures, other: Figures) -> Float64:
-    """own - other over the keys that both have, in the order of `own`; equal up to rounding is equal, as tests rank."""
+    """Computes own - other over common keys, in the order of `own`.
+
+    Equal up to rounding is equal, as tests rank.
+    """
     return np.round([own[key] - other[key] for key in own if key in other], DECIMALS).astype(np.float64)
 
 
 def wilcoxon_test(difference: Float64) -> float:
-    """Two-sided signed-rank test (Wilcoxon 1945); 1 where no difference is other than zero."""
+    """Computes the two-sided signed-rank test (Wilcoxon 1945); 1 without any difference."""
     if not np.any(difference):
         return 1.0
     return float(stats.wilcoxon(difference).pvalue)
 
 
 def signed_ranks(difference: Float64) -> tuple[float, float]:
-    """W+ and W-: sums of the ranks of |difference| where it is above and below 0. Zeros have no rank, equals share."""
+    """Computes W+ and W-, the sums of ranks of |difference| above and below 0.
+
+    Zeros have no rank; equal values share theirs.
+    """
     moved = difference[difference != 0.0]
     ranks = stats.rankdata(np.abs(moved))
     return float(ranks[moved > 0.0].sum()), float(ranks[moved < 0.0].sum())
 
 
 def paired_t_test(difference: Float64) -> float:
-    """Two-sided t-test of mean zero; 1 where all are zero, 0 where all are the same other value."""
+    """Computes the two-sided t-test of mean zero.
+
+    It is 1 where all are zero, 0 where all are the same other value.
+    """
     if np.ptp(difference) == 0.0:
         return 0.0 if difference[0] else 1.0
     return float(stats.ttest_1samp(difference, 0.0).pvalue)
 
 
 def correct_holm(values: Sequence[float]) -> Float64:
-    """Holm's step-down correction of m p-values (Holm 1979).
+    """Computes Holm's step-down correction of m p-values (Holm 1979).
 
-    The i-th least is multiplied by m - i + 1, is never less than the one before, and is at most 1. NaN stays NaN and
-    does not count.
+    The i-th smallest is multiplied by m - i + 1, is never less than the one before, and is at most 1. NaN stays NaN
+    and does not count.
     """
     uncorrected = np.asarray(values, dtype=np.float64)
     corrected = np.full(len(uncorrected), np.nan)
@@ -101,12 +110,12 @@ def correct_holm(values: Sequence[float]) -> Float64:
 
 
 def least_corrected(units: int, rows: int) -> float:
-    """The least p that is possible on so many units after Holm over so many rows: rows * 2 / 2^units, at most 1."""
+    """Computes the smallest possible p after Holm: rows * 2 / 2^units, at most 1."""
     return min(1.0, rows * 2.0 ** (1 - units))
 
 
 def bootstrap_interval(difference: Float64, seed: int = SEED) -> tuple[float, float]:
-    """95 % percentile interval of the mean by bootstrap: units are drawn with replacement."""
+    """Computes the 95 % percentile interval of the mean by bootstrap over units."""
     bootstrap = stats.bootstrap(
         (difference,),
         np.mean,
@@ -119,8 +128,10 @@ def bootstrap_interval(difference: Float64, seed: int = SEED) -> tuple[float, fl
 
 
 def compare_pairs(pairs: Mapping[str, Pair]) -> dict[str, Comparison]:
-    """Of each pair the first against the second, by the units that both have; those that have none in common are left
-    out. Wilcoxon's p is corrected over those that have enough units to test."""
+    """Compares the first with the second of each pair, over common units.
+
+    Pairs without common units are left out. Wilcoxon's p is corrected over the pairs with enough units to test.
+    """
     by_name = {name: paired_differences(own, other) for name, (own, other) in pairs.items()}
     by_name = {name: difference for name, difference in by_name.items() if len(difference)}
     tests = {name: _paired_tests(difference) for name, difference in by_name.items()}
@@ -146,7 +157,10 @@ def _make_comparison(difference: Float64, tests: tuple[float, float], corrected:
 
 
 def decide_verdict(difference: Float64, span: tuple[float, float], corrected: float) -> Verdict:
-    """The side of the larger sum of ranks, where the interval lies on it too; unproven where Holm's p is too large."""
+    """Returns the side of the larger sum of ranks, if the interval lies there.
+
+    It is unproven where Holm's p is too large.
+    """
     above, below = signed_ranks(difference)
     low, high = span
     proven = corrected < LEVEL

@@ -1,5 +1,7 @@
-"""results.jsonl of every table: one JSON line a measured cell, appended and never rewritten; what is in it is not run
-again."""
+"""Lines of results.jsonl, one per measured cell, appended and never rewritten.
+
+Cells in it are not run again.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ OWN, SHARED = "own", "shared"  # whose cache a cell had: what follows from the s
 
 
 def read_lines(path: Path) -> list[Line]:
-    """All whole lines. What a crash left after the last line end is ignored; any other fault is a DataError."""
+    """Reads all complete lines; raises DataError for an invalid one.
+
+    The remains of a crash after the last line end are ignored.
+    """
     if not path.exists():
         return []
     whole = path.read_text(encoding="utf-8").rpartition("\n")[0]
@@ -36,8 +41,10 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def append_line(path: Path, line: Line) -> None:
-    """Append one line, on the disk when this returns. A torn last line is cut off first; a lock excludes other
-    commands."""
+    """Appends one line durably, after removing an incomplete last line.
+
+    A lock excludes other commands.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
@@ -64,7 +71,7 @@ OPEN = {"similarity_floor": 0.0}  # what a setting that nobody sets means in the
 
 
 class KnownLines:
-    """Lines of several tables, found again by what was measured: tables share the cells that they have in common."""
+    """Lines of several tables by the identity of their cells, which tables share."""
 
     def __init__(self, lines: Iterable[Line] = ()) -> None:
         self._lines: dict[str, list[Line]] = {}
@@ -72,12 +79,14 @@ class KnownLines:
             self.add_line(line)
 
     def add_line(self, line: Line) -> None:
-        """Add a measured line, the newest of its identity."""
+        """Adds a measured line, the newest of its identity."""
         self._lines.setdefault(line["identity"], []).append(line)
 
     def find_line(self, cell: Cell, digests: Callable[[], Sequence[str]] | None = None) -> Line | None:
-        """The newest line that measured this very cell. digests: those of its shards now, asked for where a line has
-        some; without them a line is taken whatever its shards were."""
+        """Finds the newest line of a cell.
+
+        digests: of its current shards, computed where a line has some; without them a line fits any shards.
+        """
         candidates = self._lines.get(cell.identity(), []) if cell.method is not None else []
         fitting = [line for line in candidates if _line_fits(line, cell)]
         if digests is not None:
@@ -86,7 +95,7 @@ class KnownLines:
 
 
 def _line_fits(line: Line, cell: Cell) -> bool:
-    """The same revision and settings, and all that the cell asks for."""
+    """Tells whether a line has the revision, settings, groups and times of a cell."""
     asked = (not cell.groups or _has_groups(line)) and (not cell.timed or _is_timed(line))
     settings = cell.outcome_settings()
     if not line.get("masks"):
@@ -95,7 +104,10 @@ def _line_fits(line: Line, cell: Cell) -> bool:
 
 
 def has_settings(line: Line, settings: Settings) -> bool:
-    """Were these the settings? One that is younger than the line may only be now what all were before it was there."""
+    """Tells whether a line was measured with these settings.
+
+    A setting that is younger than the line must have the value that all earlier lines had.
+    """
     names = line["settings"]
     if not names.keys() <= settings.keys():
         return False
@@ -110,12 +122,12 @@ def _has_groups(line: Line) -> bool:
 
 
 def _is_timed(line: Line) -> bool:
-    """Measured by itself, with a cache of its own; unknown of a line that does not say so."""
+    """Tells whether a line was measured alone, with a cache of its own."""
     return line.get("jobs") == 1 and line.get("cache") == OWN
 
 
 def read_known(root: Path) -> KnownLines:
-    """The results of all tables beneath `root`."""
+    """Reads the results of all tables below `root`."""
     lines = (line for path in sorted(root.glob(f"*/{FILE}")) for line in read_lines(path))
     return KnownLines(
         line for line in lines if "identity" in line
@@ -123,7 +135,7 @@ def read_known(root: Path) -> KnownLines:
 
 
 def write_lines(path: Path, lines: Iterable[Line]) -> None:
-    """All lines at once, in place of those of before."""
+    """Replaces all lines of a file at once."""
     partial = path.with_suffix(".partial")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial.write_text("".join(json.dumps(line, sort_keys=True) + "\n" for line in lines), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Lines of results -> what a table says: by column and row the samples, their means, and comparisons."""
+"""Summary of a table: samples by column and row, their means, and comparisons."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Client = dict[str, Any]
 
 
 def mean_of_known(values: Iterable[float]) -> float:
-    """Mean of the values that are not NaN; NaN where there is none."""
+    """Computes the mean of the values that are not NaN; NaN without any."""
     known = [value for value in values if not math.isnan(value)]
     return math.fsum(known) / len(known) if known else math.nan
 
 
 def user_mean(clients: Sequence[Client], metric: str) -> float:
-    """Mean of a metric over all test users of these clients; NaN without any, and where their number is not stored."""
+    """Computes the mean of a metric over all test users; NaN if unknown."""
     if any("test_users" not in client for client in clients):
         return math.nan
     tested = [client for client in clients if client["test_users"]]
@@ -34,8 +34,10 @@ def user_mean(clients: Sequence[Client], metric: str) -> float:
 
 @dataclass(frozen=True)
 class Sample:
-    """One measured cell of one row: the figures of every client, NaN for one without test users. seed is None for a
-    floor, which has none."""
+    """One measured cell of one row, with the figures of every client.
+
+    NaN for a client without test users. seed is None for a floor.
+    """
 
     partition: int
     seed: int | None
@@ -43,15 +45,15 @@ class Sample:
     line: Line
 
     def client_mean(self, metric: str) -> float:
-        """The mean of a metric over the clients with test users, each with the same weight."""
+        """Computes the mean of a metric over the clients with test users."""
         return mean_of_known(client[metric] for client in self.clients)
 
     def by_client(self, metric: str) -> dict[str, float]:
-        """The values of a metric by client."""
+        """Returns the values of a metric by client."""
         return {client["client"]: client[metric] for client in self.clients}
 
     def user_mean(self, metric: str) -> float:
-        """The mean of a metric over all test users of all clients; NaN where a client does not say how many it has."""
+        """Computes the mean of a metric over all test users; NaN if unknown."""
         return user_mean(self.clients, metric)
 
 
@@ -61,7 +63,10 @@ Mean = Callable[[Sample, str], float]
 
 @dataclass
 class Column:
-    """One data set in one cut. rows: label -> samples, floors first; measured and wanted count cells."""
+    """One data set in one cut.
+
+    rows: label to samples, floors first. measured, wanted: numbers of cells.
+    """
 
     name: str
     data: str
@@ -78,11 +83,11 @@ class Column:
         return [metric for metric in METRICS if all(metric in client for client in clients)]
 
     def row_spread(self, label: str, metric: str, mean: Mean = Sample.client_mean) -> Spread:
-        """Mean and deviation of a row's samples, each with its client mean of the metric, or another mean."""
+        """Computes mean and deviation of a row's samples, by client mean or another."""
         return measure_spread([mean(sample, metric) for sample in self.rows[label]])
 
     def by_partition(self, label: str, metric: str, mean: Mean = Sample.client_mean) -> dict[int, float]:
-        """A row's mean in each partition, averaged over seeds; empty for a row that is not measured."""
+        """Computes a row's mean in each partition over seeds; empty if not measured."""
         means: dict[int, list[float]] = {}
         for sample in self.rows.get(label, []):
             if not math.isnan(value := mean(sample, metric)):
@@ -90,7 +95,7 @@ class Column:
         return {partition: _mean_value(values) for partition, values in means.items()}
 
     def best_floors(self, metric: str, mean: Mean = Sample.client_mean) -> dict[int, float]:
-        """The highest floor of each partition; one that does not exist in a partition is no candidate there."""
+        """Returns the highest floor of each partition."""
         best: dict[int, float] = {}
         for label in sorted(self.floors):
             for partition, value in self.by_partition(label, metric, mean).items():
@@ -98,20 +103,23 @@ class Column:
         return best
 
     def best_floor(self, metric: str) -> float | None:
-        """The best floor of each partition, averaged; None where no floor is measured."""
+        """Returns the mean of each partition's best floor; None without floors."""
         return _mean_value([*self.best_floors(metric).values()]) if self.best_floors(metric) else None
 
     def mean_ratio(
         self, label: str, metric: str, to: Mapping[int, float], mean: Mean = Sample.client_mean
     ) -> float | None:
-        """A row's mean over partitions to that of `to`, on the partitions that both have. None where there is none."""
+        """Computes a row's ratio to `to`, over common partitions; None without any."""
         own = self.by_partition(label, metric, mean)
         shared = [partition for partition in own if partition in to]
         base = math.fsum(to[partition] for partition in shared)
         return math.fsum(own[partition] for partition in shared) / base if base else None
 
     def pair_rows(self, own: str, other: str, figures: Callable[[Sample], Mapping[str, float]]) -> Pair:
-        """Two rows by unit, each the mean over the seeds that both have; a floor has none, and stands beside all."""
+        """Returns two rows by unit, each averaged over common seeds.
+
+        A floor has no seed, and is compared with all.
+        """
         both = self.rows[own], self.rows[other]
         if any(sample.seed is None for samples in both for sample in samples):
             return average_by_unit(both[0], figures), average_by_unit(both[1], figures)
@@ -122,7 +130,10 @@ class Column:
         return average_by_unit(common[0], figures), average_by_unit(common[1], figures)
 
     def compare_rows(self, reference: str, metric: str) -> dict[str, Comparison]:
-        """The reference row against each other row; one that stands for the same runs is no other."""
+        """Compares the reference row with each other row.
+
+        A row of the same runs is left out.
+        """
         if reference not in self.rows:
             return {}
         own = {id(sample.line) for sample in self.rows[reference]}
@@ -135,7 +146,7 @@ class Column:
 def average_by_unit(
     samples: Sequence[Sample], figures: Callable[[Sample], Mapping[str, float]]
 ) -> dict[Hashable, float]:
-    """Figures by (partition, client), each averaged over the seeds. A figure that is NaN is none."""
+    """Averages figures by (partition, client) over the seeds, without NaN."""
     by_unit: dict[Hashable, list[float]] = {}
     for sample in samples:
         for client, value in figures(sample).items():
@@ -149,7 +160,7 @@ def _mean_value(values: Sequence[float]) -> float:
 
 
 def summarise_plan(plan: Plan, cells: Sequence[Cell], known: KnownLines) -> list[Column]:
-    """All columns of a plan, those without a measured cell too."""
+    """Summarises all columns of a plan, also those without a measured cell."""
     columns = {cell.column: Column(cell.column, cell.data) for cell in cells}
     for cell in cells:
         column, line = columns[cell.column], known.find_line(cell)
@@ -166,7 +177,7 @@ def summarise_plan(plan: Plan, cells: Sequence[Cell], known: KnownLines) -> list
 
 
 def _row_order(label: str, floors: set[str], order: list[str]) -> tuple[int, int]:
-    """Floors first, as they came; then what stands in every table; then the rows as configured."""
+    """Orders rows: floors, rows of every table, then as configured."""
     if label in floors:
         return 0, 0
     return (1, 0) if label in (UNTRAINED, "local", "centralised") else (2, order.index(label))
@@ -185,5 +196,5 @@ def _add_samples(column: Column, cell: Cell, line: Line) -> None:
 
 
 def _tested_client(client: Client) -> Client:
-    """With NaN in place of the figures of a client that has no test users."""
+    """Replaces the figures of a client without test users by NaN."""
     return client if client.get("test_users") != 0 else client | dict.fromkeys(METRICS, math.nan)

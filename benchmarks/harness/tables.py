@@ -1,4 +1,4 @@
-"""Columns of a table as Markdown: ours beside the paper's, the floors, every client, and a verdict in words.
+"""Markdown tables of a column: our figures, the paper's, floors, clients and verdicts.
 
 Some tables show groups of clients, users and items besides.
 """
@@ -21,31 +21,34 @@ DAGGER = "†"
 
 
 def markdown_lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table and a blank line after it."""
+    """Returns the lines of a Markdown table, with a blank line after it."""
     return [*render_table(head, list(rows)).split("\n"), ""]
 
 
 def format_number(value: float | None, digits: int = 4) -> str:
-    """-.0012 for -0.0012; a dash for nothing."""
+    """Formats a number, such as -.0012; a dash for None or NaN."""
     if value is None or math.isnan(value):
         return "-"
     return f"{value:.{digits}f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.{digits}f}"
 
 
 def join_cells(cells: Iterable[str]) -> str:
-    """Several figures in one cell; a dash where there is none of them."""
+    """Joins several figures in one cell; a dash if all are missing."""
     every = list(cells)
     return "-" if set(every) == {"-"} else " / ".join(every)
 
 
 def mark_label(plan: Plan, label: str) -> str:
-    """The label, with a dagger where the method needs items that several clients have."""
+    """Adds a dagger to the label of a method that needs shared items."""
     return label + (DAGGER if any(row.label == label and row.shared_items for row in plan.rows()) else "")
 
 
 def overall_table(plan: Plan, column: Column, paper: Paper) -> list[str]:
-    """Client mean with its deviation over partitions and seeds, user mean, the paper's; ratios of both means to the
-    best floor and to the score that training starts at, on the partitions that the row itself has."""
+    """Renders client means, user means, the paper's figures, and ratios.
+
+    Client means have their deviation over partitions and seeds. Ratios of both means are to the best floor and to the
+    untrained start, on the partitions that the row itself has.
+    """
     head = ["", "cells", "epochs"]
     for metric in column.metrics:
         head += [LABELS[metric].title, "user mean", "paper", "to best floor", "to untrained"]
@@ -83,7 +86,7 @@ def _format_spread(spread: Spread) -> str:
 
 
 def client_tables(plan: Plan, column: Column) -> list[str]:
-    """Every measure of every client, means over seeds, one table a partition."""
+    """Renders every measure of every client, means over seeds, one table per partition."""
     lines = ["<details><summary>every client</summary>", ""]
     partitions = sorted({sample.partition for samples in column.rows.values() for sample in samples})
     titles = " / ".join(METRICS[metric].title for metric in column.metrics)
@@ -116,7 +119,7 @@ def _client_head(client: Client) -> str:
 
 
 def verdict_tables(plan: Plan, column: Column) -> list[str]:
-    """The reference row against each other one, by each metric, the primary one first."""
+    """Renders the reference row against each other row, by metric, the primary first."""
     lines: list[str] = []
     for metric in sorted(column.metrics, key=lambda name: name != PRIMARY):
         comparisons = column.compare_rows(plan.reference, metric)
@@ -127,7 +130,7 @@ def verdict_tables(plan: Plan, column: Column) -> list[str]:
 
 
 def _describe_power(comparisons: dict[str, Comparison]) -> str:
-    """How many units and rows there are, and what they can show at best."""
+    """Describes the number of units and rows, and the smallest possible p."""
     units = max(comparison.units for comparison in comparisons.values())
     rows = sum(not math.isnan(comparison.wilcoxon) for comparison in comparisons.values())
     if not rows:
@@ -150,7 +153,7 @@ def _verdict_table(plan: Plan, comparisons: dict[str, Comparison]) -> list[str]:
 
 
 def structure_table(plan: Plan, column: Column, paper: Paper) -> list[str]:
-    """Table 2: means over the large, the medium and the small clients."""
+    """Renders means over large, medium and small clients (Table 2)."""
     head, titles = [""], [LABELS[metric].title for metric in column.metrics]
     for name, _ in STRUCTURE:
         first, *others = titles
@@ -173,7 +176,7 @@ def structure_table(plan: Plan, column: Column, paper: Paper) -> list[str]:
 
 
 def activity_tables(plan: Plan, column: Column, paper: Paper) -> list[str]:
-    """Table 3: the primary measure of users, and of items, with few, more and most records."""
+    """Renders the primary measure of users and items by activity (Table 3)."""
     lines: list[str] = []
     for kind in ("users", "items"):
         head = [kind, *(part for name in ACTIVITY for part in ([name, "paper"] if kind == "users" else [name]))]
@@ -196,12 +199,12 @@ def _activity_row(plan: Plan, column: Column, paper: Paper, label: str, kind: st
 
 
 def _activity_client_mean(sample: Sample, kind: str, group: str) -> float:
-    """Of the primary measure, over the clients that have a test user in the group."""
+    """Computes the primary measure's mean over clients with users in the group."""
     return mean_of_known(group_value(client, kind, group, PRIMARY) for client in sample.clients)
 
 
 def _activity_user_mean(sample: Sample, kind: str, group: str) -> float:
-    """Of the primary measure, over all test users in the group."""
+    """Computes the primary measure's mean over all test users in the group."""
     in_group = [
         {PRIMARY: group_value(client, kind, group, PRIMARY), "test_users": group_users(client, kind, group)}
         for client in sample.clients
@@ -210,7 +213,7 @@ def _activity_user_mean(sample: Sample, kind: str, group: str) -> float:
 
 
 def cost_table(plan: Plan, column: Column, paper: Paper) -> list[str]:
-    """Table 9: time, memory and traffic."""
+    """Renders time, memory and traffic (Table 9)."""
     head = ["", "s an epoch", "rounds to best", "run, s", "peak, MiB", "up, bytes", "down, bytes", "device"]
     names = ("epoch", "epochs", "total", "memory")
     head += [f"paper: {name}" for name in names]
@@ -240,13 +243,13 @@ def _cost_cells(samples: Sequence[Sample]) -> list[str]:
 
 
 def run_seconds(line: dict[str, Any]) -> float:
-    """Wall clock of training with evaluation where the run measured it, else of what its process did."""
+    """Returns the seconds of training with evaluation, or of the whole process."""
     seconds: dict[str, float] = line.get("seconds", {})
     return float(seconds.get("total", line["wall_seconds"]))
 
 
 def sweep_tables(plan: Plan, column: Column, paper: Paper) -> list[str]:
-    """Figure 3 as figures: each swept setting with its values."""
+    """Renders each swept setting with its values (Figure 3)."""
     del paper
     lines: list[str] = []
     for name, points in sweep_points(plan, column).items():
@@ -257,7 +260,7 @@ def sweep_tables(plan: Plan, column: Column, paper: Paper) -> list[str]:
 
 
 def sweep_points(plan: Plan, column: Column) -> dict[str, list[tuple[float, str]]]:
-    """Swept setting -> (value, row), ascending, measured rows alone."""
+    """Returns (value, row) of each swept setting, ascending, measured rows only."""
     points_by_sweep: dict[str, list[tuple[float, str]]] = {}
     for row in plan.methods:
         if row.sweep and row.value is not None and row.label in column.rows:

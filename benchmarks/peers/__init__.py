@@ -1,1 +1,1 @@
-"""What people would use instead, each in an environment of its own, measured beside the project on one machine."""
+"""Comparison with other projects, each in its own environment on the same machine."""

@@ -1,4 +1,4 @@
-"""A peer's pinned requirements -> its own environment under build/peers, made once.
+"""Environments of other projects under build/peers, made once from pinned requirements.
 
 python -m benchmarks.peers.environments serving recbole flower nvflare
 """
@@ -21,13 +21,15 @@ QUIET = ("--quiet", "--disable-pip-version-check")
 
 
 def peer_names() -> list[str]:
-    """All that have requirements."""
+    """Lists all peers with requirements."""
     return sorted(path.stem for path in REQUIREMENTS.glob("*.txt"))
 
 
 def make_environment(name: str) -> Path:
-    """The interpreter of a peer, in an environment that has exactly what its file names. One that is there stays as
-    long as the file does not change. CalledProcessError where something cannot be installed."""
+    """Returns the interpreter of a peer's environment, made where its requirements changed.
+
+    Raises CalledProcessError where a package cannot be installed.
+    """
     wanted, folder = REQUIREMENTS / f"{name}.txt", PLACE / name
     python, made = folder / "bin" / "python", folder / "requirements.txt"
     if made.is_file() and made.read_bytes() == wanted.read_bytes():

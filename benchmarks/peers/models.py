@@ -1,10 +1,10 @@
-"""Closed forms, an epoch and full-sort evaluation of one shard, beside implicit, EASE in numpy and RecBole.
+"""Comparison of closed forms, training and evaluation with implicit, EASE and RecBole.
 
 python -m benchmarks.peers.models SHARD [--batches 30] [--most-items 8000]
 
 Each is one process whose linear algebra has one thread; times are processor times. Quality is that of the lists on
-the shard's validation items: what a model costs means little without it. RecBole trains --batches batches of 2,048
-pairs, the project a whole epoch; both are told in pairs a second.
+the shard's validation items: the cost of a model means little without it. RecBole trains --batches batches of 2,048
+pairs, the project a whole epoch; both are given in pairs per second.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ RIDGE, WIDTH = 300.0, 64
 
 
 def run_inside(environment: str, script: str, *arguments: str) -> dict[str, Any]:
-    """What a peer's script printed last. It runs in a folder that is removed with what the peer's library leaves."""
+    """Runs a peer's script and returns the JSON of its last line.
+
+    It runs in a folder that is removed with all files of the peer's library.
+    """
     command = [str(make_environment(environment)), str(INSIDE / script), *arguments]
     with tempfile.TemporaryDirectory() as place:
         told = subprocess.run(command, cwd=place, stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -49,13 +52,13 @@ def run_inside(environment: str, script: str, *arguments: str) -> dict[str, Any]
 
 
 def write_matrices(shard: Shard, folder: Path) -> None:
-    """For peers to read."""
+    """Writes the splits for peers."""
     for name, matrix in (("train", shard.train), ("valid", shard.valid), ("test", shard.test)):
         sparse.save_npz(folder / f"{name}.npz", sparse.csr_matrix(matrix, dtype=np.float32))
 
 
 def closed_forms(shard: Shard, shard_folder: Path, folder: Path, most: int) -> list[list[str]]:
-    """A row for each: processor seconds of fitting, of ranking all users, and the lists' quality."""
+    """Returns a row per closed form: seconds of fitting and ranking, and quality."""
     theirs = run_inside("serving", "closed_forms.py", str(folder), str(most))
     lists = {name: np.lib.format.open_memmap(folder / f"{name}.npy", mode="r") for name in theirs}
     rows = [_quality_row(f"{name} (peer)", one["fit"], one["rank"], shard, lists[name]) for name, one in theirs.items()]
@@ -84,7 +87,7 @@ def _quality_row(name: str, fitted: float, ranked: float, shard: Shard, lists: A
 
 
 def beside_recbole(shard: Shard, shard_folder: Path, folder: Path, batches: int) -> list[list[str]]:
-    """An epoch, and full-sort evaluation of embeddings of the same width."""
+    """Compares an epoch, and full-sort evaluation of embeddings of the same width."""
     theirs = run_inside("recbole", "recbole_lightgcn.py", str(folder), str(batches))
     own, peer = asyncio.run(_own_pairs(shard_folder)), theirs["pairs"] / theirs["train"]
     judged, judging = _own_evaluation(shard), theirs["users"] / theirs["evaluate"]
@@ -107,7 +110,7 @@ async def _own_pairs(shard_folder: Path) -> float:
 
 
 def _own_evaluation(shard: Shard) -> float:
-    """Users a processor second, of scores that are products of embeddings."""
+    """Measures evaluated users per processor second, for products of embeddings."""
     draw = np.random.default_rng(0)
     users, items = (draw.standard_normal((count, WIDTH), dtype=np.float32) for count in shard.train.shape)
     before = time.process_time()

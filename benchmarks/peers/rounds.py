@@ -1,11 +1,11 @@
-"""A federated round without training beside Flower's, with updates of 0.7 and 64 MB, from 4 and 16 clients.
+"""Comparison of a round without training with Flower's and NVFlare's.
 
 python -m benchmarks.peers.rounds [--megabytes 0.7 64] [--clients 4 16] [--rounds 3]
 
-Ours is the aggregator's whole part but for HTTP and signatures, through the disk: each body is written as a client
-writes it, spooled, hashed, checked, aggregated, and an answer is made for each client. Flower's is the
-mean of the clients' records in memory. Both in processor time of one process, the least of some rounds; the seconds of
-a round of Flower's simulation and of NVFlare's simulator, which move what clients send, stand beside them.
+Ours is the aggregator's whole part except HTTP and signatures, through the disk: each body is written as a client
+writes it, spooled, hashed, checked, aggregated, and an answer is made for each client. Flower's is the mean of the
+clients' records in memory. Both in processor time of one process, the smallest of some rounds; the seconds of a round
+of Flower's simulation and of NVFlare's simulator, which transport the updates, are given too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.common import render_table
 from benchmarks.guard.measuring import memory_mib
-from benchmarks.guard.rounds import hold_round, open_archive
+from benchmarks.guard.rounds import open_archive, run_round_once
 from benchmarks.peers.models import run_inside
 from client_service.runtime.device import pin_threads
 from shared.method.parameters import Parameters
@@ -31,7 +31,7 @@ WIDTH = 64
 
 
 def own_seconds(items: int, clients: int, rounds: int) -> float:
-    """Least processor seconds of a round in which a table of the items is shared."""
+    """Measures the smallest processor seconds of a round that shares an item table."""
     method = MethodSettings(width=WIDTH, catalogue=items)
     declaration = build_strategy("fedmf", method).declaration(method)
     update = Parameters({spec.name: np.ones(spec.shape, np.float32) for spec in declaration.tensors}, {})
@@ -43,13 +43,13 @@ def own_seconds(items: int, clients: int, rounds: int) -> float:
     ):
         for _ in range(rounds):
             before = time.process_time()
-            hold_round(archive, f"run-{next(numbers)}", update, method, names)
+            run_round_once(archive, f"run-{next(numbers)}", update, method, names)
             taken.append(time.process_time() - before)
     return min(taken)
 
 
 def compare(megabytes: float, clients: int, rounds: int) -> list[str]:
-    """One line."""
+    """Returns one row of the comparison."""
     items = round(1e6 * megabytes / (4 * WIDTH))
     own = own_seconds(items, clients, rounds)
     theirs = run_inside("flower", "flower_round.py", str(items), str(clients), str(rounds))

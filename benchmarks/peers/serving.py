@@ -50,14 +50,14 @@ from benchmarks.speed.serving import (
     K,
     as_table,
     batch_requests,
-    drawn_users,
+    draw_users,
     serve_empty_route,
     untrained_settings,
     user_requests,
     wait_for,
     wait_until_lists,
 )
-from benchmarks.speed.wrk import Load, LoadTarget, Requests, load_by_turns
+from benchmarks.speed.wrk import Load, LoadTarget, Requests, alternate_loads
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.settings import ClientSettings
@@ -117,7 +117,7 @@ def render_rows(rows: Sequence[ServingRow]) -> str:
 
 @contextmanager
 def serve_implicit(shard: Shard) -> Iterator[LoadTarget]:
-    """Its service, once it is fitted to the shard's training pairs."""
+    """Starts implicit's service, fitted to the shard's training pairs."""
     python, (port,) = make_environment("serving"), free_ports(1)
     with tempfile.TemporaryDirectory() as folder:
         sparse.save_npz(Path(folder) / "train.npz", sparse.csr_matrix(shard.train, dtype=np.float32))
@@ -135,7 +135,7 @@ def serve_implicit(shard: Shard) -> Iterator[LoadTarget]:
 
 
 def compare(loads: Sequence[Load]) -> str:
-    """A line for each kind of request: the client beside implicit."""
+    """Renders a row for each kind of request: the client beside implicit."""
     peers = {(one.what, one.connections): one for one in loads if one.server == IMPLICIT}
     head = (
         *("what", "connections", "ours /s", "implicit /s", "ratio", "ours p50, p99 ms", "implicit p50, p99 ms"),
@@ -160,7 +160,7 @@ def draw_requests(shard: Shard) -> tuple[Requests, ...]:
 
     The users are drawn once, the same for all.
     """
-    users = drawn_users(shard)
+    users = draw_users(shard)
     baskets = (Requests(what, draw_baskets(shard, size)) for size, what in BASKETS.items())
     return (Requests(KNOWN, user_requests(users)), *baskets, Requests(BATCHES, batch_requests(users)))
 
@@ -284,7 +284,7 @@ async def measure_refresh(silo: ServedSilo, client: httpx.AsyncClient) -> list[S
     users, items = (draws.choice(ids, EVENTS).tolist() for ids in (shard.user_ids, shard.item_ids))
     pairs = enumerate(zip(users, items, strict=True))
     events = [{"event": f"later-{number}", "user": user, "item": item} for number, (user, item) in pairs]
-    others = sorted(set(drawn_users(shard)) - set(users))
+    others = sorted(set(draw_users(shard)) - set(users))
     (await client.get("/v1/refresh")).raise_for_status()  # opens the connection before the clock starts
     with open_connection(silo.url) as line:
         line.ask(write_request("POST", "/v1/interactions", silo.key, {"interactions": events}))
@@ -314,7 +314,7 @@ def measure_processes(silo: ServedSilo) -> list[ServingRow]:
     For that the client is started again, and once more with a second worker.
     """
     assert silo.process is not None
-    loaded, user = measure_memory(silo.process.pid), drawn_users(silo.shard)[0]
+    loaded, user = measure_memory(silo.process.pid), draw_users(silo.shard)[0]
     time.sleep(REST_SECONDS)
     server = measure_memory(silo.process.pid)
     others = {
@@ -339,7 +339,7 @@ def measure_processes(silo: ServedSilo) -> list[ServingRow]:
 
 def measure_worker(silo: ServedSilo) -> ServingRow:
     """Measures the private memory of a further worker after it has answered."""
-    asked = [write_request("GET", list_path(user), silo.key) for user in drawn_users(silo.shard)[:50]]
+    asked = [write_request("GET", list_path(user), silo.key) for user in draw_users(silo.shard)[:50]]
     for _ in range(12):  # so many connections that the system gives some to each process
         with open_connection(silo.url) as line:
             for one in asked:
@@ -366,13 +366,13 @@ async def measure(shard_folder: Path, seconds: int) -> tuple[list[ServingRow], l
             async with silo.running() as (operator, client):
                 rows = [await measure_first_model(silo, operator, client), *read_form(silo)]
                 with open_connection(silo.url) as line:
-                    answer = json.dumps(line.ask(write_request("GET", list_path(drawn_users(shard)[0]), silo.key)))
+                    answer = json.dumps(line.ask(write_request("GET", list_path(draw_users(shard)[0]), silo.key)))
                 known, *others = draw_requests(shard)
                 with serve_empty_route(answer.encode(), OWN_SERVER) as empty:
-                    loads = load_by_turns((silo.target, empty, peer), [known], seconds)
-                loads += load_by_turns((silo.target, peer), others, seconds)
+                    loads = alternate_loads((silo.target, empty, peer), [known], seconds)
+                loads += alternate_loads((silo.target, peer), others, seconds)
                 rows += rows_of_loads(loads)
-                p50, p99 = percentiles(measure_lists_after_events(silo.target, drawn_users(shard)[:300]), 50, 99)
+                p50, p99 = percentiles(measure_lists_after_events(silo.target, draw_users(shard)[:300]), 50, 99)
                 rows += [ServingRow("list after an event: p50", p50, "ms", 3.0), ServingRow("its p99", p99, "ms", 8.0)]
                 rows += await measure_refresh(silo, client)
                 rows += measure_processes(silo)

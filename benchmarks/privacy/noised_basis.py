@@ -1,9 +1,11 @@
-"""What a noised common basis is worth: `python -m benchmarks.privacy.noised_basis --data FOLDER [--silos 64]`.
+"""Value of a noised common basis.
 
-Users are dealt to silos at random. Alone, each silo has EASE on its own data. With the noised sum it has the
-frequencies that stand out of the noise beside it: a user's scores x V V^T, standardised and added with a weight. Ridge
-and weight are chosen by validation, over all silos alike; test items are looked at once. The parts, their noise's
-scale and what is made of the sum are the client's own code; no service is started.
+python -m benchmarks.privacy.noised_basis --data FOLDER [--silos 64]
+
+Users are dealt to silos at random. Alone, each silo has EASE on its own data. With the noised sum it also has the
+frequencies that stand out of the noise: a user's scores x V V^T, standardised and added with a weight. Ridge and
+weight are chosen by validation, over all silos alike; test items are read once. The parts, their noise's scale and
+the use of the sum are the client's own code; no service is started.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ Splits = dict[str, sparse.csr_array]
 
 
 def local_scores(splits: Splits, silo_of: NDArray[np.int64], ridge: float) -> Scores:
-    """EASE in each silo, (M, N)."""
+    """Computes EASE scores in each silo, (M, N)."""
     train = splits["train"]
     found = np.empty(train.shape, np.float32)
     for silo in range(int(silo_of.max()) + 1):
@@ -44,7 +46,10 @@ def local_scores(splits: Splits, silo_of: NDArray[np.int64], ridge: float) -> Sc
 
 
 def noised_vectors(train: sparse.csr_array, epsilon: float, silos: int) -> Scores:
-    """V of the sum over so many silos without drop-outs: the noise of n parts, of which n - 1 are enough, (N, r)."""
+    """Computes V of the noised sum over this many silos without drop-outs, (N, r).
+
+    The noise has n parts, of which n - 1 are enough.
+    """
     sums, deviation = weigh_pairs(train), noise_deviation(epsilon, DELTA)
     variance = deviation**2 * silos / (silos - 1)
     drawn = np.random.default_rng(0).standard_normal(sums[WEIGHTED].size)
@@ -61,7 +66,10 @@ def standardise(scores: Scores) -> Scores:
 
 
 def judge(splits: Splits, scores: Callable[[NDArray[np.int64]], Scores], on: str) -> float:
-    """NDCG@20 at the user mean: on at most 2,000 users' validation items, or on everybody's test items."""
+    """Computes NDCG@20 as the user mean.
+
+    On the validation items of at most 2,000 users, or on the test items of all.
+    """
     train, top = splits["train"], rank_by_scores(scores)
     if on == "valid":
         return evaluate(top, splits["valid"], train, sample_validation_users(train.shape[0], 0)).primary_value

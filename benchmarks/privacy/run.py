@@ -1,4 +1,4 @@
-"""What the table of epsilons adds to the harness: what each row spent, how much noise that is, a check of both."""
+"""Table of epsilons: spent budget and noise of each row, and checks of both."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PREFIX = "privacy."
 
 
 def settings_of(line: Line) -> PrivacySettings | None:
-    """The differential privacy of a measured row; None where it had none."""
+    """Returns the differential privacy of a measured row; None without any."""
     chosen = {name.removeprefix(PREFIX): v for name, v in line["settings"].items() if name.startswith(PREFIX)}
     return PrivacySettings.model_validate(chosen) if chosen else None
 
 
 def render(lines: list[Line]) -> str:
-    """Markdown: each row with noise, what a run of it spent, and the noise beside the norm."""
+    """Renders each row with noise: its spent epsilon, and the noise beside the norm."""
     rows = []
     for line in {line["label"]: line for line in lines if settings_of(line)}.values():
         settings = settings_of(line)
@@ -36,7 +36,7 @@ def render(lines: list[Line]) -> str:
 
 
 def check(lines: list[Line]) -> list[str]:
-    """Every client must have spent what its settings say a run of so many rounds costs, and no more than its budget."""
+    """Checks that every client spent the planned epsilon, within its budget."""
     complaints = []
     for line in lines:
         settings = settings_of(line)

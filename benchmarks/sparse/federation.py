@@ -65,21 +65,21 @@ def choose_sums(shards: Sequence[Shard], items: int, seed: int) -> CommonBasis:
     return sum_silos(shards, items, str(settings["kind"]), seed)
 
 
-class BothLists(NamedTuple):
+class ListPair(NamedTuple):
     """Of a silo's test users: how many of their held-out items each list hits, and how many they have."""
 
     alone: tuple[Any, Any]
     together: tuple[Any, Any]
 
 
-def list_both(shard: Shard, basis: CommonBasis, spectrum: Spectrum, chosen: Filter) -> BothLists:
+def make_list_pair(shard: Shard, basis: CommonBasis, spectrum: Spectrum, chosen: Filter) -> ListPair:
     """By the same weights of the silo's own parts: the sums come beside them. chosen: the filter to begin at."""
     entry = SILO_SUMS[basis.kind]
     common = entry.scorers(basis, shard)
     covered_share, directions = entry.covered_share(basis, shard), basis.directions
     recipe = best_recipe(shard, spectrum, chosen, common=common, directions=directions, covered_share=covered_share)
     alone = replace(recipe, common_loudness=0.0)
-    return BothLists(_hits(shard, spectrum, chosen, alone, ()), _hits(shard, spectrum, chosen, recipe, common))
+    return ListPair(_hits(shard, spectrum, chosen, alone, ()), _hits(shard, spectrum, chosen, recipe, common))
 
 
 def _hits(shard: Shard, spectrum: Spectrum, chosen: Filter, recipe: Recipe, common: Sequence[Any]) -> tuple[Any, Any]:

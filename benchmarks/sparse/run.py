@@ -20,14 +20,14 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from benchmarks.common import locate_data, render_table
-from benchmarks.harness.data import without_thin
+from benchmarks.harness.data import drop_thin_users
 from benchmarks.harness.measure import FLOOR_LABELS
 from benchmarks.harness.tables import format_number
 from benchmarks.sparse.federation import (
     LEVEL,
     Gains,
     choose_sums,
-    list_both,
+    make_list_pair,
     measure_gains,
     place_items,
     ratio_interval,
@@ -71,7 +71,7 @@ def read_source(source: dict[str, Any], folder: Path, seed: int) -> Dataset:
         kept = users.sample(min(source.get("users", len(users)), len(users)), seed=seed)
     drawn = events.filter(pl.col("user").is_in(kept.implode())).with_columns(split=pl.lit("train"))
     return assemble_dataset(
-        source["data"], {WHOLE: without_thin(drawn, source.get("fewest", 0)).drop("split")}, seed=seed, draws="table"
+        source["data"], {WHOLE: drop_thin_users(drawn, source.get("fewest", 0)).drop("split")}, seed=seed, draws="table"
     )
 
 
@@ -169,7 +169,7 @@ def measure_silo(shard: Shard, basis: CommonBasis) -> Values:
     seen = sparse.csr_array(shard.train + shard.valid)
     spectrum = low_spectrum(shard.train, MethodSettings().cutoff)
     chosen = best_filter(shard, spectrum).choice
-    lists = list_both(shard, basis, spectrum, chosen)
+    lists = make_list_pair(shard, basis, spectrum, chosen)
     hits = {START: lists.alone, TOGETHER: lists.together}
     for name, top in closed_tops(shard, spectrum, chosen).items():
         if top is not None:

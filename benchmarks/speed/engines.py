@@ -58,12 +58,14 @@ def watch_memory(child: subprocess.Popen, mark: str) -> float:
     """The most MiB that the marked processes have held together, until the child has ended."""
     most = 0.0
     while child.poll() is None:
-        most = max(most, sum(held_mib(folder) for folder in Path("/proc").glob("[0-9]*") if is_marked(folder, mark)))
+        most = max(
+            most, sum(resident_mib_of(folder) for folder in Path("/proc").glob("[0-9]*") if belongs_to(folder, mark))
+        )
         time.sleep(LOOK_SECONDS)
     return most
 
 
-def is_marked(process: Path, mark: str) -> bool:
+def belongs_to(process: Path, mark: str) -> bool:
     """Has a process been started by the command?"""
     try:
         return f"{MARK}={mark}".encode() in (process / "environ").read_bytes()
@@ -71,7 +73,7 @@ def is_marked(process: Path, mark: str) -> bool:
         return False
 
 
-def held_mib(process: Path) -> float:
+def resident_mib_of(process: Path) -> float:
     """The memory of a process, each shared page divided by those that share it."""
     try:
         lines = (process / "smaps_rollup").read_text().splitlines()

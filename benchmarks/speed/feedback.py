@@ -24,7 +24,7 @@ import httpx
 import numpy as np
 
 from benchmarks.common import render_table
-from benchmarks.speed.serving import drawn_users, serve_closed_form, untrained_settings, user_requests
+from benchmarks.speed.serving import draw_users, serve_closed_form, untrained_settings, user_requests
 from benchmarks.speed.wrk import Load, LoadTarget, Requests, load_target
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
@@ -40,7 +40,7 @@ async def measure_events(http: httpx.AsyncClient, shard: Shard, count: int) -> T
     """Milliseconds of each post and of two answers after it; AssertionError where these do not know the event."""
     again = "the same list again"
     times: Times = {"post of one event": [], "the next list of that user": [], again: []}
-    for place, user in enumerate(drawn_users(shard)[:count]):
+    for place, user in enumerate(draw_users(shard)[:count]):
         path = f"/v1/users/{quote(user, safe='')}/recommendations"
         best = (await http.get(path)).json()["items"][0]["item"]
         began = time.perf_counter()
@@ -72,7 +72,7 @@ async def measure_rate(http: httpx.AsyncClient, shard: Shard, batch: int, batche
     return WRITERS * batch * batches / (time.perf_counter() - began)
 
 
-async def tell_on(http: httpx.AsyncClient, shard: Shard) -> None:
+async def send_other_events(http: httpx.AsyncClient, shard: Shard) -> None:
     """EACH_SECOND events of users of the shard, ten at a time, until cancelled."""
     draws, count = np.random.default_rng(1), 10
     for number in itertools.count():
@@ -85,13 +85,13 @@ async def tell_on(http: httpx.AsyncClient, shard: Shard) -> None:
 
 async def measure_load(client: LoadTarget, shard: Shard, seconds: int) -> Load:
     """Of known users by CALLERS callers."""
-    asked = Requests("known users", user_requests(drawn_users(shard)))
+    asked = Requests("known users", user_requests(draw_users(shard)))
     return await asyncio.to_thread(load_target, client, asked, CALLERS, seconds)
 
 
 async def measure_load_with_events(client: LoadTarget, http: httpx.AsyncClient, shard: Shard, seconds: int) -> Load:
     """The same while events come in."""
-    telling = asyncio.create_task(tell_on(http, shard))
+    telling = asyncio.create_task(send_other_events(http, shard))
     load = await measure_load(client, shard, seconds)
     telling.cancel()
     return load

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from benchmarks.common import render_table
-from benchmarks.speed.serving import drawn_users, untrained_settings
+from benchmarks.speed.serving import draw_users, untrained_settings
 from client_service.compilation.item_publisher import ItemPublisher
 from client_service.compiled.publication import SERVING
 from client_service.data.interaction_files import hold_shard, load_shard, save_shard
@@ -109,7 +109,7 @@ def refresh(
 def compare(one: ServedItems, other: ServedItems, rows: Rows) -> tuple[float, float]:
     """The largest difference of two scores as a share of the largest, and the share of equal places in the lists."""
     lists = [
-        served.ranker.top_k_with_scores(served.ranker.users[rows], none_of(served, rows), LISTED)
+        served.ranker.top_k_with_scores(served.ranker.users[rows], no_exclusions(served, rows), LISTED)
         for served in (one, other)
     ]
     (first, first_scores), (second, second_scores) = lists
@@ -118,7 +118,7 @@ def compare(one: ServedItems, other: ServedItems, rows: Rows) -> tuple[float, fl
     return float(apart.max(initial=0.0) / np.abs(first_scores).max()), float(same.any(axis=2).mean())
 
 
-def none_of(served: ServedItems, rows: Rows) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+def no_exclusions(served: ServedItems, rows: Rows) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
     """No item is left out."""
     return np.zeros((len(rows), len(served.ranker.items.embedding)), dtype=bool)
 
@@ -136,7 +136,7 @@ def measure(shard: Path, events: int, *, choose: bool) -> tuple[Seconds, Seconds
         fresh = open_silo(settings.shard, Path(other))
         with timed(full, "model"):
             rebuilt = first_model(fresh, after)
-        rows = np.array([after.user_row(user) for user in drawn_users(after)[:500]])
+        rows = np.array([after.user_row(user) for user in draw_users(after)[:500]])
         return quick, full, *compare(refreshed, rebuilt, rows)
 
 

@@ -28,7 +28,7 @@ import httpx
 import numpy as np
 
 from benchmarks.common import render_table
-from benchmarks.speed.wrk import TURNS, Load, LoadTarget, Requests, load_by_turns, memory_of
+from benchmarks.speed.wrk import TURNS, Load, LoadTarget, Requests, alternate_loads, memory_of
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from shared.method.settings import MethodSettings, method_settings
@@ -128,7 +128,7 @@ async def serve_closed_form(experiment: Experiment) -> AsyncIterator[tuple[LoadT
             await _run_once(experiment, federation.operator, client)
             await wait_until_lists(client)
             target = LoadTarget(CLIENT, places.clients[name], experiment.application_key, children.processes[name].pid)
-            (line,) = user_requests(drawn_users(load_shard(experiment.shards[0]))[:1])
+            (line,) = user_requests(draw_users(load_shard(experiment.shards[0]))[:1])
             answer = await client.get(line.split()[1], headers={"Authorization": f"Bearer {target.key}"})
             yield target, answer.raise_for_status().content
             print(f"memory of the client: {memory_of(target.pid)} MB", file=sys.stderr)
@@ -153,7 +153,7 @@ async def wait_until_lists(client: httpx.AsyncClient) -> None:
 
 def all_requests(shard: Shard) -> tuple[Requests, ...]:
     """Every kind of request, for users who are drawn once."""
-    users = drawn_users(shard)
+    users = draw_users(shard)
     return (
         Requests("known users", user_requests(users)),
         Requests("baskets", basket_requests(shard, users)),
@@ -166,7 +166,7 @@ def untrained_settings() -> MethodSettings:
     return method_settings(**{"strategy.train": False})
 
 
-def drawn_users(shard: Shard) -> list[str]:
+def draw_users(shard: Shard) -> list[str]:
     """Those who are asked for: always the same."""
     count = min(ASKED, len(shard.user_ids))
     return np.random.default_rng(0).choice(shard.user_ids, count, replace=False).tolist()
@@ -178,7 +178,7 @@ async def compare_with_empty_route(shard: Path, seconds: int) -> list[Load]:
         async with serve_closed_form(Experiment((shard,), Path(folder), untrained_settings(), rounds=1)) as served:
             client, answer = served
             with serve_empty_route(answer) as empty:
-                return load_by_turns((client, empty), all_requests(load_shard(shard)), seconds)
+                return alternate_loads((client, empty), all_requests(load_shard(shard)), seconds)
 
 
 def main() -> None:

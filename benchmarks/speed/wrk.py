@@ -99,7 +99,7 @@ def _read_load(server: str, what: str, connections: int, told: str, processor: f
     return Load(server, what, connections, rate, p50, p90, p99, cpu, int(refused + broken))
 
 
-def load_by_turns(targets: Sequence[LoadTarget], kinds: Sequence[Requests], seconds: int) -> list[Load]:
+def alternate_loads(targets: Sequence[LoadTarget], kinds: Sequence[Requests], seconds: int) -> list[Load]:
     """Each target's median load, for every kind of request with every number of connections."""
     return [
         load

@@ -1,7 +1,8 @@
-"""implicit's ALS (128 factors) and EASE in numpy, on a shard's training pairs. Runs in the environment `serving`.
+"""Runs implicit's ALS (128 factors) and EASE in numpy on a shard's training pairs.
 
-closed_forms.py FOLDER MOST: FOLDER has train.npz and gets als.npy and ease.npy, lists (users, 20); EASE where there are
-at most MOST items. The last line printed is JSON: processor seconds of fitting and of ranking all users, by name.
+closed_forms.py FOLDER MOST, in the environment `serving`: FOLDER has train.npz and gets als.npy and ease.npy, lists
+(users, 20); EASE with at most MOST items. The last line printed is JSON: processor seconds of fitting and of ranking
+all users, by name.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Flower's part of a round with one table of float32 from each client, without training. Runs in `flower`.
+"""Runs Flower's part of a round with one float32 table per client, without training.
 
-flower_round.py ROWS CLIENTS ROUNDS: the last line printed is JSON. aggregate: least processor seconds, in a process, of
-what clients send as records, and their weighted mean as one. simulate: seconds a round of the
-simulation with Ray, whose clients send back what they got.
+flower_round.py ROWS CLIENTS ROUNDS, in the environment `flower`: the last line printed is JSON. aggregate: smallest
+processor seconds in one process of the clients' records, and their weighted mean. simulate: seconds per round of the
+simulation with Ray, whose clients return their input.
 """
 
 import json

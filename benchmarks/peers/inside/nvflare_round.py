@@ -1,7 +1,7 @@
-"""Seconds of a round of NVFlare's simulator, whose clients send a table of float32 without training. Runs in `nvflare`.
+"""Times a round of NVFlare's simulator, whose clients send a table without training.
 
-nvflare_round.py ROWS CLIENTS ROUNDS: the last line printed is JSON. The script is its own client: NVFlare starts it
-with the name of a file, in which a client notes when a round reaches it.
+nvflare_round.py ROWS CLIENTS ROUNDS, in the environment `nvflare`: the last line printed is JSON. The script is its
+own client: NVFlare starts it with the name of a file, in which a client notes when a round reaches it.
 """
 
 import json

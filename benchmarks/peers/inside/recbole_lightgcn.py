@@ -1,7 +1,7 @@
-"""RecBole's LightGCN on a shard: some batches of an epoch, and its full-sort evaluation. Runs in `recbole`.
+"""Runs RecBole's LightGCN on a shard: some batches of an epoch, and full-sort evaluation.
 
-recbole_lightgcn.py FOLDER BATCHES: FOLDER has train.npz, valid.npz and test.npz. The last line printed is JSON: pairs
-trained and processor seconds; users judged and processor seconds.
+recbole_lightgcn.py FOLDER BATCHES, in the environment `recbole`: FOLDER has train.npz, valid.npz and test.npz. The
+last line printed is JSON: pairs trained and processor seconds; users evaluated and processor seconds.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""implicit's ALS behind FastAPI, as one would write it in an afternoon. Runs in the environment `serving`.
+"""Serves implicit's ALS by a short FastAPI application, in the environment `serving`.
 
 serve_implicit.py PORT FOLDER: FOLDER has train.npz (users, items) and ids.json.
 """

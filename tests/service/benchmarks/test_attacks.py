@@ -11,7 +11,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from benchmarks.attacks import shadows, views, worlds
-from benchmarks.attacks.noise import LEAST, gaussian_area, largest_area, private_mode, solve_settings
+from benchmarks.attacks.noise import LEAST, gaussian_auc, largest_auc, private_mode, settings_for_epsilon
 from benchmarks.attacks.population import Population, draw_populations, draw_targets, make_shard
 from benchmarks.attacks.run import HIDING_PLACE, check, hiding_place_features, plant_embedding, render
 from benchmarks.attacks.shadows import (
@@ -30,16 +30,16 @@ from benchmarks.attacks.shadows import (
 )
 from benchmarks.attacks.silo import (
     AttackedRun,
-    BegunClient,
-    begin_client,
+    StartedClient,
     join_arrays,
     open_mode,
     play_federation,
     play_run,
     split_arrays,
+    start_client,
 )
 from benchmarks.attacks.views import Replays, Transcripts
-from benchmarks.attacks.worlds import Target, compare_worlds, complete_draw, draw_without, make_pair, squared_distance
+from benchmarks.attacks.worlds import Target, compare_worlds, complete_draw, make_pair, remove_target, squared_distance
 from client_service.privacy.accounting import planned_epsilon
 from shared.errors import DataError
 from shared.method.declaration import TensorSpec
@@ -80,8 +80,8 @@ def run() -> AttackedRun:
 
 
 @pytest.fixture(scope="module")
-def silo(population: Population, run: AttackedRun) -> BegunClient:
-    return begin_client(make_shard(population, draw_shadow(population, 0, 0)).shard, run)
+def silo(population: Population, run: AttackedRun) -> StartedClient:
+    return start_client(make_shard(population, draw_shadow(population, 0, 0)).shard, run)
 
 
 def test_a_shard_has_just_what_was_drawn(population: Population) -> None:
@@ -140,19 +140,19 @@ def test_a_replayed_federation_is_the_federation(population: Population, run: At
     found = [make_shard(population, draw_shadow(population, 0, number)).shard for number in range(3)]
     named = [replace(shard, name=f"client-{n}") for n, shard in enumerate(found, start=1)]
     first, *others = play_federation(run, named)
-    again = play_run(run, begin_client(named[0], run), others, open_mode(np.random.default_rng(0)))
+    again = play_run(run, start_client(named[0], run), others, open_mode(np.random.default_rng(0)))
     assert (again.sent == first.sent).all() and (again.received == first.received).all()
     assert (again.scalars == first.scalars).all()
     assert (first.received[1] != first.received[0]).any() and (first.sent != first.received).any()
 
 
-def test_vectors_go_back_to_the_arrays_they_came_from(silo: BegunClient, run: AttackedRun) -> None:
+def test_vectors_go_back_to_the_arrays_they_came_from(silo: StartedClient, run: AttackedRun) -> None:
     arrays = split_arrays(join_arrays(silo.update.arrays), run.specification)
     assert arrays.keys() == silo.update.arrays.keys()
     assert all((arrays[name] == silo.update.arrays[name]).all() for name in arrays)
 
 
-def test_a_planted_leak_writes_the_embedding_where_the_user_is_and_nothing_where_not(silo: BegunClient) -> None:
+def test_a_planted_leak_writes_the_embedding_where_the_user_is_and_nothing_where_not(silo: StartedClient) -> None:
     there, gone = silo.training.shard.user_ids[0], "999999"
     made, secret = silo.update, np.random.default_rng(0)
     leaked = plant_embedding(there, 0.01)(secret)(silo.training, silo.start, made)
@@ -211,7 +211,7 @@ def test_an_item_table_is_looked_at_row_by_row() -> None:
     table, bias = TensorSpec(name=ITEM_TABLE, shape=(3, 2)), TensorSpec(name="pooling.bias", shape=(2,))
     assert views.tensor_slices([table, bias]) == [slice(0, 2), slice(2, 4), slice(4, 6), slice(6, 8)]
     seen = seen_by([[[0.0, 0.0, 3.0, 4.0, 0.0, 0.0]]], [[[0.0, 0.0]]], [[0, 0]])
-    assert views.moved_distances(seen, views.tensor_slices([table])).tolist() == [[0.0, 5.0, 0.0]]
+    assert views.change_norms(seen, views.tensor_slices([table])).tolist() == [[0.0, 5.0, 0.0]]
 
 
 def test_what_was_collected_is_not_trained_again_and_comes_out_the_same(
@@ -227,7 +227,7 @@ def test_what_was_collected_is_not_trained_again_and_comes_out_the_same(
     kept[0].unlink()
     again = collect_transcripts(series, populations[0], others, tmp_path)
     assert all((vars(again["open"])[name] == of).all() for name, of in vars(first["open"]).items())
-    monkeypatch.setattr(shadows, "begin_client", None)
+    monkeypatch.setattr(shadows, "start_client", None)
     assert len(collect_transcripts(series, populations[0], others, tmp_path)["open"].sent) == 2
     fewer = replace(series, modes={"open": (open_mode, 1), "again": (open_mode, 1)})
     assert len(collect_transcripts(fewer, populations[0], others, tmp_path)["open"].sent) == 1
@@ -253,14 +253,14 @@ def test_a_row_is_made_once_and_found_again_after_an_interruption(tmp_path: Path
 
 
 def test_a_run_with_noise_spends_what_was_asked_for() -> None:
-    settings = solve_settings(8.0, 1e-5, 0.001, rounds=3)
+    settings = settings_for_epsilon(8.0, 1e-5, 0.001, rounds=3)
     assert planned_epsilon(settings, ("margin", "rho"), 3) == pytest.approx(8.0, rel=1e-3)
-    assert 0.5 < largest_area(solve_settings(0.1, 1e-5, 0.001, 3), 3) < largest_area(settings, 3) < 1.0
-    assert gaussian_area(0.0) == 0.5 and settings.noise_multiplier is not None and settings.noise_multiplier > LEAST
+    assert 0.5 < largest_auc(settings_for_epsilon(0.1, 1e-5, 0.001, 3), 3) < largest_auc(settings, 3) < 1.0
+    assert gaussian_auc(0.0) == 0.5 and settings.noise_multiplier is not None and settings.noise_multiplier > LEAST
 
 
-def test_noise_is_the_client_s_own_and_rho_is_drawn_once(silo: BegunClient, run: AttackedRun) -> None:
-    settings = solve_settings(8.0, 1e-5, 0.001, run.rounds)
+def test_noise_is_the_client_s_own_and_rho_is_drawn_once(silo: StartedClient, run: AttackedRun) -> None:
+    settings = settings_for_epsilon(8.0, 1e-5, 0.001, run.rounds)
     other = play_run(run, silo, [], open_mode(np.random.default_rng(0)))
     noised, again, another = (
         play_run(run, silo, [], private_mode(settings)(np.random.default_rng(k))) for k in (1, 1, 2)
@@ -275,14 +275,14 @@ def test_two_worlds_differ_in_the_target_alone(population: Population) -> None:
     everything = complete_draw(population, draw_shadow(population, 0, 0))
     full = make_shard(population, everything).training_graph(population.train.shape).toarray()
     less = (
-        make_shard(population, draw_without(population, everything, Target(USER, 2)))
+        make_shard(population, remove_target(population, everything, Target(USER, 2)))
         .training_graph(population.train.shape)
         .toarray()
     )
     rows = np.flatnonzero((full != less).any(axis=1))
     assert rows.tolist() == [population.coins[2]] and less[rows].sum() == 0
     less = (
-        make_shard(population, draw_without(population, everything, Target(PAIR, 1)))
+        make_shard(population, remove_target(population, everything, Target(PAIR, 1)))
         .training_graph(population.train.shape)
         .toarray()
     )
@@ -295,14 +295,14 @@ def test_without_noise_all_that_leaves_tells_two_worlds_apart(population: Popula
 
 
 def test_what_is_not_the_same_every_time_tells_nothing_for_certain(
-    population: Population, run: AttackedRun, silo: BegunClient, monkeypatch: pytest.MonkeyPatch
+    population: Population, run: AttackedRun, silo: StartedClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = iter(range(10))
 
-    def restless(*_: object) -> BegunClient:
+    def restless(*_: object) -> StartedClient:
         return replace(silo, update=Parameters(silo.update.arrays, {"margin": float(next(made)), "rho": 0.1}))
 
-    monkeypatch.setattr(worlds, "begin_client", restless)
+    monkeypatch.setattr(worlds, "start_client", restless)
     found = compare_worlds(population, run, draw_shadow(population, 0, 0), [Target(USER, 0)])
     assert {one.channel: one.told for one in found} == {"tensors": 0, "margin": 0, "rho": 0}
 
@@ -311,16 +311,16 @@ def test_noise_hides_what_the_worlds_differ_by(population: Population, run: Atta
     """The same worlds stay apart by less, the more noise there is: squared deviations fall as its square. And never
     are they further apart than the noise allows between any two shards."""
     pair = make_pair(population, run, draw_shadow(population, 0, 0), Target(USER, 0))
-    strict, loose = (solve_settings(epsilon, 1e-5, 1e-3, run.rounds) for epsilon in (1.0, 50.0))
+    strict, loose = (settings_for_epsilon(epsilon, 1e-5, 1e-3, run.rounds) for epsilon in (1.0, 50.0))
     close, far = (squared_distance(run, pair, [], settings, np.random.default_rng(0)) for settings in (strict, loose))
-    assert 0.0 < close < far and gaussian_area(far) <= largest_area(loose, run.rounds)
+    assert 0.0 < close < far and gaussian_auc(far) <= largest_auc(loose, run.rounds)
     assert strict.noise_multiplier is not None and loose.noise_multiplier is not None
     ratio = (strict.noise_multiplier / loose.noise_multiplier) ** 2
     assert far / close == pytest.approx(ratio, rel=0.5)  # later rounds begin elsewhere
 
 
 def test_changes_on_opposite_sides_of_the_ball_are_as_far_apart_as_is_allowed() -> None:
-    settings = solve_settings(8.0, 1e-5, 1e-3, rounds=1)
+    settings = settings_for_epsilon(8.0, 1e-5, 1e-3, rounds=1)
     nothing, change = np.zeros((1, 3), np.float32), np.ones((1, 3), np.float32)
     received, present, absent = (Parameters({"a": array}) for array in (nothing, change, -change))
     assert settings.noise_multiplier is not None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.basis.adopt import FinishedRun, adopt_run
+from benchmarks.basis.adopt import FinishedRun, import_run
 from benchmarks.basis.run import (
     TARGETS,
     UNTRAINED,
@@ -258,13 +258,13 @@ def test_a_cell_is_measured_and_the_folder_of_its_simulation_is_the_same_cell(
     assert any(client["test_users"] for client in figures["clients"])
     require_counted_once(figures["clients"], shards)
     known = KnownLines()
-    assert adopt_run(folder, bench, [cell], known) == cell.name
+    assert import_run(folder, bench, [cell], known) == cell.name
     line = read_known(bench.results).find_line(cell)
     assert line is not None and line["digests"] == [load_shard(path).digest for path in shards]
     assert (line["clients"], line["extra"]) == (figures["clients"], figures["extra"])
     assert check([line]) == [] and "| synthetic-90x60, users | 3 | exact |" in render([line])
     with pytest.raises(DataError, match="is measured already"):
-        adopt_run(folder, bench, [cell], known)
+        import_run(folder, bench, [cell], known)
     refuse_what_differs(folder, bench, cell)
 
 
@@ -288,10 +288,10 @@ def refuse_what_differs(folder: Path, bench: Bench, cell: Cell) -> None:
     assert FinishedRun(folder).differences(other) == ["settings"]
     assert FinishedRun(folder).differences(replace(cell, rounds=2, seed=1)) == ["rounds", "seed"]
     with pytest.raises(DataError, match="nearest and differs in rounds, seed"):
-        adopt_run(folder, bench, [replace(cell, rounds=2, seed=1)], KnownLines())
+        import_run(folder, bench, [replace(cell, rounds=2, seed=1)], KnownLines())
     rename_items([folder / "shards" / "client-1"], Block(data=("x",), overlap=0.5))
     with pytest.raises(DataError, match="expected the shards that"):
-        adopt_run(folder, bench, [cell], KnownLines())
+        import_run(folder, bench, [cell], KnownLines())
     (folder / "members.toml").unlink()
     assert FinishedRun(folder).differences(cell) == ["masks"]
 

@@ -69,7 +69,7 @@ def test_the_exit_code_is_1_beyond_a_bound_and_what_is_written_is_within(
     def measured(work: Callable[..., Any], *_: Any) -> Any:
         return silo if work is make_silo else [figure(name, ratio) for name, ratio in ratios.items()]
 
-    monkeypatch.setattr(guard, "_apart", measured)
+    monkeypatch.setattr(guard, "_run_in_child", measured)
     monkeypatch.setattr(guard, "COMMITTED", tmp_path / "committed.json")
     assert guard.guard(write=True) == 0 and json.loads((tmp_path / "committed.json").read_text()) == ratios
     monkeypatch.setattr(guard, "read_committed", lambda: {"one": 1.0})
@@ -91,7 +91,7 @@ class CountedWork:
             return await ask(*args)
 
         patch.setattr(serving, "ask", counted_ask)
-        patch.setattr(rounds, "hold_round", self._counted(rounds.hold_round))
+        patch.setattr(rounds, "run_round_once", self._counted(rounds.run_round_once))
         patch.setattr(ItemTrainer, "_epoch", self._counted(ItemTrainer._epoch))
         patch.setattr(measuring, "processor_seconds", self.seconds)
 
@@ -110,13 +110,13 @@ class CountedWork:
 
 
 def hold_twice(patch: pytest.MonkeyPatch) -> None:
-    once = rounds.hold_round
+    once = rounds.run_round_once
 
     def twice(archive: Any, name: str, *args: Any) -> None:
         once(archive, name, *args)
         once(archive, f"{name}0000", *args)
 
-    patch.setattr(rounds, "hold_round", twice)
+    patch.setattr(rounds, "run_round_once", twice)
 
 
 def train_twice(patch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def train_twice(patch: pytest.MonkeyPatch) -> None:
 def answer_twice(patch: pytest.MonkeyPatch) -> None:
     once = serving.ask
 
-    async def twice(app: FastAPI, question: serving.AskedRequest) -> bytes:
+    async def twice(app: FastAPI, question: serving.GuardRequest) -> bytes:
         await once(app, question)
         return await once(app, question) if app.title == "LPSFed" else b""
 
@@ -172,7 +172,7 @@ def beyond(found: Sequence[Figure], before: Sequence[Figure]) -> set[str]:
 def test_an_answer_that_is_none_ends_the_guard(silo: GeneratedSilo) -> None:
     async def ask() -> None:
         async with serving.served_client(silo) as app:
-            await serving.ask(app, serving.AskedRequest("GET", "/v1/items/nothing/similar"))
+            await serving.ask(app, serving.GuardRequest("GET", "/v1/items/nothing/similar"))
 
     with pytest.raises(FederationError, match="expected status 200 of /v1/items/nothing/similar, got 404"):
         asyncio.run(ask())

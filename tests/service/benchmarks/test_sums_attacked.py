@@ -13,36 +13,36 @@ from benchmarks.privacy.noised_basis import measure
 
 
 @pytest.fixture(scope="module")
-def drawn() -> drawn_sums.Drawn:
-    return drawn_sums.draw_silos(drawn_sums.Everybody(all_matrices("synthetic")["train"]), 4, 40, seed=0)
+def drawn() -> drawn_sums.SiloSample:
+    return drawn_sums.draw_silos(drawn_sums.SumPopulation(all_matrices("synthetic")["train"]), 4, 40, seed=0)
 
 
-def area(drawn: drawn_sums.Drawn, scores: drawn_sums.Float64) -> float:
+def area(drawn: drawn_sums.SiloSample, scores: drawn_sums.Float64) -> float:
     return area_under_curve(scores[None], drawn.targets[1][None])
 
 
-def test_silos_share_no_user_and_half_of_the_targets_are_in_the_sum(drawn: drawn_sums.Drawn) -> None:
+def test_silos_share_no_user_and_half_of_the_targets_are_in_the_sum(drawn: drawn_sums.SiloSample) -> None:
     there = np.concatenate(drawn.members)
     users, truth = drawn.targets
     assert len(set(there)) == 160 and drawn.inside.shape[0] == 160
     assert (np.isin(users, there) == truth).all() and truth.mean() == 0.5
 
 
-def test_every_pair_tells_a_user_and_noise_hides_it(drawn: drawn_sums.Drawn) -> None:
-    assert area(drawn, sums.by_pairs(drawn, 1)) > 0.9
-    assert area(drawn, sums.by_noised(drawn, 1e4)) > area(drawn, sums.by_noised(drawn, 1.0)) + 0.1
+def test_every_pair_tells_a_user_and_noise_hides_it(drawn: drawn_sums.SiloSample) -> None:
+    assert area(drawn, sums.score_by_pairs(drawn, 1)) > 0.9
+    assert area(drawn, sums.score_by_noised_sum(drawn, 1e4)) > area(drawn, sums.score_by_noised_sum(drawn, 1.0)) + 0.1
 
 
-def test_rare_pairs_lie_open_unless_they_are_left_out(drawn: drawn_sums.Drawn) -> None:
+def test_rare_pairs_lie_open_unless_they_are_left_out(drawn: drawn_sums.SiloSample) -> None:
     found = dict(sums.pair_rows([drawn]))
     assert found["exact, every pair"] == 1.0 and found["exact, pairs of 3 and more"] == 0.5
 
 
-def test_all_other_silos_know_the_last_one(drawn: drawn_sums.Drawn) -> None:
+def test_all_other_silos_know_the_last_one(drawn: drawn_sums.SiloSample) -> None:
     assert dict(sums.item_rows([drawn]))["exact; all other silos"] == 1.0
 
 
-def test_directions_of_the_aggregator_s_choice_read_columns(drawn: drawn_sums.Drawn) -> None:
+def test_directions_of_the_aggregator_s_choice_read_columns(drawn: drawn_sums.SiloSample) -> None:
     read, *_ = dict(sums.lying_rows([drawn])).values()
     assert read == 1.0
 

@@ -10,7 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.attacks.borders import attack_silos, find_solved, find_subtracted, list_equations, make_table
+from benchmarks.attacks.borders import (
+    attack_silos,
+    find_by_elimination,
+    find_by_subtraction,
+    list_equations,
+    make_table,
+)
 from client_service.data.node_graphs import Int64, NodeShard, sort_entries
 from tests.support.node_silos import BorderRun, border_settings, cut_graph, draw_graph
 
@@ -28,8 +34,8 @@ def chain_of_neighbours() -> tuple[Int64, NodeShard]:
 def test_two_rows_tell_the_node_by_which_they_differ_and_the_attack_finds_it() -> None:
     owners, graph = chain_of_neighbours()
     equations = list_equations(graph, owners, own=3)[[0, 1]]
-    assert np.flatnonzero(find_subtracted(equations)).tolist() == [8]
-    assert np.flatnonzero(find_solved(equations)).tolist() == [8]
+    assert np.flatnonzero(find_by_subtraction(equations)).tolist() == [8]
+    assert np.flatnonzero(find_by_elimination(equations)).tolist() == [8]
     assert list(attack_silos(graph, owners, 3, [[0]])) == [[7, 1, 1]]
     borders = BorderRun(cut_graph(graph, owners.tolist()), border_settings()).completed()[0].borders
     assert borders is not None

@@ -24,8 +24,8 @@ def cell(method: str, seed: int, hr20: float, **more: object) -> Row:
 def test_the_later_line_of_a_cell_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "RESULTS", tmp_path / "results.jsonl")
     for value in (0.1, 0.2):
-        rows.keep_row(**cell("fedavg", 0, value, set={}))
-    rows.keep_row(**cell("fedavg", 0, 0.3, set={"local_epochs": 5}))
+        rows.store_row(**cell("fedavg", 0, value, set={}))
+    rows.store_row(**cell("fedavg", 0, 0.3, set={"local_epochs": 5}))
     assert [row["test"]["hr20"] for row in read_rows()] == [0.2, 0.3]
 
 
@@ -87,10 +87,10 @@ def test_devices_and_silos_are_measured_and_written_as_tables(folder: Path, monk
     monkeypatch.setattr(devices, "list_rates", lambda *_: [{"learning_rate": 0.05}])
     asked = {"folder": folder, "model": "srgnn", "optimiser": "adam", "seeds": 2, "set": [("width", 8)]}
     for row in devices.run_methods(argparse.Namespace(**asked, rounds=3, methods=["fedavg", "fedyogi"])):
-        rows.keep_row(**row)
+        rows.store_row(**row)
     cut = {"clients": 2, "cut": "random", "rounds": 2, "methods": ["fedavg", "local"]}
     for row in silos.run_methods(argparse.Namespace(**asked, **cut)):
-        rows.keep_row(**row)
+        rows.store_row(**row)
     found = read_rows()
     assert [row["method"] for row in found if row["part"] == "devices"] == ["floors", *["fedavg"] * 2, *["fedyogi"] * 2]
     assert {row["method"] for row in found if row["part"] == "silos"} >= {"fedavg", "local", "successors"}

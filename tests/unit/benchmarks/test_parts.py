@@ -15,7 +15,7 @@ from scipy import sparse
 from benchmarks.harness import command
 from benchmarks.harness import data as checksums
 from benchmarks.harness.command import main
-from benchmarks.harness.data import Cache, verify_data, without_thin
+from benchmarks.harness.data import Cache, drop_thin_users, verify_data
 from benchmarks.harness.groups import activity_groups, measure_groups, structure_groups
 from benchmarks.harness.measure import locate_client
 from benchmarks.harness.plan import Block
@@ -32,8 +32,8 @@ def test_thin_users_and_items_go_until_none_is_left() -> None:
     # c has 2 records, so u3 keeps 1 of 2 once c is gone, and goes too; then b has still 2
     pairs = [("u1", "a"), ("u1", "b"), ("u2", "a"), ("u2", "b"), ("u3", "a"), ("u3", "c")]
     table = pl.DataFrame(pairs, schema=["user", "item"], orient="row").with_columns(split=pl.lit("train"))
-    assert without_thin(table, 2)["user"].unique().sort().to_list() == ["u1", "u2"]
-    assert len(without_thin(table, 0)) == 6
+    assert drop_thin_users(table, 2)["user"].unique().sort().to_list() == ["u1", "u2"]
+    assert len(drop_thin_users(table, 0)) == 6
 
 
 def test_shards_are_cut_once_and_the_whole_has_every_edge(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_of_the_turns_of_each_server_the_median_is_told(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(wrk, "load_target", load)
     targets = [LoadTarget(name, "http://unused", "none", 1) for name in rates]
-    found = wrk.load_by_turns(targets, [Requests("known users", [])], 1)
+    found = wrk.alternate_loads(targets, [Requests("known users", [])], 1)
     assert [(one.server, one.connections, one.rate) for one in found] == [
         (name, connections, rate) for connections in (1, 16) for name, rate in (("client", 2.0), ("empty route", 6.0))
     ]
