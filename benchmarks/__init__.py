@@ -1,4 +1,4 @@
-"""The paper's tables, measured again under one protocol: one folder a table or figure, one harness for all.
+"""Measurements of the paper's tables under one protocol, one folder per table or figure.
 
-`python -m benchmarks table1`, or `make benchmark NAME=table1`; README.md says what a folder holds.
+`python -m benchmarks table1`, or `make benchmark NAME=table1`; README.md describes the content of a folder.
 """

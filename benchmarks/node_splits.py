@@ -1,11 +1,11 @@
-"""How should silos of nodes split their own labels? Judged on nodes whose labels no silo has.
+"""Comparison of ways to split a silo's labels, on nodes whose labels no silo has.
 
 python -m benchmarks.node_splits [--silos 3] [--accounts 500] [--labelled 0.35] [--seeds 10] [--first-seed 100]
 
 Each seed generates platforms with planted rings, hides the labels of most accounts, and splits the others in several
-ways. A silo answers alone, by all silos' Gram sums whether its validation nodes want them or not, or by what these
-choose; "refitted" is the same model, fitted again on all labelled nodes of the silo. A silo is harmed where the choice
-has .01 less than it has alone by the same split.
+ways. A silo answers alone, by all silos' Gram sums whether its validation nodes prefer them or not, or by the choice
+of these; "refitted" is the same model, fitted again on all labelled nodes of the silo. A silo is harmed where the
+choice is .01 below its result alone with the same split.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ANSWERS = ("alone", "alone, refitted", "together", "choice", "choice, refitted")
 
 
 def make_silos(seed: int, given: argparse.Namespace) -> list[NodeShard]:
-    """Makes the graph of each platform with all labels, and marks in its splits which ones a silo has."""
+    """Creates each platform's graph with all labels, and marks known ones by splits."""
     whole, cut = generate_graph(seed, given.silos, GraphSizes(accounts=given.accounts, labelled=1.0))
     silos = [take_nodes(whole, f"bank-{place + 1}", nodes) for place, nodes in enumerate(cut.nodes)]
     rng = np.random.default_rng([seed, 1])
@@ -49,7 +49,7 @@ def make_silos(seed: int, given: argparse.Namespace) -> list[NodeShard]:
 
 
 def measure_split(silos: list[NodeShard], way: str, seed: int) -> dict[str, list[float]]:
-    """Measures the area under the ROC curve over the unlabelled nodes of each silo, for each answer."""
+    """Measures the area under the ROC curve on unlabelled nodes, for each answer."""
     hidden = [one.splits == UNLABELLED for one in silos]
     known = [replace(one, labels=np.where(away, UNKNOWN, one.labels)) for one, away in zip(silos, hidden, strict=True)]
     known = [one.with_splits(WAYS[way](one.labels, [seed, place])) for place, one in enumerate(known)]

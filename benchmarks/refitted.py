@@ -1,12 +1,12 @@
-"""Are lists better when a silo fits its model again on all of its data? On items hidden beforehand from everything.
+"""Quality of lists when a silo fits its model again on all of its data.
 
 python -m benchmarks.refitted --data FOLDER --name ml-100k [--silos 4] [--rounds 2] [--common-basis exact] [--users N]
 
-A tenth of each user's likings is hidden by a keyed draw. The rest is what silos of random users have: they split it
-8:1:1, choose and train by that as in any run, and serve either that model (80 %) or the one that is fitted again on
-everything that they have (`fit_everything`), the sums of a common basis likewise. Each list is ranked without all that
-its user has, and judged by the hidden items. The interval is over users, and the figures on validation and test items
-say whether what is judged has seen them: they do not rise.
+A tenth of each user's positives is hidden by a keyed draw. Silos of random users have the rest: they split it 8:1:1,
+choose and train by that as in any run, and serve either that model (80 %) or the one that is fitted again on all
+their data (`fit_everything`), the sums of a common basis likewise. Each list excludes all items of the user's data,
+and is evaluated on the hidden items. The interval is over users; the figures on validation and test items show
+whether a model has seen them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EACH = ("validation", "test", "hidden")
 
 
 def hide_items(data: Path, users: int | None) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """What silos have, split 8:1:1, and the hidden likings. users: at most so many, drawn."""
+    """Returns the silos' events, split 8:1:1, and the hidden positives; users: at most this many."""
     events = load_dataset(data, SPLIT_SEED, "usual").events
     if users is not None:
         kept = events["user"].unique().sort().sample(min(users, events["user"].n_unique()), seed=0)
@@ -68,7 +68,7 @@ def write_silos(events: pl.DataFrame, silos: int, folder: Path) -> tuple[Path, .
 
 
 def measure_lists(experiment: Experiment, hidden: pl.DataFrame) -> dict[str, dict[str, Float64]]:
-    """The primary measure of each user with such items, of what was judged (80 %) and of what answers."""
+    """Measures each user's primary measure, for the evaluated (80 %) and the serving model."""
     found: dict[str, dict[str, list[Float64]]] = {who: {on: [] for on in EACH} for who in ("judged", "refitted")}
     for path in experiment.shards:
         settings = experiment.make_silo_settings(path)
@@ -100,7 +100,10 @@ def _lists(settings: Any, shard: Any, *, everything: bool) -> TopItems:
 def _each_user(
     top: TopItems, target: sparse.csr_array, seen: sparse.csr_array, lost: np.ndarray | None = None
 ) -> Float64:
-    """Of users with target items; `lost`: how many more each has that are in no list."""
+    """Computes the measure of users with target items.
+
+    lost: number of further targets per user that are in no list.
+    """
     counts = np.diff(target.indptr)
     hits, judged = find_hits(top, target, seen)
     if lost is None:
@@ -112,7 +115,7 @@ def _each_user(
 
 
 def run_silos(shards: tuple[Path, ...], folder: Path, given: argparse.Namespace, *, everything: bool) -> Experiment:
-    """A finished run."""
+    """Runs a whole experiment."""
     basis = {} if given.common_basis == "off" else {"basis": {"kind": given.common_basis}}
     method = MethodSettings(strategy={"train": given.rounds > 1}, **basis)
     experiment = Experiment(shards, folder, method, rounds=given.rounds, fit_everything=everything)

@@ -1,12 +1,12 @@
-"""Does a refresh after a few events make a trained model worse? On the validation items of each silo of a run.
+"""Effect of a refresh after a few events on a trained model, on validation items.
 
 lpsfed simulate SHARDS --out RUN
 python -m benchmarks.refreshed SHARDS RUN [--events 20]
 
-Each silo of the finished run gets so many events of its users, drawn from its test interactions as those that come
-next, and a new user with five items. Then it is refreshed as a running client would. Printed is the primary measure: of
-the model that the run ended with, on the shard before; and on the shard after, of the model at which training would
-start with every choice made anew, and of the refreshed one.
+Each silo of the finished run gets new events of its users, drawn from its test interactions, and a new user with five
+items. Then it is refreshed as a running client would be. Printed is the primary measure: of the run's last model, on
+the shard before; and on the shard after, of the model at which training would start with every choice made anew, and
+of the refreshed one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 
 
 def draw_events(shard: Shard, count: int) -> list[InteractionIn]:
-    """Of known users, and of one who is new."""
+    """Draws events of known users and of a new one."""
     tests = shard.events_with_ids().filter(pl.col("split") == "test")
     known = tests.sample(min(count, len(tests)), seed=0).select("user", "item").rows()
     new = np.random.default_rng(0).choice(shard.item_ids, NEW_ITEMS, replace=False)
@@ -47,7 +47,7 @@ def draw_events(shard: Shard, count: int) -> list[InteractionIn]:
 
 
 def measure_silo(shard: Path, state: Path, events: int) -> tuple[str, ...]:
-    """A row of the table."""
+    """Returns a row of the table."""
     with tempfile.TemporaryDirectory() as place:
         settings = copy_silo(shard, state, Path(place))
         before, head = load_shard(settings.shard), load_head(settings.models_directory)

@@ -1,4 +1,4 @@
-"""Border sums as methods of the benchmark: Gram sums over neighbourhoods that other silos have made whole."""
+"""Border sums as benchmark methods: Gram sums over neighbourhoods completed by other silos."""
 
 from __future__ import annotations
 

@@ -23,9 +23,10 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {"minesweeper": {"nodes.random_featu
 
 @dataclass(frozen=True)
 class DividedGraph:
-    """One draw of a benchmark: silos of one graph, and the whole graph with their splits.
+    """One draw of a benchmark: silos of one graph, and the whole graph.
 
-    rows: of each silo's nodes in the whole graph. kept: the share of edges inside silos. seed: of cut and splits.
+    The whole graph has the silos' splits. rows: of each silo's nodes in the whole graph. kept: share of edges inside
+    silos. seed: of cut and splits.
     """
 
     name: str

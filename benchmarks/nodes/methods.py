@@ -1,4 +1,7 @@
-"""Closed forms as methods of the benchmark of node graphs: a new one is a function and a line in CLOSED_FORMS."""
+"""Closed forms as methods of the benchmark of node graphs.
+
+A new one is a function and a line in CLOSED_FORMS.
+"""
 
 from __future__ import annotations
 

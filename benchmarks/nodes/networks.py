@@ -1,7 +1,8 @@
-"""Networks of nodes as methods of the benchmark: the product's strategies in one process, without HTTP.
+"""Networks of nodes as benchmark methods: the product's strategies in one process, without HTTP.
 
-Each silo answers by the round that its own validation prefers. Test nodes choose nothing. Validation on seed 100 chose
-learning rate, tau (1 among them) and dropout: once for methods that train in the silos, for gradients, and for SAGE.
+Each silo answers by the round that its own validation prefers. Test nodes choose nothing. Validation on seed 100
+chose learning rate, tau (1 among them) and dropout: once for methods that train in the silos, for gradients, and for
+SAGE.
 """
 
 from __future__ import annotations

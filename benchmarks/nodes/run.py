@@ -1,6 +1,8 @@
-"""Measures silos of node graphs, alone, together and in one place: `python -m benchmarks nodes cora --method gram`.
+"""Benchmark of node graphs: silos alone, together and in one place.
 
-Cut and splits are drawn by each seed. All that is chosen is chosen by validation nodes; test nodes are read once.
+python -m benchmarks nodes cora --method gram
+
+Cut and splits are drawn by each seed. Every choice is made by validation nodes; test nodes are read once.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ ALONE = ("alone", "alone_logistic")  # with the splits of the data there is one 
 
 
 def measure_benchmark(given: NodeBenchmark) -> dict[str, Any]:
-    """Measures all draws. Returns the document: a record for each method with what stands beside it."""
+    """Measures all draws and returns the document, with a record per method."""
     methods, path = find_methods(given.methods), locate_graph_file(given.name, given.data)
     rows: dict[str, list[tuple[dict[str, Any], TestNodes, SiloScores, float]]] = {}
     alones: dict[str, list[TestNodes]] = {}

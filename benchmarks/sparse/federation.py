@@ -1,4 +1,4 @@
-"""Sums over the silos of a cut, each silo's lists alone and with them, and what the silos gain beside the noise."""
+"""Sums over the silos of a cut, lists with and without them, and gains."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ USUAL = BasisSettings(words=64)
 
 
 def ratio_interval(own: PerUser, other: PerUser, resamples: int, seed: int) -> list[float]:
-    """The ratio of the means, and the ends of its interval over users drawn with replacement, the same for both."""
+    """Computes the ratio of the means and its interval by bootstrap over users.
+
+    The same users are drawn for both.
+    """
     rows = np.random.default_rng(seed).integers(0, len(own), (resamples, len(own)))
     drawn = own[rows].mean(1) / np.maximum(other[rows].mean(1), np.finfo(float).tiny)
     ends = np.percentile(drawn, [(100 - LEVEL) / 2, (100 + LEVEL) / 2])
@@ -40,14 +43,14 @@ def ratio_interval(own: PerUser, other: PerUser, resamples: int, seed: int) -> l
 
 
 def place_items(shards: Sequence[Shard]) -> tuple[list[Shard], int]:
-    """The shards with their items' places in the list of all, and its length."""
+    """Returns the shards with positions in the list of all items, and its length."""
     rows = {item: row for row, item in enumerate(sorted({item for shard in shards for item in shard.item_ids}))}
     placed = [replace(shard, places=np.array([rows[item] for item in shard.item_ids])) for shard in shards]
     return placed, len(rows)
 
 
 def sum_silos(shards: Sequence[Shard], items: int, kind: str, seed: int) -> CommonBasis:
-    """The sums of the silos' training pairs, as a basis run has them."""
+    """Computes the sums of the silos' training pairs, as a basis run does."""
     whole = sparse.csr_array(sparse.vstack([catalogue_matrix(shard, items) for shard in shards]))
     if kind == "exact":
         counted = hide_rare_pairs(MethodSettings(catalogue=items), count_pairs(whole))
@@ -60,20 +63,23 @@ def sum_silos(shards: Sequence[Shard], items: int, kind: str, seed: int) -> Comm
 
 
 def choose_sums(shards: Sequence[Shard], items: int, seed: int) -> CommonBasis:
-    """Of the kind that is chosen where the number of training pairs is known."""
+    """Computes sums of the kind that the number of training pairs chooses."""
     settings, _ = choose_basis(items, sum(shard.train.nnz for shard in shards), few=FEW_SIMULATED)
     return sum_silos(shards, items, str(settings["kind"]), seed)
 
 
 class ListPair(NamedTuple):
-    """Of a silo's test users: how many of their held-out items each list hits, and how many they have."""
+    """Hits of each test user's two lists on held-out items, and the number of these."""
 
     alone: tuple[Any, Any]
     together: tuple[Any, Any]
 
 
 def make_list_pair(shard: Shard, basis: CommonBasis, spectrum: Spectrum, chosen: Filter) -> ListPair:
-    """By the same weights of the silo's own parts: the sums come beside them. chosen: the filter to begin at."""
+    """Ranks lists alone and with sums, with the same weights of the silo's own parts.
+
+    chosen: filter to begin with.
+    """
     entry = SILO_SUMS[basis.kind]
     common = entry.scorers(basis, shard)
     covered_share, directions = entry.covered_share(basis, shard), basis.directions
@@ -90,7 +96,7 @@ def _hits(shard: Shard, spectrum: Spectrum, chosen: Filter, recipe: Recipe, comm
 
 
 def primary(hits: tuple[Any, Any]) -> PerUser:
-    """NDCG@20 of each test user."""
+    """Computes NDCG@20 of each test user."""
     return METRICS[PRIMARY].per_user(*hits)
 
 
@@ -113,7 +119,7 @@ class Gains(NamedTuple):
 
 
 def measure_gains(together: Sequence[PerUser], alone: Sequence[PerUser], resamples: int, seed: int) -> Gains:
-    """See `Gains`."""
+    """Measures the gains of `Gains`."""
     pairs = [(one, other) for one, other in zip(together, alone, strict=True) if len(other) and other.sum() > 0]
     each = np.array([ratio_interval(one, other, resamples, seed) for one, other in pairs])
     generator = np.random.default_rng(seed)
@@ -138,8 +144,10 @@ def _worst(ratios: PerUser) -> float:
 
 
 def _swapped_ratios(one: PerUser, other: PerUser, generator: np.random.Generator) -> PerUser:
-    """The ratio of the means where each user's two values have changed places or not, for each draw; 1 where both are
-    0."""
+    """Computes the ratio of means with each user's two values swapped at random, per draw.
+
+    1 where both are 0.
+    """
     swapped = generator.random((NULLS, len(one))) < 0.5
     first, second = np.where(swapped, other, one).sum(1), np.where(swapped, one, other).sum(1)
     tiny = np.finfo(float).tiny

@@ -123,7 +123,7 @@ def measure_ways(shards: Sequence[Shard], items: int) -> dict[str, list[PerUser]
 
 
 def compare_ways(found: Mapping[str, Sequence[PerUser]]) -> Iterator[list[str]]:
-    """Yields a row of each way: the mean over users, and the difference to the equal sum."""
+    """Yields a row per way: the mean, and the difference to the equal sum."""
     equal = np.concatenate(found[EQUAL])
     for name, silos in found.items():
         values = np.concatenate(silos)

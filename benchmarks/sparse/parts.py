@@ -1,7 +1,8 @@
-"""What each scorer of the fusion brings a silo's own lists: all of them beside all but one. No services, no training.
+"""Gain of each scorer of the fusion for a silo's own lists.
 
-A user's NDCG@20 on test items, paired: the mean difference has the 95 % interval over users. `without` a part: the
-others alone, weighed anew. --each keeps so many interactions of a user, --some measures the first silos alone.
+All scorers are compared with all but one. A user's NDCG@20 on test items, paired: the mean difference has the 95 %
+interval over users. `without` a part: only the others, weighted anew. --each limits a user's interactions, --some
+measures the first silos only. No services run and nothing is trained.
 
 python -m benchmarks.sparse.parts --data FOLDER [--name ml-1m] [--silos 8] [--users 2000] [--parts edlae,rp3beta]
 """
@@ -32,7 +33,7 @@ ALL, NORMAL = "all", 1.96
 
 @contextmanager
 def leave_out(names: list[str]) -> Iterator[None]:
-    """The registry without these scorers."""
+    """Removes these scorers from the registry within a context."""
     kept = dict(PARTS)
     for name in names:
         del PARTS[name]
@@ -44,7 +45,10 @@ def leave_out(names: list[str]) -> Iterator[None]:
 
 
 def measure_parts(shard: Shard, names: list[str]) -> dict[str, PerUser]:
-    """NDCG@20 of each test user: with all scorers, without each, and without all of these."""
+    """Measures NDCG@20 of each test user with all scorers and without some.
+
+    Without each of them, and without all of these.
+    """
     spectrum = low_spectrum(shard.train, MethodSettings().cutoff)
     chosen, seen = best_filter(shard, spectrum).choice, sparse.csr_array(shard.train + shard.valid)
     ways: dict[str, list[str]] = {ALL: [], **{f"without {name}": [name] for name in names}}
@@ -59,7 +63,10 @@ def measure_parts(shard: Shard, names: list[str]) -> dict[str, PerUser]:
 
 
 def compare_parts(silos: list[dict[str, PerUser]]) -> Iterator[list[str]]:
-    """A line a way: the mean, and what the scorers that it lacks bring."""
+    """Yields a row per way.
+
+    The mean, and the gain of the scorers that it lacks.
+    """
     whole = np.concatenate([silo[ALL] for silo in silos])
     for way in silos[0]:
         values = np.concatenate([silo[way] for silo in silos])
@@ -69,14 +76,14 @@ def compare_parts(silos: list[dict[str, PerUser]]) -> Iterator[list[str]]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add which set, which scorers, and how many of the silos."""
+    """Adds options for the data set, the scorers, and the number of silos."""
     parser.add_argument("--name", default="ml-1m", help=NAME_HELP)
     parser.add_argument("--parts", default=",".join(PARTS), help="scorers to leave out, with commas between")
     parser.add_argument("--some", type=int, default=1000)
 
 
 def main() -> None:
-    """See the module."""
+    """Runs the benchmark."""
     given = parse_silos(__doc__, add_options)
     with threadpool_limits(1):
         shards = cut_silos(read_thin(given), given.silos, given.seed)[0][: given.some]

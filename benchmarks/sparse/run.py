@@ -1,6 +1,7 @@
-"""Small cuts of sparse data sets -> every floor and the untrained start in each silo. No services, no training.
+"""Floors and the untrained start in each silo of small cuts of sparse data sets.
 
-What is measured is kept in the cache folder, a file a cell, so that the same command goes on where it was interrupted.
+No services run and nothing is trained. Each measured cell is a file in the cache folder, so that the same command
+resumes after an interrupt.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ KINDS = ("pairs", "fields", "sessions")
 
 
 def read_source(source: dict[str, Any], folder: Path, seed: int) -> Dataset:
-    """The data set in `folder`. kind: pairs, any format that `simulation` reads; fields, lines of user, item and a
-    weight; sessions, lines of item ids, each line a user.
+    """Reads the data set in `folder`.
 
-    Raises DataError for an unknown kind or a file that cannot be read.
+    kind: pairs, any format that `simulation` reads; fields, lines of user, item and a weight; sessions, lines of item
+    ids, each line a user. Raises DataError for an unknown kind or an unreadable file.
     """
     kind = source.get("kind", "pairs")
     if kind not in KINDS:
@@ -76,7 +77,10 @@ def read_source(source: dict[str, Any], folder: Path, seed: int) -> Dataset:
 
 
 def read_sessions(path: Path, fewest: int) -> pl.DataFrame:
-    """(user, item) of the sessions with at least so many different items; a session's number is its user."""
+    """Reads (user, item) of sessions with at least `fewest` different items.
+
+    A session's number is its user.
+    """
     with gzip.open(path, "rt", encoding="ascii") as lines:
         sessions = [(f"{number:07d}", list(dict.fromkeys(line.split()))) for number, line in enumerate(lines)]
     kept = [(user, items) for user, items in sessions if len(items) >= fewest]
@@ -108,14 +112,14 @@ class SmallCut(NamedTuple):
     clients: int
 
     def file_name(self, config: Row) -> str:
-        """Of the file that keeps the cell: of another name where what is measured differs."""
+        """Returns the name of the cell's file, which depends on its settings."""
         said = json.dumps([self.source, config["seed"], config["resamples"]], sort_keys=True)
         digest = hashlib.sha256(said.encode()).hexdigest()[:8]
         return f"{self.source['data']}-{self.method}-{self.clients}-v{VERSION}-{digest}.json"
 
 
 def run(config: Row, *, quick: bool, data: Path | None, out: Path) -> list[Row]:
-    """A row a data set and cut. A cut that the data do not allow has its reason instead of figures."""
+    """Measures one row per data set and cut, or gives the reason why it cannot."""
     rows = []
     with threadpool_limits(1):
         for source in config["sets"]:
@@ -133,7 +137,7 @@ def _read_dataset(source: Row, data: Path | None, seed: int) -> Dataset:
 
 
 def _kept_row(path: Path | None) -> Row | None:
-    """What an earlier command measured in this cell."""
+    """Reads the stored row of this cell."""
     if path is None or not path.exists():
         return None
     found: Row = json.loads(path.read_text(encoding="utf-8"))
@@ -165,7 +169,7 @@ def _silo_values(cell: SmallCut, whole: Dataset) -> Iterator[Values]:
 
 
 def measure_silo(shard: Shard, basis: CommonBasis) -> Values:
-    """Test quality of every floor, of the untrained start, and of the start with the sums of all silos, by user."""
+    """Measures every floor, the untrained start, and the start with sums, by user."""
     seen = sparse.csr_array(shard.train + shard.valid)
     spectrum = low_spectrum(shard.train, MethodSettings().cutoff)
     chosen = best_filter(shard, spectrum).choice
@@ -178,9 +182,10 @@ def measure_silo(shard: Shard, basis: CommonBasis) -> Values:
 
 
 def summarise(silos: list[Values], config: Row) -> Row:
-    """Both means of every floor and of the start, and the start over the best floor with its interval.
+    """Computes means of every floor and start, and the ratio to the best floor.
 
-    A floor that is missing in one silo, because EASE does not fit there, is missing. gains: together over the start.
+    The ratio has its interval. A floor that is missing in one silo, because EASE does not fit there, is missing.
+    gains: together over the start.
     """
     tested = [silo for silo in silos if len(silo[START][PRIMARY])]
     names = [name for name in (*FLOORS, START, TOGETHER) if all(name in silo for silo in tested)]
@@ -218,7 +223,7 @@ least one, with what that would be if each user's two lists changed places at ra
 
 
 def render(rows: list[Row]) -> str:
-    """Markdown: a line a cell."""
+    """Renders one row per cell."""
     head = ["data", "users x items", "cut", "silos", "test users", *(FLOOR_LABELS[name] for name in (*FLOORS, START))]
     head += ["best floor", "ratio", "of recall", "of client means", "together", "over the start", "silos below 1"]
     head += ["worst silos", "chosen on"]
@@ -233,7 +238,7 @@ def render(rows: list[Row]) -> str:
 
 
 def _count_cells(rows: list[Row]) -> str:
-    """In how many cells the start is ahead, and how sure that is."""
+    """Counts the cells where the start is ahead, with and without certainty."""
     every = np.array([row["ratio"][PRIMARY] for row in rows])
     ahead, surely, behind = (int(part.sum()) for part in (every[:, 0] >= 1, every[:, 1] > 1, every[:, 2] < 1))
     return (
@@ -243,7 +248,7 @@ def _count_cells(rows: list[Row]) -> str:
 
 
 def _count_gains(rows: list[Row]) -> str:
-    """Of all silos of all cells."""
+    """Counts the gains of all silos of all cells."""
     gains = [Gains(**row["gains"]) for row in rows]
     below, wholly, counted = (sum(getattr(one, name) for one in gains) for name in ("below", "wholly", "counted"))
     ratios, by_chance = np.array([one.ratio[0] for one in gains]), counted * (100 - LEVEL) / 200
@@ -272,8 +277,10 @@ def _cell_line(row: Row) -> list[str]:
 
 
 def check(rows: list[Row]) -> list[str]:
-    """What must hold on any data: nothing is behind for sure, by the whole interval: the start behind a floor, or what
-    the sums make of it behind the start."""
+    """Lists cells that are behind by their whole interval.
+
+    Either the start behind a floor, or the start with sums behind the start.
+    """
     measured = [row for row in rows if "problem" not in row]
     behind = [row for row in measured if row["ratio"][PRIMARY][2] < 1.0]
     harmed = [row for row in measured if row["gains"]["ratio"][2] < 1.0]

@@ -1,9 +1,9 @@
-"""What exact and iterated sums bring the silos of a sparse set beside what each has alone. No services run.
+"""Gain of exact and iterated sums for the silos of a sparse data set.
 
 A user's NDCG@20 on test items: `alone`, the fused start of the silo's own data; `listed`, fused with the sums, whose
-own share counts every item on the list; `told`, as the services do it, where it counts those alone of which the sums
-tell something of other silos. A ratio has the 95 % bootstrap interval over users; a silo is behind where its whole
-interval lies below 1. --each keeps so many interactions of a user, drawn with seed 0.
+own share counts every item on the list; `told`, as the services do it, where it counts only items about which the
+sums have data of other silos. A ratio has the 95 % bootstrap interval over users; a silo is behind where its whole
+interval lies below 1. --each limits a user's interactions, drawn with seed 0. No services run.
 
 python -m benchmarks.sparse.sums --data FOLDER [--name yelp2018-13k] [--silos 8] [--users 2000] [--each 12]
 """
@@ -42,8 +42,11 @@ Ways = dict[str, PerUser]
 
 
 def draw_thin(dataset: Dataset, users: int, each: int | None, items: int, seed: int) -> Dataset:
-    """So many users with at most `each` interactions, and their most frequent items: those with the same count or more,
-    as few as make at most `items`. Users with fewer than 5 interactions are left out."""
+    """Draws users with at most `each` interactions, and their most frequent items.
+
+    Items with the same count are all kept or all left out, so that at most `items` remain. Users with fewer than 5
+    interactions are left out.
+    """
     table = dataset.events.select("user", "item")
     known = table["user"].unique().sort()
     drawn = known.sample(min(users, len(known)), seed=seed)
@@ -63,7 +66,7 @@ def draw_thin(dataset: Dataset, users: int, each: int | None, items: int, seed: 
 
 
 def parse_silos(description: str | None, arguments: Callable[[argparse.ArgumentParser], object]) -> argparse.Namespace:
-    """Read the options that say which data the silos have, and the further ones that `arguments` adds."""
+    """Parses the options of the silos' data, and those that `arguments` adds."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data", type=Path, required=True)
     for name, number in (("silos", 8), ("users", 2000), ("items", 3000), ("seed", 0)):
@@ -74,7 +77,10 @@ def parse_silos(description: str | None, arguments: Callable[[argparse.ArgumentP
 
 
 def read_thin(given: argparse.Namespace) -> Dataset:
-    """Read the set of this name, of `config.toml` or a folder, and thin it out as the options say."""
+    """Reads the data set of this name and thins it by the options.
+
+    The name is of `config.toml` or of a folder.
+    """
     sets = tomllib.loads((Path(__file__).parent / "config.toml").read_text(encoding="utf-8"))["sets"]
     known = next((one for one in sets if one["data"] == given.name), {"data": given.name})
     source = {key: value for key, value in known.items() if key not in ("users", "fewest")}
@@ -83,13 +89,16 @@ def read_thin(given: argparse.Namespace) -> Dataset:
 
 
 def cut_silos(dataset: Dataset, silos: int, seed: int) -> tuple[list[Shard], int]:
-    """Shards of users at random, whose items have places in the list of all, and its length."""
+    """Cuts shards of random users; returns them with the number of all items.
+
+    Their items have positions in the list of all items.
+    """
     partition = partition_dataset(dataset, clients=silos, method="random", seed=seed)
     return place_items([build_part(dataset, part, part.name, ()) for part in partition.parts])
 
 
 def measure_silo(shard: Shard, bases: dict[str, CommonBasis]) -> Ways:
-    """NDCG@20 of each test user, by way."""
+    """Measures NDCG@20 of each test user by way."""
     spectrum = low_spectrum(shard.train, MethodSettings().cutoff)
     chosen, seen = best_filter(shard, spectrum).choice, sparse.csr_array(shard.train + shard.valid)
 
@@ -107,7 +116,10 @@ def measure_silo(shard: Shard, bases: dict[str, CommonBasis]) -> Ways:
 
 
 def compare_ways(silos: list[Ways]) -> Iterator[list[str]]:
-    """A line a way: the mean, the ratio to alone, the silos behind, and the worst of them beside chance."""
+    """Yields a row per way.
+
+    Mean, ratio to alone, silos behind, and the worst of them. The worst silos stand beside those by chance.
+    """
     alone = [silo["alone"] for silo in silos]
     for way in silos[0]:
         values = [silo[way] for silo in silos]
@@ -123,7 +135,7 @@ def compare_ways(silos: list[Ways]) -> Iterator[list[str]]:
 
 
 def main() -> None:
-    """See the module."""
+    """Runs the benchmark."""
     given = parse_silos(__doc__, lambda parser: parser.add_argument("--name", default="yelp2018-13k", help=NAME_HELP))
     with threadpool_limits(1):
         dataset = read_thin(given)

@@ -1,10 +1,10 @@
-"""How much of the common frequencies a silo's bytes buy, by ways to iterate: the ones that the services have, and ones
-that were tried and are not there.
+"""Quality of the common frequencies by the bytes of a silo, for several iterations.
 
-Users are dealt to silos at random; each way sums, in integers, what the silos would send, and keeps `--rank`
-frequencies. bytes: what a silo sends for an item in all rounds. energy: ||R V||^2 of the basis against that of the
-leading frequencies of all data. NDCG@20: on validation items of at most 2,000 users, ranked by the low-pass filter that
-a silo makes of the basis, by itself, in all items of the data set. Test items are not looked at.
+They are those of the services, and others that were tried. Users are dealt to silos at random; each way sums, in
+integers, the silos' parts, and keeps `--rank` frequencies. bytes: a silo's bytes per item in all rounds. energy:
+||R V||^2 of the basis against that of the leading frequencies of all data. NDCG@20: on validation items of at most
+2,000
+users, ranked among all items by the low-pass filter that a silo makes of the basis alone. Test items are not read.
 
 python -m benchmarks.speed.basis_bytes --data FOLDER [--name ml-1m] [--silos 16]
 """
@@ -74,14 +74,14 @@ class Iterations:
         return int(self.silos[0].shape[1])
 
     def sum(self, part: Callable[[sparse.csr_array], Sums]) -> Sums:
-        """What the aggregator hands out."""
+        """Sums the silos' parts as the aggregator does."""
         found: Sums = {}
         for silo in self.silos:
             found = {name: one + found.get(name, np.uint32(0)) for name, one in part(silo).items()}
         return found
 
     def multiply(self, directions: Float64) -> Float64:
-        """W Q in fixed point, a word each."""
+        """Computes W Q in fixed point, one word per number."""
 
         def part(silo: sparse.csr_array) -> Sums:
             products = normalised_products(silo, directions, EXPONENT, self.degrees)
@@ -90,7 +90,7 @@ class Iterations:
         return decode_fixed(self.sum(part)[PRODUCTS])
 
     def iterate(self, start: Float64, rounds: int, momentum: float = 0.0) -> Found:
-        """Rounds from directions that are known with the degrees; momentum: of the directions before the last."""
+        """Iterates from start directions; momentum: of the directions before the last."""
         directions, before = start, np.zeros_like(start)
         for _ in range(rounds - 1):
             products = self.multiply(directions)
@@ -103,7 +103,7 @@ class Iterations:
         return vectors[:, : self.rank], values[: self.rank]
 
     def last_round(self, width: int, rounds: int) -> Found:
-        """As the services do it without basis.words."""
+        """Iterates as the services do without basis.words."""
         count = len(self.silos)
         start = start_directions(SEED, self.items, width)
         sums = self.sum(lambda silo: encode_sums(silo, raw_products(silo, start, EXPONENT), count))
@@ -111,13 +111,13 @@ class Iterations:
         return self.iterate(first, rounds - 1)
 
     def first_of_all(self, words: int) -> Sums:
-        """The first round with basis.words."""
+        """Computes the first round with basis.words."""
         start = first_directions(SEED, self.items, words)
         count = len(self.silos)
         return self.sum(lambda silo: begin_sums(silo, start, EXPONENT, count))
 
     def all_rounds(self, words: int, rounds: int) -> Found:
-        """As the services do it with basis.words."""
+        """Iterates as the services do with basis.words."""
         sums = [self.first_of_all(words)]
         for _ in range(rounds - 1):
             known = explore(sums, EXPONENT, SEED)
@@ -125,7 +125,10 @@ class Iterations:
         return explore(sums, EXPONENT, SEED).finish(self.rank)
 
     def all_rounds_rounded(self, words: int, rounds: int, coarser: float) -> Found:
-        """The same with steps so many times as large; 2^-16: products as they are sent without packing."""
+        """Iterates with basis.words and steps `coarser` times as large.
+
+        2^-16: products as they are sent without packing.
+        """
         known = explore([self.first_of_all(words)], EXPONENT, SEED)
         known = replace(known, steps=known.steps * coarser)
         for _ in range(rounds - 1):
@@ -146,7 +149,7 @@ class Iterations:
         return found
 
     def local_start(self, power: int) -> Float64:
-        """Each silo takes so many steps on its own graph before the first sum."""
+        """Takes `power` steps on each silo's own graph before the first sum."""
         start = start_directions(SEED, self.items, self.rank)
 
         def part(silo: sparse.csr_array) -> Sums:
@@ -158,19 +161,19 @@ class Iterations:
         return np.linalg.qr(decode_fixed(self.sum(part)[PRODUCTS]))[0]
 
     def earlier_start(self) -> Float64:
-        """The basis of a run on most of the same users."""
+        """Returns the basis of a run on most of the same users."""
         generator = np.random.default_rng(SEED)
         few = tuple(sparse.csr_array(silo[generator.random(silo.shape[0]) < KEPT]) for silo in self.silos)
         return replace(self, silos=few).all_rounds(self.rank // 2, 3)[0]
 
     def without_rare(self, least: int) -> Found:
-        """Three rounds of which only rows of items with so many users are sent; bytes of the rest are saved."""
+        """Iterates three rounds with rows of items with at least `least` users only."""
         vectors, values = self.last_round(self.rank, 3)
         return np.where((self.degrees >= least)[:, None], vectors, 0.0), values
 
 
 def list_ways(made: Iterations) -> Iterator[IteratedWay]:
-    """In the order of the table."""
+    """Yields the ways in the order of the table."""
     rank = made.rank
 
     def bytes_of(width: int, rounds: int) -> int:
@@ -230,7 +233,7 @@ def list_ways(made: Iterations) -> Iterator[IteratedWay]:
 
 @dataclass(frozen=True, eq=False)
 class FrequencyJudge:
-    """What a basis is held against. splits: all users' matrices."""
+    """Evaluation of a basis; splits: all users' matrices."""
 
     splits: dict[str, sparse.csr_array]
     rank: int

@@ -1,12 +1,12 @@
-"""Seconds, bytes and peak memory of each phase of a basis run, on made-up data: one silo's, and the aggregator's sum.
+"""Seconds, bytes and peak memory of each phase of a basis run, on generated data.
 
 count: a silo's pairs, or its products of one round. mask: its own mask and one for each other silo. upload: the body
-that it writes, and the aggregator's check of the spooled one. sum: all bodies, tensor by tensor and block by block from
-the disk, with the masks taken off. finish: the common basis from the sums, at each silo. Beside seconds stands the
-ratio to a calibration of the same run, so that figures of two machines can be compared. The phases are the functions
-that the services call; their messages are not in it. Memory is what numpy and Python have allocated beyond what was
-there when the phase began. All silos but the first send the first one's numbers under masks of their own. With --words
-(basis.words) the round is a later one, and the same sums stand for those of all rounds but the first.
+that it writes, and the aggregator's check of the spooled one. sum: all bodies, tensor by tensor and block by block
+from the disk, with the masks removed. finish: the common basis from the sums, at each silo. Seconds have their ratio
+to a calibration of the same run, so that two machines can be compared. The phases are the functions that the services
+call, without their messages. Memory is the allocation of numpy and Python beyond that at the start of the phase. All
+silos but the first send the first one's numbers under masks of their own. With --words (basis.words) the round is a
+later one, and the same sums stand for those of all rounds but the first.
 
 python -m benchmarks.speed.basis_phases [--clients 4 64] [--items 3700 40000] [--rank 128] [--rounds 3] [--words 64]
 """
@@ -51,7 +51,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class MeasuredPhase:
-    """What one phase has taken. bytes: of what it made, 0 where that is not sent."""
+    """Measurements of one phase; bytes: of its output, 0 where that is not sent."""
 
     name: str
     seconds: float
@@ -59,14 +59,14 @@ class MeasuredPhase:
     bytes: int = 0
 
     def text(self, unit: float) -> str:
-        """One line; unit: seconds of the calibration."""
+        """Formats one line; unit: seconds of the calibration."""
         sent = f"; {self.bytes:,} bytes" if self.bytes else ""
         took = f"{self.seconds:8.2f} s ({self.seconds / unit:7.2f} of the calibration)"
         return f"  {self.name:7} {took}, {self.mib:8.1f} MiB{sent}"
 
 
 def watch(work: Callable[[], Found]) -> tuple[Found, float, float]:
-    """What the work gives, its seconds, and the most memory (MiB) beyond what was there before."""
+    """Runs work; returns its result, seconds, and peak memory (MiB) beyond the start."""
     tracemalloc.reset_peak()
     before, began = tracemalloc.get_traced_memory()[0], time.perf_counter()
     found = work()
@@ -76,7 +76,7 @@ def watch(work: Callable[[], Found]) -> tuple[Found, float, float]:
 
 @dataclass(frozen=True)
 class MadeFederation:
-    """So many silos with one list of items, and where their bodies are spooled."""
+    """Generated silos with one list of items, and the folder of their bodies."""
 
     clients: int
     method: MethodSettings
@@ -89,11 +89,11 @@ class MadeFederation:
 
     @property
     def declaration(self) -> Declaration:
-        """What a basis run may send."""
+        """Declaration of a basis run."""
         return sum_strategy(self.method).declaration(self.method)
 
     def draw_records(self) -> sparse.csr_array:
-        """One silo's pairs, items of low number the more popular."""
+        """Draws one silo's pairs; items of low number are more popular."""
         items, generator = self.method.catalogue, np.random.default_rng(0)
         columns = (items * generator.random(USERS * RECORDS) ** 3).astype(np.int64)
         pairs = sparse.coo_array(
@@ -104,7 +104,7 @@ class MadeFederation:
         return found
 
     def count(self, records: sparse.csr_array) -> Arrays:
-        """One silo's part of a round."""
+        """Computes one silo's part of a round."""
         basis = self.method.basis
         if basis.kind == "exact":
             return count_pairs(records)
@@ -124,7 +124,7 @@ class MadeFederation:
         return {name: one * np.uint32(self.clients) for name, one in sums.items()}
 
     def masks_of(self, name: str) -> Iterator[MaskStream]:
-        """Its own mask, and those that it has with all others."""
+        """Yields a silo's own mask, and those shared with all others."""
         yield MaskStream(_seed(name), 1)
         pairs = (pair for pair in combinations(self.names, 2) if name in pair)
         for first, second in pairs:
@@ -132,7 +132,7 @@ class MadeFederation:
             yield MaskStream(_seed(first, second), vectors.sign_of(name, other))
 
     def mask(self, name: str, arrays: Arrays) -> MaskedUpdate:
-        """What a silo sends."""
+        """Masks a silo's part."""
         encoded = vectors.encode(self.declaration, Parameters(arrays))
         streams = tuple(self.masks_of(name))
         masked = {key: vectors.add_masks(one, streams, piece=piece) for piece, (key, one) in enumerate(encoded.items())}
@@ -140,14 +140,14 @@ class MadeFederation:
         return MaskedUpdate(header, masked)
 
     def upload(self, name: str, update: MaskedUpdate) -> int:
-        """Write a body, and check it as the aggregator does; its bytes."""
+        """Writes a body and checks it as the aggregator does; returns its bytes."""
         body, path = encode_masked(update), self.folder / name
         path.write_bytes(body)
         open_masked(self.declaration, path)
         return len(body)
 
     def sum(self) -> Arrays:
-        """All bodies on the disk, with the silos' own masks taken off and rare pairs hidden."""
+        """Sums all bodies on the disk, removes the own masks and hides rare pairs."""
         held = [open_masked(self.declaration, self.folder / name).vector for name in self.names]
         own, sums = [MaskStream(_seed(name), -1) for name in self.names], dict[str, Array]()
         for piece, (key, form) in enumerate(vectors.layout(self.declaration).items()):
@@ -157,7 +157,7 @@ class MadeFederation:
         return find_sum(self.method).hand_out(self.method, sums)
 
     def finish(self, sums: Arrays) -> CommonBasis:
-        """What a silo keeps."""
+        """Computes the basis that a silo keeps."""
         basis, found = self.method.basis, {name: np.asarray(one) for name, one in sums.items()}
         if basis.kind == "exact":
             return make_exact_basis(found, basis.exponent)
@@ -172,7 +172,10 @@ def _seed(*names: str) -> bytes:
 
 
 def measure_phases(federation: MadeFederation) -> list[MeasuredPhase]:
-    """Each phase of one round. What other silos send is made before the sum, and not counted."""
+    """Measures each phase of one round.
+
+    Other silos' bodies are made before the sum, and not counted.
+    """
     _ = federation.first_sums  # of a round that is over
     tracemalloc.start()
     records, first = federation.draw_records(), federation.names[0]

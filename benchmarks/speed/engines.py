@@ -1,7 +1,9 @@
-"""One federation on each engine -> seconds, memory, digest: `python -m benchmarks.speed.engines DATA --clients 200`.
+"""Seconds, memory and digest of one federation on each engine.
 
-Memory is the most that all processes of a command together have held at once (PSS: a shared page counts once), looked
-at every half second. Each command cuts the data anew, which is in `whole s` alone.
+python -m benchmarks.speed.engines DATA --clients 200
+
+Memory is the peak of all processes of a command together (PSS: a shared page counts once), sampled every half second.
+Each command cuts the data anew, which is in `whole s` alone.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ LOOK_SECONDS = 0.5
 
 
 def main() -> None:
-    """Print a row for each engine."""
+    """Prints a row for each engine."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data")
     parser.add_argument("--clients", type=int, default=200)
@@ -36,7 +38,7 @@ def main() -> None:
 
 
 def measure_engine(engine: str, given: argparse.Namespace) -> str:
-    """A row of the table."""
+    """Returns a row of the table."""
     mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory() as place:
         command = [sys.executable, "-m", "simulation.cli", "simulate", given.data, "--engine", engine]
@@ -55,7 +57,7 @@ def measure_engine(engine: str, given: argparse.Namespace) -> str:
 
 
 def watch_memory(child: subprocess.Popen, mark: str) -> float:
-    """The most MiB that the marked processes have held together, until the child has ended."""
+    """Returns the peak MiB of the marked processes together, until the child ends."""
     most = 0.0
     while child.poll() is None:
         most = max(
@@ -66,7 +68,7 @@ def watch_memory(child: subprocess.Popen, mark: str) -> float:
 
 
 def belongs_to(process: Path, mark: str) -> bool:
-    """Has a process been started by the command?"""
+    """Tells whether the command started a process."""
     try:
         return f"{MARK}={mark}".encode() in (process / "environ").read_bytes()
     except OSError:
@@ -74,7 +76,7 @@ def belongs_to(process: Path, mark: str) -> bool:
 
 
 def resident_mib_of(process: Path) -> float:
-    """The memory of a process, each shared page divided by those that share it."""
+    """Returns a process's memory, each shared page divided by its users."""
     try:
         lines = (process / "smaps_rollup").read_text().splitlines()
     except OSError:

@@ -1,11 +1,10 @@
-"""How soon is an event in an answer, and how many a second does a silo take? Posts to a real client over HTTP.
+"""Latency from an event to an answer, and events per second, at a real client.
 
 python -m benchmarks.speed.feedback SHARD [--events 200] [--batch 100] [--batches 250] [--seconds 8]
 
-The client's run is over. First one event at a time, of users drawn once: the post, the next list, whether the list has
-taken it up, and the same list again. Then four writers post batches for which only the rate counts. Before
-both, where wrk is there, 50 callers at a time ask for lists of known users, while nothing is told and while users of
-the shard meet items, EACH_SECOND a second.
+The client's run is over. First single events, of users drawn once: the post, the next list, whether the list has used
+it, and the same list again. Then four writers post batches for which only the rate counts. Before both, if wrk is
+installed, 50 callers at a time ask for lists of known users, without events and with EACH_SECOND events a second.
 """
 
 from __future__ import annotations
@@ -37,7 +36,10 @@ Times = dict[str, list[float]]
 
 
 async def measure_events(http: httpx.AsyncClient, shard: Shard, count: int) -> Times:
-    """Milliseconds of each post and of two answers after it; AssertionError where these do not know the event."""
+    """Measures milliseconds of each post and of two answers after it.
+
+    Raises AssertionError where these ignore the event.
+    """
     again = "the same list again"
     times: Times = {"post of one event": [], "the next list of that user": [], again: []}
     for place, user in enumerate(draw_users(shard)[:count]):
@@ -73,7 +75,7 @@ async def measure_rate(http: httpx.AsyncClient, shard: Shard, batch: int, batche
 
 
 async def send_other_events(http: httpx.AsyncClient, shard: Shard) -> None:
-    """EACH_SECOND events of users of the shard, ten at a time, until cancelled."""
+    """Sends EACH_SECOND events of users of the shard, ten at a time, until cancelled."""
     draws, count = np.random.default_rng(1), 10
     for number in itertools.count():
         users, items = (draws.choice(ids, count).tolist() for ids in (shard.user_ids, shard.item_ids))
@@ -84,13 +86,13 @@ async def send_other_events(http: httpx.AsyncClient, shard: Shard) -> None:
 
 
 async def measure_load(client: LoadTarget, shard: Shard, seconds: int) -> Load:
-    """Of known users by CALLERS callers."""
+    """Measures the load of CALLERS callers with known users."""
     asked = Requests("known users", user_requests(draw_users(shard)))
     return await asyncio.to_thread(load_target, client, asked, CALLERS, seconds)
 
 
 async def measure_load_with_events(client: LoadTarget, http: httpx.AsyncClient, shard: Shard, seconds: int) -> Load:
-    """The same while events come in."""
+    """Measures the same load while events arrive."""
     telling = asyncio.create_task(send_other_events(http, shard))
     load = await measure_load(client, shard, seconds)
     telling.cancel()
@@ -98,7 +100,7 @@ async def measure_load_with_events(client: LoadTarget, http: httpx.AsyncClient, 
 
 
 def describe_loads(loads: Mapping[str, Load]) -> str:
-    """A table."""
+    """Renders a table of loads."""
     rows = [(w, f"{one.rate:,.0f}", f"{one.p50:.1f}", f"{one.p99:.1f}", str(one.errors)) for w, one in loads.items()]
     return render_table((f"{CALLERS} callers", "requests a second", "p50 ms", "p99 ms", "errors"), rows)
 

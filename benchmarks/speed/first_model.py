@@ -66,13 +66,13 @@ class Phase:
 
 @dataclass
 class Stopwatch:
-    """Phases in the order in which they end; one that runs within another is not counted in it."""
+    """Phases in the order in which they end, without phases within them."""
 
     phases: list[Phase] = field(default_factory=list)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count what is within as this phase."""
+        """Measures a context as this phase."""
         known = len(self.phases)
         forget_peak()
         wall, cpu = time.perf_counter(), time.process_time()
@@ -84,7 +84,7 @@ class Stopwatch:
         forget_peak()
 
     def watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, each call of which is this phase."""
+        """Wraps a function, each call of which is this phase."""
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             with self.phase(name):
@@ -94,13 +94,13 @@ class Stopwatch:
 
 
 def forget_peak() -> None:
-    """The system begins to look for the most memory anew, where it can."""
+    """Resets the system's peak memory of this process, where possible."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def peak_memory() -> float:
-    """MiB since then; 0 where the system does not say."""
+    """Returns the peak MiB since the reset; 0 where the system does not say."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("VmHWM"):
@@ -109,7 +109,7 @@ def peak_memory() -> float:
 
 
 def calibrate() -> dict[str, float]:
-    """CPU seconds of a fixed amount of each kind of work."""
+    """Measures CPU seconds of a fixed amount of each kind of work."""
     left, right = np.random.default_rng(0).random((2, SIDE, SIDE), dtype=np.float32)
     began = time.process_time()
     for _ in range(PRODUCTS):
@@ -123,7 +123,7 @@ def calibrate() -> dict[str, float]:
 
 
 def read(folder: Path) -> Shard:
-    """The shard, and the matrices that all else begins with."""
+    """Reads the shard and its matrices."""
     shard = load_shard(folder)
     assert shard.train.nnz
     assert shard.valid.shape == shard.train.shape
@@ -131,7 +131,10 @@ def read(folder: Path) -> Shard:
 
 
 def begin(shard: Shard, folder: Path, watch: Stopwatch) -> tuple[Recommender, TrainingRun]:
-    """As a client begins a run of its own settings: the model of round 0 is served at its end."""
+    """Begins a run as a client does.
+
+    The model of round 0 is served at its end.
+    """
     method = method_settings()
     place = RunContext(shard.name, "run-1", 0, method, folder)
     with watch.phase("publish"):
@@ -147,7 +150,10 @@ def begin(shard: Shard, folder: Path, watch: Stopwatch) -> tuple[Recommender, Tr
 
 
 def measure(folder: Path) -> tuple[list[Phase], str, float]:
-    """The phases; the version that is served at the end; and its primary measure on validation items."""
+    """Measures the phases; returns the served version and its primary measure.
+
+    The measure is on validation items.
+    """
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as kept:
         with watch.phase("read"):

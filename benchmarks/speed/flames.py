@@ -1,9 +1,9 @@
-"""Sampled stacks -> a flame graph with its root at the top, small enough to lie beside a text.
+"""Flame graph of sampled stacks, root at the top, small enough for a document.
 
 python -m benchmarks.speed.flames STACKS --out picture.svg [--within ROOT]
 
 STACKS: lines of `outer;inner;innermost count`, such as `py-spy record --format raw` writes of a running process. With
---within the picture begins at the first function whose name holds ROOT. Frames of less than 1 % are left out.
+--within the graph begins at the first function whose name contains ROOT. Frames of less than 1 % are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Frame:
 
 
 def read_stacks(lines: Iterable[str], within: str = "") -> Frame:
-    """All stacks as one tree. ValueError where no stack holds a function of that name."""
+    """Reads all stacks as one tree; raises ValueError without such a function."""
     root = Frame("all")
     for line in lines:
         told, _, count = line.strip().rpartition(" ")
@@ -58,13 +58,13 @@ def _add_stack(root: Frame, stack: list[str], count: int) -> None:
 
 
 def _shorten(name: str) -> str:
-    """The function and its file's last two parts, without the line."""
+    """Shortens a frame to the function and its file's last two parts."""
     found = INSIDE.match(name)
     return f"{found['name']} {'/'.join(Path(found['file']).parts[-2:])}" if found else name
 
 
 def draw(root: Frame, out: Path) -> None:
-    """Each function is as wide as its share of all samples, and lies under the one that called it."""
+    """Draws each function below its caller, as wide as its share of samples."""
     with pyplot.rc_context(STEADY):
         figure, axes = pyplot.subplots(figsize=(11, 0.16 * _depth(root, root) + 0.3), layout="constrained")
         _draw_inside(axes, root, root, 0.0, 0)

@@ -1,6 +1,6 @@
-"""Many clients of one aggregator in one event loop: each with a key of its own, and nothing trained.
+"""Many clients of one aggregator in one event loop, without training.
 
-What they send is what real ones send: signed requests in the declared form, updates as the wire has them, long polls.
+They send signed requests, declared updates and long polls, as real clients do, each with its own key.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ SCALARS = {"margin": 0.1, "rho": 0.1}
 
 @dataclass
 class LoadProgress:
-    """What all clients together have come to. `marks`: seconds at which the n-th of a kind was through."""
+    """Progress of all clients; `marks`: times at which the n-th of a kind finished."""
 
     calls: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
     marks: dict[str, list[float]] = field(default_factory=dict)
 
     def mark(self, what: str) -> None:
-        """One client is through with it."""
+        """Records that one client finished."""
         self.marks.setdefault(what, []).append(time.monotonic())
 
 
@@ -54,13 +54,13 @@ class LoadClient:
     progress: LoadProgress
 
     async def join(self) -> None:
-        """Registered with the aggregator."""
+        """Registers with the aggregator."""
         message = JoinIn(client=self.signatory.name, declaration=self.declaration)
         await self._call("join", "POST", "/v1/clients", message.model_dump_json().encode(), JSON)
         self.progress.mark("join")
 
     async def follow(self) -> None:
-        """Until the run is over."""
+        """Takes part until the run is over."""
         sequence, done = NEVER, 0
         while (state := await self._current(sequence)).phase != "finished":
             if state.phase == "failed":
@@ -91,7 +91,7 @@ class LoadClient:
     async def _call(
         self, name: str, method: str, target: str, body: bytes = b"", media: str | None = None
     ) -> httpx.Response:
-        """Until it succeeds; what did not is counted."""
+        """Repeats a call until it succeeds; failures are counted."""
         while True:
             try:
                 answer = await self.http.send(self._request(method, target, body, media))
@@ -120,6 +120,6 @@ class LoadClient:
 
 
 def random_tensors(declaration: Declaration) -> dict[str, np.ndarray]:
-    """One update's tensors, drawn once: what they hold does not matter to the time they take."""
+    """Draws one update's tensors once; the values do not affect times."""
     draw = np.random.default_rng(0)
     return {one.name: draw.standard_normal(one.shape, dtype=np.float32) for one in declaration.tensors}

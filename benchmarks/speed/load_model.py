@@ -1,10 +1,10 @@
-"""How many silos does one aggregator carry? Its service beside clients that do all but train.
+"""Load of one aggregator by many silos without training.
 
 python -m benchmarks.speed.load_model [--clients 100] [--rounds 2] [--megabytes 1] [--json]
 
-The aggregator is a process of its own with its state on the disk; the clients live in this one (load_clients.py), each
-with a key, signed requests and real updates. Times of the aggregator are processor times, which the clients' own work
-on the same machine leaves nearly alone.
+The aggregator is a process of its own with its state on the disk; the clients live in this one (load_clients.py),
+each with a key, signed requests and real updates. Times of the aggregator are processor times, which the clients' own
+work on the same machine hardly changes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ CALL_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class LoadPhase:
-    """One part of the work of all clients. Seconds by the clock and of the aggregator's processor; MiB at most."""
+    """One part of the work of all clients.
+
+    Seconds by the clock and of the aggregator's processor; peak MiB.
+    """
 
     name: str
     seconds: float
@@ -57,7 +60,7 @@ class LoadPhase:
 
 @dataclass(frozen=True)
 class LoadFigures:
-    """What a run took. `generator`: this process's own seconds of the processor."""
+    """Measurements of a run; `generator`: processor seconds of this process."""
 
     clients: int
     rounds: int
@@ -77,37 +80,40 @@ class Watcher:
     looks: list[tuple[float, float, int]]
 
     async def look(self) -> None:
-        """Until cancelled."""
+        """Samples until cancelled."""
         while True:
             self.look_once()
             await asyncio.sleep(LOOK_SECONDS)
 
     def look_once(self) -> None:
-        """When, seconds of the processor so far, MiB."""
+        """Samples the time, processor seconds so far, and MiB."""
         self.looks.append((time.monotonic(), processor_seconds(self.pid), resident_mib(self.pid)))
 
     def phase(self, name: str, begin: float, end: float) -> LoadPhase:
-        """What was seen between the last look before a moment and the first after another."""
+        """Summarises the samples between two times."""
         times = [one[0] for one in self.looks]
         seen = self.looks[max(0, bisect_right(times, begin) - 1) : bisect_left(times, end) + 1]
         return LoadPhase(name, end - begin, seen[-1][1] - seen[0][1], max(one[2] for one in seen))
 
 
 def resident_mib(pid: int) -> int:
-    """What a process holds in memory that belongs to it alone, without pages of files."""
+    """Returns the private memory of a process, without pages of files."""
     found = re.search(r"^RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(encoding="ascii"), re.MULTILINE)
     assert found is not None
     return int(found[1]) // 1024
 
 
 def sized_method(megabytes: float) -> MethodSettings:
-    """LPSFed with MLPs so wide that an update has about this size: it grows with the square of the width."""
+    """Returns LPSFed with MLPs so wide that an update has about this size.
+
+    It grows with the square of the width.
+    """
     plain = method_settings()
     return method_settings(width=max(8, round(plain.width * math.sqrt(megabytes * MEGABYTE / (1.17e5)))))
 
 
 def make_settings(folder: Path, method: MethodSettings, clients: int) -> AggregatorSettings:
-    """As an operator of so many silos sets them: room for a connection of each."""
+    """Returns an operator's settings for this many silos, with a connection for each."""
     return AggregatorSettings(
         state_directory=folder / "aggregator",
         operator_token=TOKEN,  # type: ignore[arg-type]
@@ -120,7 +126,7 @@ def make_settings(folder: Path, method: MethodSettings, clients: int) -> Aggrega
 
 
 def register_clients(folder: Path, count: int) -> list[Signatory]:
-    """A key pair of each, its public half where the aggregator looks for it; written without a look at all others."""
+    """Creates a key pair per client and registers its public half."""
     registry = folder / "registry"
     registry.mkdir(parents=True, exist_ok=True)
     found = [Signatory(f"client-{number}", new_key()) for number in range(1, count + 1)]
@@ -131,7 +137,7 @@ def register_clients(folder: Path, count: int) -> list[Signatory]:
 
 @asynccontextmanager
 async def serve_aggregator(settings: AggregatorSettings, log: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Watcher]]:
-    """Its process, and a client of its operator; the processor and the memory are looked at meanwhile."""
+    """Runs the aggregator's process, with an operator's client and a watcher."""
     process = start_aggregator(settings, log)
     watcher = Watcher(process.pid, [])
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
@@ -148,7 +154,7 @@ async def serve_aggregator(settings: AggregatorSettings, log: Path) -> AsyncIter
 
 @asynccontextmanager
 async def connect_each(url: str, count: int) -> AsyncIterator[list[httpx.AsyncClient]]:
-    """A connection of its own for each client: one pool for all would be searched through for each request."""
+    """Opens a connection for each client: a shared pool is searched for each request."""
     plain = ssl.create_default_context()
     async with AsyncExitStack() as stack:
         ways = (
@@ -158,7 +164,7 @@ async def connect_each(url: str, count: int) -> AsyncIterator[list[httpx.AsyncCl
 
 
 async def measure_load(clients: int, rounds: int, megabytes: float, folder: Path) -> LoadFigures:
-    """Join all clients, hold the rounds, and say what each part took."""
+    """Joins all clients, runs the rounds, and measures each part."""
     method = sized_method(megabytes)
     settings, signatories = make_settings(folder, method, clients), register_clients(folder, clients)
     declaration, progress = settings.declaration(), LoadProgress()
@@ -185,7 +191,7 @@ async def measure_load(clients: int, rounds: int, megabytes: float, folder: Path
 
 
 async def _show(progress: LoadProgress, until: str, clients: int, work: asyncio.Future[list[None]]) -> None:
-    """A bar while the clients work."""
+    """Shows a progress bar while the clients work."""
     with tqdm(total=clients, desc=until, disable=None) as bar:
         while not work.done():
             bar.update(len(progress.marks.get(until, [])) - bar.n)
@@ -194,8 +200,10 @@ async def _show(progress: LoadProgress, until: str, clients: int, work: asyncio.
 
 
 def _phases(watcher: Watcher, progress: LoadProgress, rounds: int, began: float) -> tuple[LoadPhase, ...]:
-    """Joining; of each round: updates until the last has come, then the sum until the first has its answer, then the
-    answers."""
+    """Returns the phases: joining, and updates, sum and answers of each round.
+
+    Updates end with the last one, the sum with the first answer.
+    """
     marks = progress.marks
     found, last = [watcher.phase("join", began, marks["join"][-1])], marks["join"][-1]
     for number in range(1, rounds + 1):
@@ -208,7 +216,7 @@ def _phases(watcher: Watcher, progress: LoadProgress, rounds: int, began: float)
 
 
 def as_table(found: LoadFigures) -> str:
-    """A line a phase; what a client costs in it."""
+    """Renders a row per phase, with the cost per client."""
     rows = [
         [
             one.name,
@@ -223,7 +231,7 @@ def as_table(found: LoadFigures) -> str:
 
 
 def describe(found: LoadFigures) -> Sequence[str]:
-    """What stands beside the table."""
+    """Describes the figures beside the table."""
     held = sum(one.seconds for one in found.phases[1:])
     return (
         f"{found.clients:,} clients, {found.rounds} rounds, updates of {found.update_bytes / MEGABYTE:.2f} MB: "

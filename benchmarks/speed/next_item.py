@@ -1,9 +1,9 @@
-"""How soon does a silo say what comes next? Sessions posted to a real client over HTTP, one after the other.
+"""Latency of next-item requests to a real client over HTTP.
 
 python -m benchmarks.speed.next_item [--items 43000] [--models srgnn tagnn] [--asked 300]
 
-The sessions are generated, the model is trained for one round. Times are of the whole request, in milliseconds, as the
-caller sees them.
+The sessions are generated, the model is trained for one round. Times are of the whole request, in milliseconds, as
+the caller sees them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SESSIONS, BATCH = 2000, 100
 
 
 def write_shard(folder: Path, items: int) -> SessionShard:
-    """A shard whose catalogue has so many items, most of which nobody has clicked."""
+    """Writes a shard whose catalogue has this many items, most without clicks."""
     shard = build_session_part(folder.name, generate_sessions(0, sessions=SESSIONS))
     others = tuple(f"other-{number:06d}" for number in range(items - len(shard.item_ids)))
     whole = replace(shard, item_ids=(*shard.item_ids, *others), places=np.arange(items))
@@ -53,14 +53,14 @@ def time_requests(http: httpx.Client, bodies: Sequence[dict[str, object]]) -> li
 
 
 def draw_sessions(shard: SessionShard, count: int) -> list[list[str]]:
-    """Training sessions of the shard, at most 20 clicks each."""
+    """Draws training sessions of the shard, at most 20 clicks each."""
     rng = np.random.default_rng(1)
     rows = rng.choice(len(shard.splits), count)
     return [[shard.item_ids[row] for row in shard.clicks[shard.starts[one] : shard.starts[one + 1]]] for one in rows]
 
 
 def measure(model: str, items: int, asked: int) -> list[tuple[str, ...]]:
-    """Rows of the table: one session a request, and BATCH of them."""
+    """Measures single sessions and batches of BATCH; returns rows of the table."""
     with tempfile.TemporaryDirectory() as place:
         shard = write_shard(Path(place) / "shop", items)
         method = method_settings("sessions", model=model)
@@ -86,7 +86,7 @@ def measure(model: str, items: int, asked: int) -> list[tuple[str, ...]]:
 
 
 def describe_times(what: str, times: Sequence[float]) -> tuple[str, ...]:
-    """p50 and p99 in words."""
+    """Formats p50 and p99."""
     return what, *(f"{np.percentile(times, share):.1f}" for share in (50, 99))
 
 

@@ -35,7 +35,7 @@ async def measure_latencies(http: httpx.AsyncClient, key: str, users: list[str],
 
 
 async def measure_client(experiment: Experiment, requests: int) -> None:
-    """Print the latencies of a client while it trains and when it is idle."""
+    """Prints the latencies of a client while it trains and when it is idle."""
     places = choose_addresses(experiment)
     users = np.random.default_rng(0).choice(load_shard(experiment.shards[0]).user_ids, requests).tolist()
     with start_services(experiment, places):
@@ -53,7 +53,7 @@ async def measure_client(experiment: Experiment, requests: int) -> None:
 
 
 def print_latencies(what: str, taken: np.ndarray) -> None:
-    """Median, 99th percentile and maximum of latencies in milliseconds."""
+    """Prints median, 99th percentile and maximum of latencies in milliseconds."""
     p50, p99 = np.percentile(taken, [50, 99])
     print(f"{what}: {len(taken)} requests, p50 {p50:.2f} ms, p99 {p99:.2f} ms, longest {taken.max():.2f} ms")
 

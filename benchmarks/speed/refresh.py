@@ -1,12 +1,12 @@
-"""What does a refresh of a shard cost after some events, and how near is its model to one from nothing?
+"""Cost of a refresh after some events, and its difference to a new model.
 
 python -m benchmarks.speed.refresh SHARD [--events 1000]
 
-A silo with a copy of the shard and its first model. Events of users drawn once go into the log. Then the seconds
-of each part of the refresh, and of a first model from nothing for the same new shard. Of the answers of both models for
-drawn users: the largest difference of two scores of an item that both list, as a share of the largest score, and how
-much of their lists of 20 is the same. Once with what validation chose for the model before, as a refresh does, and once
-with what it chooses for the new shard.
+A silo has a copy of the shard and its first model. Events of users drawn once go into the log. Measured are the
+seconds of each part of the refresh, and of a first model from nothing for the same new shard. Of the answers of both
+models for drawn users: the largest difference of two scores of an item that both list, as a share of the largest
+score, and the common share of their lists of 20. Once with the choices of validation for the model before, as in a
+refresh, and once with those for the new shard.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Seconds = dict[str, float]
 
 @contextmanager
 def timed(seconds: Seconds, name: str) -> Iterator[None]:
-    """Count what is within under this name."""
+    """Adds the seconds of a context under this name."""
     began = time.perf_counter()
     yield
     seconds[name] = time.perf_counter() - began
@@ -64,7 +64,7 @@ def open_silo(shard: Path, folder: Path) -> ClientSettings:
 
 
 def first_model(settings: ClientSettings, shard: Shard) -> ServedItems:
-    """The model of a run that begins, kept and judged."""
+    """Fits, stores and evaluates the model of a run that begins."""
     recommender = ModelServer()
     place = RunContext(settings.name, "run-1", SEED, settings.method, settings.models_directory)
     arrays = initial_parameters(mlp_specification(settings.method), SEED, exact=True)
@@ -74,7 +74,7 @@ def first_model(settings: ClientSettings, shard: Shard) -> ServedItems:
 
 
 def log_events(settings: ClientSettings, shard: Shard, count: int) -> EventStore:
-    """A log of so many events, of known users and items."""
+    """Creates a log of events of known users and items."""
     draws, store = np.random.default_rng(SEED), EventStore(settings.state_directory)
     users, items = (draws.choice(ids, count) for ids in (shard.user_ids, shard.item_ids))
     pairs = enumerate(zip(users.tolist(), items.tolist(), strict=True))
@@ -87,7 +87,10 @@ def log_events(settings: ClientSettings, shard: Shard, count: int) -> EventStore
 def refresh(
     settings: ClientSettings, store: EventStore, seconds: Seconds, *, choose: bool
 ) -> tuple[Shard, ServedItems, bool]:
-    """The next shard, its model, and whether that is what was trained before. choose: as after an erasure."""
+    """Refreshes a silo; returns the new shard, its model, and whether that was trained before.
+
+    choose: make every choice again, as after an erasure.
+    """
     with hold_shard(settings.shard) as before:
         with timed(seconds, "absorb"):
             absorbed = merge_log_into_shard(before, store, settings.least_rating)
@@ -107,7 +110,11 @@ def refresh(
 
 
 def compare(one: ServedItems, other: ServedItems, rows: Rows) -> tuple[float, float]:
-    """The largest difference of two scores as a share of the largest, and the share of equal places in the lists."""
+    """Compares the scores and lists of two models.
+
+    Returns the largest difference of two scores as a share of the largest, and the share of equal places in the
+    lists.
+    """
     lists = [
         served.ranker.top_k_with_scores(served.ranker.users[rows], no_exclusions(served, rows), LISTED)
         for served in (one, other)
@@ -119,12 +126,12 @@ def compare(one: ServedItems, other: ServedItems, rows: Rows) -> tuple[float, fl
 
 
 def no_exclusions(served: ServedItems, rows: Rows) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """No item is left out."""
+    """Returns a mask that excludes no item."""
     return np.zeros((len(rows), len(served.ranker.items.embedding)), dtype=bool)
 
 
 def measure(shard: Path, events: int, *, choose: bool) -> tuple[Seconds, Seconds, float, float]:
-    """Seconds of the refresh and of a model from nothing, and how far apart they are."""
+    """Measures a refresh and a model from nothing, and their difference."""
     quick, full = Seconds(), Seconds()
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         settings = open_silo(shard, Path(one))

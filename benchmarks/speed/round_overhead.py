@@ -1,4 +1,4 @@
-"""Bytes and milliseconds of a round with training taken out: a small data set, four clients as processes on loopback.
+"""Bytes and milliseconds of a round without training, with client processes on loopback.
 
 python benchmarks/speed/round_overhead.py [--rounds 10] [--clients 4]
 """

@@ -57,7 +57,7 @@ class MaskingClient:
     wait: float = 20.0
 
     async def take_part(self, state: RunOut, content: Parameters) -> None:
-        """Send an update, and fetch what the round gives."""
+        """Sends an update, and fetches the round's answer."""
         assert state.run is not None and state.method is not None
         if self.masking is None:
             await self.link.upload(state.run, state.round, pass_gate(self.declaration, content))
@@ -70,13 +70,16 @@ class MaskingClient:
         self.remember_start(state.run, state.round + 1, given)
 
     def remember_start(self, run: str, number: int, given: Parameters) -> None:
-        """Keep the start of a round, where the federation is secure."""
+        """Stores the start of a round in a secure federation."""
         if self.masking is not None:
             self.masking.remember_start(run, number, given)
 
 
 async def measure_round(clients: int, rounds: int, *, secure: bool) -> tuple[float, float, int, int]:
-    """Median wall and CPU milliseconds of a round; bytes up and down of one client in it."""
+    """Measures median wall and CPU milliseconds of a round, and a client's bytes.
+
+    Bytes are up and down.
+    """
     with tempfile.TemporaryDirectory() as folder:
         async with AsyncExitStack() as stack:
             return await _measure_clients(stack, Path(folder), clients, rounds, secure=secure)
@@ -143,7 +146,7 @@ def _draw_update(declaration: Declaration, generator: np.random.Generator, rho: 
 
 
 def calibrate_processor() -> float:
-    """CPU milliseconds of a fixed amount of work."""
+    """Measures CPU milliseconds of a fixed amount of work."""
     began, content = time.process_time(), bytes(1024)
     for _ in range(CALIBRATION):
         content = hashlib.sha256(content).digest() + content[32:]

@@ -1,10 +1,10 @@
-"""Requests a second and latencies of one silo's client by wrk, beside an empty FastAPI route with an answer as large.
+"""Requests per second and latencies of a client by wrk, compared with an empty route.
 
 python -m benchmarks.speed.serving SHARD [--seconds 4] [--json]
 
 Needs wrk. Known users (k 20), baskets of their own items and batches of 100 users, with 1 and 16 connections, by a
-client whose run is over. Client and empty route, on plain uvicorn, are loaded by turns, because the speed of a shared
-machine changes within a minute; of each one's turns the median stands in the table.
+client whose run is over. Client and empty FastAPI route, on plain uvicorn with an answer of the same size, are loaded
+in turns, because the speed of a shared machine changes within a minute; the table has the median of each one's turns.
 """
 
 from __future__ import annotations
@@ -71,27 +71,29 @@ anyio.run(build_server(app, host="127.0.0.1", port=int(sys.argv[1]), on_shutdown
 
 
 def user_requests(users: Sequence[str]) -> list[str]:
-    """GET of each user's list."""
+    """Returns a GET of each user's list."""
     return [f"GET /v1/users/{quote(user, safe='')}/recommendations?k={K}" for user in users]
 
 
 def basket_requests(shard: Shard, users: Sequence[str]) -> list[str]:
-    """POST of each user's training items, as of somebody unknown."""
+    """Returns a POST of each user's training items, as an unknown user's basket."""
     rows = [shard.user_row(user) for user in users]
     baskets = ([shard.item_ids[item] for item in shard.train[[row]].indices] for row in rows)
     return [f"POST /v1/recommendations {json.dumps({'basket': one, 'k': K})}" for one in baskets if one]
 
 
 def batch_requests(users: Sequence[str]) -> list[str]:
-    """POST of a hundred users at a time."""
+    """Returns POSTs of a hundred users each."""
     parts = (list(users[first : first + BATCH]) for first in range(0, len(users), BATCH))
     return [f"POST /v1/recommendations {json.dumps({'users': one, 'k': K})}" for one in parts]
 
 
 @contextmanager
 def serve_empty_route(body: bytes, code: str = EMPTY) -> Iterator[LoadTarget]:
-    """A route that answers with these bytes, whatever is asked. code: of its process, on plain uvicorn or on the
-    server that the services have."""
+    """Serves a route that always answers with these bytes.
+
+    code: of its process, on plain uvicorn or on the services' server.
+    """
     (port,) = free_ports(1)
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "body"
@@ -107,7 +109,7 @@ def serve_empty_route(body: bytes, code: str = EMPTY) -> Iterator[LoadTarget]:
 
 
 def wait_for(url: str, seconds: float = READY_SECONDS) -> None:
-    """Until it answers. TimeoutError where it does not."""
+    """Waits until a URL answers; raises TimeoutError where it does not."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
@@ -120,7 +122,10 @@ def wait_for(url: str, seconds: float = READY_SECONDS) -> None:
 
 @asynccontextmanager
 async def serve_closed_form(experiment: Experiment) -> AsyncIterator[tuple[LoadTarget, bytes]]:
-    """Start the services and let a run without training end: the client, and one of its answers."""
+    """Starts the services and completes a run without training.
+
+    Yields the client, and one of its answers.
+    """
     places, name = choose_addresses(experiment), experiment.names[0]
     with start_services(experiment, places) as children:
         async with connect_services(experiment, places) as federation:
@@ -144,7 +149,7 @@ async def _run_once(experiment: Experiment, operator: httpx.AsyncClient, client:
 
 
 async def wait_until_lists(client: httpx.AsyncClient) -> None:
-    """Until the lists of all known users are there, where the client computes them ahead."""
+    """Waits until the precomputed lists of all known users are there."""
     began = time.perf_counter()
     while (await client.get("/v1/status")).json().get("listed", 1.0) < 1.0:
         await asyncio.sleep(0.2)
@@ -152,7 +157,7 @@ async def wait_until_lists(client: httpx.AsyncClient) -> None:
 
 
 def all_requests(shard: Shard) -> tuple[Requests, ...]:
-    """Every kind of request, for users who are drawn once."""
+    """Returns every kind of request, for users who are drawn once."""
     users = draw_users(shard)
     return (
         Requests("known users", user_requests(users)),
@@ -162,18 +167,18 @@ def all_requests(shard: Shard) -> tuple[Requests, ...]:
 
 
 def untrained_settings() -> MethodSettings:
-    """Of a run in which nothing is trained."""
+    """Returns settings of a run without training."""
     return method_settings(**{"strategy.train": False})
 
 
 def draw_users(shard: Shard) -> list[str]:
-    """Those who are asked for: always the same."""
+    """Draws the users of the requests, always the same."""
     count = min(ASKED, len(shard.user_ids))
     return np.random.default_rng(0).choice(shard.user_ids, count, replace=False).tolist()
 
 
 async def compare_with_empty_route(shard: Path, seconds: int) -> list[Load]:
-    """The client's and the empty route's loads."""
+    """Measures the loads of the client and of the empty route."""
     with tempfile.TemporaryDirectory() as folder:
         async with serve_closed_form(Experiment((shard,), Path(folder), untrained_settings(), rounds=1)) as served:
             client, answer = served
@@ -194,7 +199,7 @@ def main() -> None:
 
 
 def as_table(loads: Sequence[Load]) -> str:
-    """A line for each load of each server, with its rate as a share of the empty route's."""
+    """Renders a row per load and server, with its share of the empty route's rate."""
     empty = {(one.what, one.connections): one.rate for one in loads if one.server == EMPTY_ROUTE}
     rows = [
         [one.server, one.what, str(one.connections), f"{one.rate:,.0f}", f"{one.rate / empty[key]:.2f}"]

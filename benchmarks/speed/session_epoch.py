@@ -1,10 +1,10 @@
-"""What does an epoch of a session model cost, and which operations take it?
+"""Cost of an epoch of a session model, and its most expensive operations.
 
 python -m benchmarks.speed.session_epoch FOLDER [--models srgnn tagnn] [--width 64] [--batches 300]
 
-FOLDER: train_sessions.txt and test.txt, or a file of clicks. All sessions are in one silo. `--batches` of the epoch are
-trained after a few that do not count, and the epoch's seconds follow from their share; --batches 0 trains all of it.
-The operations are those of torch's profiler over 20 further batches. One thread.
+FOLDER: train_sessions.txt and test.txt, or a file of clicks. All sessions are in one silo. `--batches` of the epoch
+are trained after a few that do not count, and the epoch's seconds follow from their share; --batches 0 trains all of
+it. The operations are those of torch's profiler over 20 further batches. One thread.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def train_batches(training: SessionTrainer, batches: Sequence[Int64]) -> float:
 
 
 def measure_epoch(shard: SessionShard, model: str, width: int, count: int) -> tuple[list[str], list[list[str]]]:
-    """The row of a model, and the operations that take most of it."""
+    """Measures an epoch of a model; returns its row and its most expensive operations."""
     size = 100
     method = method_settings("sessions", model=model, width=width, catalogue=len(shard.item_ids), batch_size=size)
     training, batches = SessionTrainer(shard, method, torch.device("cpu")), endless_batches(shard, size)
@@ -64,7 +64,7 @@ def measure_epoch(shard: SessionShard, model: str, width: int, count: int) -> tu
 
 
 def describe_operations(watched: profile) -> list[list[str]]:
-    """Name, share of the processor's time, and calls a batch."""
+    """Returns name, share of processor time, and calls per batch."""
     averages = watched.key_averages()
     total = sum(one.self_cpu_time_total for one in averages)
     most = sorted(averages, key=lambda one: -one.self_cpu_time_total)[:SHOWN]

@@ -1,10 +1,11 @@
-"""What a silo costs against its size, on generated data, beside what this machine can do; slopes, and a picture.
+"""Costs of a silo by its size, on generated data, with slopes and a plot.
 
 python -m benchmarks.speed.sizes [--users 2000] [--items 1200] [--plot docs/figures/cost_against_size.svg]
 
-Times are processor times with one thread. A slope is that of a line through the logarithms: 1 is in proportion. The
-generator gives a user so many items in proportion to the catalogue, so that pairs grow with users and with items; with
-`pairs` the catalogue and the users stay and a share of the training pairs is left out.
+The machine's own limits stand beside them. Times are processor times with one thread. A slope is that of a line
+through the logarithms: 1 is in proportion. The generator gives a user items in proportion to the catalogue, so that
+pairs grow with users and with items; with `pairs` the catalogue and the users stay and a share of the training pairs
+is left out.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class SizedCosts:
 
 
 def measure_limits() -> str:
-    """GEMM and memory of one core, float32."""
+    """Measures float32 GEMM and memory speed of one core."""
     side, draw = 2048, np.random.default_rng(0)
     left, right = draw.standard_normal((2, side, side), dtype=np.float32)
     source = np.ones(1 << 25, dtype=np.float32)
@@ -71,7 +72,10 @@ def _seconds(work) -> float:
 
 
 def make_sized_silo(folder: Path, users: int, items: int, share: float) -> GeneratedSilo:
-    """`share` of the training pairs; each user and each item keeps its first."""
+    """Creates a silo with a share of the training pairs.
+
+    Each user and each item keeps its first.
+    """
     dataset = generate_dataset(0, users=users, items=items)
     if share < 1:
         kept = np.random.default_rng(0).random(len(dataset.events)) < share
@@ -85,7 +89,7 @@ def make_sized_silo(folder: Path, users: int, items: int, share: float) -> Gener
 
 
 async def measure_silo(silo: GeneratedSilo) -> SizedCosts:
-    """Once each: a size is measured among others."""
+    """Measures each cost once: a size is measured among others."""
     first = _seconds(lambda: keep_first_model(silo.shard, silo.state))
     kept_pair(NAME, silo.state)
     shard = load_shard(silo.shard)
@@ -108,7 +112,7 @@ def _list_all(silo: GeneratedSilo) -> None:
 
 
 def measure_sizes(users: int, items: int) -> dict[str, list[SizedCosts]]:
-    """What is varied -> its sizes, ascending, around this one."""
+    """Measures varied sizes around these, ascending, by the varied number."""
     wanted = {
         "users": [(round(users * factor), items, 1.0) for factor in FACTORS],
         "items": [(users, round(items * factor), 1.0) for factor in FACTORS],
@@ -122,13 +126,13 @@ def measure_sizes(users: int, items: int) -> dict[str, list[SizedCosts]]:
 
 
 def slopes(what: str, sizes: list[SizedCosts]) -> list[float]:
-    """Of each cost against what is varied."""
+    """Computes the slope of each cost against the varied number."""
     x = np.log([getattr(one, what) for one in sizes])
     return [float(np.polyfit(x, np.log([one.costs[n] for one in sizes]), 1)[0]) for n in range(len(COSTS))]
 
 
 def draw(measured: dict[str, list[SizedCosts]], path: Path) -> None:
-    """A panel for each thing that is varied."""
+    """Plots a panel per varied number."""
     with pyplot.rc_context(STEADY):
         figure, axes = pyplot.subplots(1, len(measured), figsize=(9, 3), layout="constrained", sharey=True)
         for axis, (what, sizes) in zip(axes, measured.items(), strict=True):

@@ -21,19 +21,19 @@ from simulation.datasets.load import load_dataset
 
 
 def read_graph(path: Path) -> sparse.csr_array:
-    """All training edges, one graph."""
+    """Reads all training edges as one graph."""
     train = load_dataset(path, seed=0, draws="table").events.filter(split="train")
     users, items = (train[name].rank("dense").to_numpy().astype(np.int64) - 1 for name in ("user", "item"))
     return interaction_matrix(users, items, (int(users.max()) + 1, int(items.max()) + 1))
 
 
 def svd_eigenvalues(matrix: sparse.csr_array, cutoff: int) -> np.ndarray:
-    """The smallest eigenvalues of the Laplacian, as the project computes them."""
+    """Computes the smallest eigenvalues of the Laplacian as the project does."""
     return low_spectrum(matrix, cutoff).eigenvalues
 
 
 def lanczos_eigenvalues(matrix: sparse.csr_array, cutoff: int) -> np.ndarray:
-    """The smallest eigenvalues of L = I - D^-1/2 A D^-1/2 itself."""
+    """Computes the smallest eigenvalues of L = I - D^-1/2 A D^-1/2 itself."""
     half = normalise(matrix)
     laplacian = sparse.eye_array(sum(half.shape)) - sparse.block_array([[None, half], [half.T, None]])
     start = np.random.default_rng(0).standard_normal(laplacian.shape[0])
@@ -41,7 +41,7 @@ def lanczos_eigenvalues(matrix: sparse.csr_array, cutoff: int) -> np.ndarray:
 
 
 def measure_method(method: str, path: Path, cutoff: int) -> tuple[float, float, np.ndarray]:
-    """Seconds, peak megabytes and eigenvalues; in a process of its own, so that peaks do not mix."""
+    """Measures seconds, peak megabytes and eigenvalues, in its own process."""
     matrix = sparse.csr_array(sparse.load_npz(path))
     began = time.perf_counter()
     values = {"ours": svd_eigenvalues, "lanczos": lanczos_eigenvalues}[method](matrix, cutoff)
@@ -50,7 +50,7 @@ def measure_method(method: str, path: Path, cutoff: int) -> tuple[float, float, 
 
 
 def peak_megabytes() -> float:
-    """Linux's own high-water mark of this process; getrusage's would count the parent's, too."""
+    """Returns Linux's own peak of this process; getrusage includes the parent's."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 

@@ -1,9 +1,12 @@
-"""Measures requests that text answers, at a silo with a large catalogue: searches, and lists with new items.
+"""Latency of requests by text at a silo with a large catalogue.
+
+Searches, and lists with new items.
 
 python -m benchmarks.speed.text_requests [--items 30000] [--users 1000] [--requests 500] [--json]
 
-The shard is generated, with titles; a tenth of its items is new. Requests come one after the other over one connection.
-Beside wall-clock figures stands the processor time of the server's processes, which a busy machine hardly changes.
+The shard is generated, with titles; a tenth of its items is new. Requests come one after the other over one
+connection. Wall-clock figures have the processor time of the server's processes beside them, which a busy machine
+hardly changes.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def write_titled_shard(folder: Path, users: int, items: int) -> Shard:
-    """Writes a shard whose items have titles of two made-up words and a kind; a tenth of the items is new."""
+    """Writes a shard whose items have generated titles and a kind.
+
+    A tenth of the items is new.
+    """
     generator, made = np.random.default_rng(0), generate_dataset(0, users=users, items=items)
     words = np.array(["".join(generator.choice(SYLLABLES, 3)) for _ in range(WORDS)])
     assert made.titles is not None
@@ -84,7 +90,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def time_requests(url: str, pid: int, requests: Sequence[bytes]) -> dict[str, float]:
-    """Sends requests one after the other; milliseconds of each, and of the server's processor on average."""
+    """Sends requests in turn; measures their milliseconds and the server's processor time."""
     times = []
     with open_connection(url) as line:
         line.ask(requests[0])

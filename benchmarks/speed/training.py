@@ -27,7 +27,7 @@ ROUNDS = 15
 
 
 def prepare_client(shard_folder: Path, device: torch.device) -> ItemTrainer:
-    """A client after its warm-up, so that the margin is on."""
+    """Creates a trainer after its warm-up, so that the margin is on."""
     method = method_settings()
     shard = load_shard(shard_folder)
     training = ItemTrainer(shard, low_spectrum(shard.train, method.cutoff), method, device)

@@ -1,4 +1,4 @@
-"""Requests -> what wrk finds when it asks a service for them: requests a second, latencies, processor time."""
+"""Load tests by wrk: requests per second, latencies, processor time."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Requests:
 
 
 def load_target(target: LoadTarget, requests: Requests, connections: int, seconds: int) -> Load:
-    """One run of wrk with one thread, after a short one that nobody counts."""
+    """Runs wrk with one thread, after a short run that is not counted."""
     with tempfile.TemporaryDirectory() as folder:
         script, asked = Path(folder) / "ask.lua", Path(folder) / "requests"
         script.write_text(SCRIPT, encoding="utf-8")
@@ -85,7 +85,7 @@ def load_target(target: LoadTarget, requests: Requests, connections: int, second
 
 
 def processor_seconds(pid: int) -> float:
-    """Of a process and of all its threads, since it began."""
+    """Returns the processor seconds of a process and its threads, since its start."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -100,7 +100,7 @@ def _read_load(server: str, what: str, connections: int, told: str, processor: f
 
 
 def alternate_loads(targets: Sequence[LoadTarget], kinds: Sequence[Requests], seconds: int) -> list[Load]:
-    """Each target's median load, for every kind of request with every number of connections."""
+    """Measures each target's median load, by kind of request and connections."""
     return [
         load
         for requests in kinds

@@ -1,7 +1,7 @@
-"""A client's recommendations feed its own graph, iteration after iteration: how alike users become (Table 10).
+"""Similarity of users whose recommendations feed back into their graph (Table 10).
 
-In each iteration a model is trained on all that has been interacted with so far, every user gets a list, accepts some
-of it, and the graph grows. The margin's strength is what differs; two recommenders that learn nothing stand beside it.
+In each iteration a model is trained on all interactions so far, every user gets a list, accepts some of it, and the
+graph grows. The margin's strength varies; two recommenders that learn nothing are the controls.
 """
 
 from __future__ import annotations
@@ -40,17 +40,20 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Users:
-    """preference (M, N): chance that a user accepts an item at the top of a list; partner (M,): who is most alike."""
+    """Simulated users.
+
+    preference (M, N): chance that a user accepts an item at the top of a list. partner (M,): most similar user.
+    """
 
     preference: Float64
     partner: Rows
 
 
 def observe_users(shard: Shard) -> Users:
-    """The users of a shard, by their validation and test items: what they came to like by themselves.
+    """Derives users from validation and test items, which they chose by themselves.
 
-    An item of these is accepted for certain when it is seen first; another one by its mean cosine with them, over the
-    training columns. A cosine divides by both degrees, so that a popular item is no better liked for being popular.
+    Such an item is accepted for certain when it is seen first; another one by its mean cosine with them, over the
+    training columns. A cosine divides by both degrees, so that popularity alone gives no preference.
     """
     held_out = sparse.csr_array(shard.valid + shard.test)
     _, by_item = degrees(shard.train)
@@ -63,8 +66,10 @@ def observe_users(shard: Shard) -> Users:
 
 
 def most_alike(preference: Float64) -> Rows:
-    """(M,): for each user the other one with the largest cosine of preferences (Appendix F.1). It is fixed throughout:
-    who resembles whom is not the recommender's doing."""
+    """Finds each user's partner with the largest cosine of preferences, (M,) (Appendix F.1).
+
+    It is fixed throughout: it must not depend on the recommender.
+    """
     rows = preference / np.maximum(np.linalg.norm(preference, axis=1, keepdims=True), 1e-12)
     cosine = rows @ rows.T
     np.fill_diagonal(cosine, -np.inf)
@@ -73,10 +78,10 @@ def most_alike(preference: Float64) -> Rows:
 
 
 def accept_items(lists: Rows, preference: Float64, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    """Lists (M, k), best first, -1 where there are no more -> users (E,) and items (E,) of what is accepted.
+    """Draws accepted items from lists (M, k); returns users (E,) and items (E,).
 
-    The chance is the preference times 1 / log2(rank + 1): an item further down is seen less often. The draws belong to
-    the places of the lists, so that two recommenders meet users in the same mood.
+    Lists are best first, padded with -1. The chance is the preference times 1 / log2(rank + 1): lower items are seen
+    less often. The draws belong to the places of the lists, so that two recommenders meet the same luck.
     """
     seen = 1.0 / np.log2(np.arange(2, lists.shape[1] + 2))
     chance = np.take_along_axis(preference, np.maximum(lists, 0), axis=1) * seen
@@ -85,7 +90,7 @@ def accept_items(lists: Rows, preference: Float64, rng: np.random.Generator) -> 
 
 
 def jaccard_index(interactions: sparse.csr_array, partner: Rows) -> Float64:
-    """(M,): items that a user and its partner share over the items that either has (Appendix F.1)."""
+    """Computes shared items over all items of a user and its partner, (M,) (Appendix F.1)."""
     sizes = np.asarray(interactions.sum(axis=1)).ravel()
     common = np.asarray(interactions.multiply(interactions[partner]).sum(axis=1)).ravel()
     indices: Float64 = common / np.maximum(sizes + sizes[partner] - common, 1.0)
@@ -99,7 +104,7 @@ CONTROLS = ("popularity", "random")
 
 
 def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) -> list[Row]:
-    """A row a recommender, seed and iteration; iteration 0 is the start, which all have in common."""
+    """Measures one row per recommender, seed and iteration; iteration 0 is the common start."""
     del quick
     place = locate_data(config["data"], data)
     with tempfile.TemporaryDirectory(dir=out) as folder:
@@ -116,7 +121,7 @@ def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) ->
 
 
 def run_loop(shard: Shard, users: Users, recommend: Recommend, iterations: int, seed: int) -> list[Row]:
-    """One recommender, from the shard's training edges on."""
+    """Runs one recommender from the shard's training edges on."""
     graph = shard.train
     rows = [_iteration_row(0, graph, users, lists=None, taken=0)]
     for iteration in range(1, iterations + 1):
@@ -128,12 +133,12 @@ def run_loop(shard: Shard, users: Users, recommend: Recommend, iterations: int, 
 
 
 def _replace_train(shard: Shard, train: sparse.csr_array) -> Shard:
-    """The shard with another training graph; held-out pairs stay, though users may have taken them meanwhile."""
+    """Returns the shard with another training graph; held-out pairs stay, even if accepted."""
     return shard_of_matrices(shard.name, shard.user_ids, shard.item_ids, (train, shard.valid, shard.test))
 
 
 def _recommend_lists(top: TopItems, graph: sparse.csr_array) -> Rows:
-    """K items for every user, none that it has already."""
+    """Ranks K new items for every user."""
     every = np.arange(graph.shape[0])
     chunks = np.split(every, np.arange(CHUNK, len(every), CHUNK))
     return np.concatenate([top(chunk, graph[chunk], K) for chunk in chunks])
@@ -147,14 +152,17 @@ def _grow_graph(graph: sparse.csr_array, users: Rows, items: Rows) -> sparse.csr
 
 
 def _iteration_row(iteration: int, graph: sparse.csr_array, users: Users, lists: Rows | None, taken: int) -> Row:
-    """jaccard: mean over users; taken: accepted items a user; items: different items that the lists hold."""
+    """Summarises an iteration.
+
+    jaccard: mean over users. taken: accepted items per user. items: different items in the lists.
+    """
     shown = 0 if lists is None else len(np.unique(lists[lists >= 0]))
     mean = float(jaccard_index(graph, users.partner).mean())
     return {"iteration": iteration, "jaccard": mean, "taken": taken / graph.shape[0], "items": shown}
 
 
 def _make_recommenders(config: dict[str, Any], shard: Shard, seed: int) -> dict[str, Recommend]:
-    """A trained model for each margin strength, and two that learn nothing."""
+    """Creates a trained model per margin strength, and two without learning."""
     base = method_settings(**config["method"])
     start = best_filter(shard, low_spectrum(shard.train, base.cutoff)).choice  # on validation items, once
     trained: dict[str, Recommend] = {
@@ -166,8 +174,10 @@ def _make_recommenders(config: dict[str, Any], shard: Shard, seed: int) -> dict[
 
 def _trained_recommender(method: MethodSettings, start: Filter, seed: int) -> Recommend:
     def recommend_items(now: Shard, iteration: int) -> TopItems:
-        """A new model, as the graph is another: its basis has turned. First its tables are fitted, then it is trained
-        with the margin."""
+        """Fits and trains a new model on the current graph, with the margin.
+
+        Its basis differs from the last iteration's.
+        """
         torch.manual_seed(seed)
         training = ItemTrainer(now, low_spectrum(now.train, method.cutoff), method, torch.device("cpu"), start)
         training.moment = RoundContext(method.warmup_rounds + 1, method.warmup_rounds + 1, seed * 1000 + iteration)
@@ -186,7 +196,7 @@ def _random_recommender(seed: int) -> Recommend:
 
 
 def render(rows: list[Row]) -> str:
-    """Markdown: the mean Jaccard index over iterations, and what was accepted by the end."""
+    """Renders the mean Jaccard index over iterations, and the accepted items."""
     names, last = list(dict.fromkeys(row["recommender"] for row in rows)), max(row["iteration"] for row in rows)
     steps = sorted({round(last * share / 5) for share in range(6)})
     lines = []
@@ -211,7 +221,10 @@ def _mean_over_seeds(values: Any) -> str:
 
 
 def _paper_tables(data: str) -> list[str]:
-    """Its table, where the data are the same; its iterations are others."""
+    """Renders the paper's table, where the data are the same.
+
+    Its iterations are different.
+    """
     theirs = paper_figures("table10", data)
     lines = [[name, *(f"{row[step]:.4f}" for step in row)] for name, row in theirs.items()]
     head = ["paper", *next(iter(theirs.values()), {})]
@@ -219,7 +232,7 @@ def _paper_tables(data: str) -> list[str]:
 
 
 def claims(rows: list[Row]) -> list[tuple[str, str, str, str]]:
-    """Are users less alike at the end with the strongest margin than with none, by more than seeds differ?"""
+    """Judges whether the strongest margin keeps users less alike, beyond seed differences."""
     names = [name for name in dict.fromkeys(row["recommender"] for row in rows) if name not in CONTROLS]
     last = max(row["iteration"] for row in rows)
     ends = {n: [r["jaccard"] for r in rows if (r["recommender"], r["iteration"]) == (n, last)] for n in names}
@@ -231,7 +244,7 @@ def claims(rows: list[Row]) -> list[tuple[str, str, str, str]]:
 
 
 def check(rows: list[Row]) -> list[str]:
-    """What must come out: graphs that grow, and users who become more alike by popular items than by random ones."""
+    """Checks that graphs grow, and that popular items make users more alike than random ones."""
     last = max(row["iteration"] for row in rows)
     end = {(row["recommender"], row["seed"]): row for row in rows if row["iteration"] == last}
     idle = sorted({name for name, _ in end if not sum(row["taken"] for row in rows if row["recommender"] == name)})

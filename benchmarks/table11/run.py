@@ -1,6 +1,6 @@
-"""Each client's spectrum -> eigengap and Recall of the low-pass filter at every cut-off, and how they go together.
+"""Correlation of eigengap and Recall of the low-pass filter over cut-offs (Table 11).
 
-Table 11 of the paper. The filter is the ideal one, h = 1 on the first Phi frequencies: nothing is trained or chosen.
+The filter is the ideal one, h = 1 on the first Phi frequencies: nothing is trained or chosen.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MEAN = "client mean"
 
 
 def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) -> list[Row]:
-    """A row a client and cut-off, the client mean of each cut-off, and a row of correlations for each of them."""
+    """Measures each client and cut-off, client means, and correlations."""
     del quick
     place, cutoffs = locate_data(config["data"], data), config["cutoffs"]
     with threadpool_limits(1), tempfile.TemporaryDirectory(dir=out) as folder:
@@ -58,21 +58,21 @@ def _client_rows(shard: Shard, name: str, cutoffs: list[int]) -> list[Row]:
 
 
 def cutoff_eigengap(eigenvalues: Float64, cutoff: int) -> float | None:
-    """delta = lambda_{Phi+1} - lambda_Phi; None where the spectrum is no longer than Phi."""
+    """Computes delta = lambda_{Phi+1} - lambda_Phi; None for a shorter spectrum."""
     if len(eigenvalues) <= cutoff:
         return None
     return float(eigenvalues[cutoff] - eigenvalues[cutoff - 1])
 
 
 def _test_recall(shard: Shard, spectrum: Spectrum, cutoff: int) -> float:
-    """Recall@20 on test items."""
+    """Measures Recall@20 on test items."""
     return measure_test(shard, filter_top(Filter(cutoff, ridge=0.0, exponent=0.5), spectrum, shard.train)).values[
         "recall"
     ]
 
 
 def _mean_row(rows: list[Row], cutoff: int) -> Row:
-    """Over the clients whose spectrum is long enough."""
+    """Averages over the clients with a long enough spectrum."""
     own = [row for row in rows if row["cutoff"] == cutoff and row["gap"] is not None]
     gap = float(np.mean([row["gap"] for row in own])) if own else None
     recall = float(np.mean([row["recall"] for row in own])) if own else None
@@ -80,7 +80,10 @@ def _mean_row(rows: list[Row], cutoff: int) -> Row:
 
 
 def _correlation_row(rows: list[Row], client: str, paper: list[int]) -> Row:
-    """Pearson's r of Recall with delta, over all cut-offs and over the paper's, and with log2 Phi beside it."""
+    """Computes Pearson's r of Recall with delta, and with log2 Phi.
+
+    Over all cut-offs, and over the paper's.
+    """
     own = [row for row in rows if row["client"] == client and row["gap"] is not None]
     return {
         "part": "correlation",
@@ -98,7 +101,10 @@ def _gaps_and_recalls(rows: list[Row]) -> tuple[list[float], list[float]]:
 
 
 def pearson_correlation(first: list[float], second: list[float]) -> dict[str, float] | None:
-    """r, its two-sided p-value and the number of pairs; None with fewer than 3, or where one side does not vary."""
+    """Computes r, its two-sided p-value and the number of pairs.
+
+    None with fewer than 3, or without variation on one side.
+    """
     if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
     result = stats.pearsonr(first, second)
@@ -106,7 +112,7 @@ def pearson_correlation(first: list[float], second: list[float]) -> dict[str, fl
 
 
 def render(rows: list[Row]) -> str:
-    """Markdown: Recall and eigengap by cut-off, the paper's beneath, and the correlations."""
+    """Renders Recall and eigengap by cut-off, the paper's values, and the correlations."""
     own = [row for row in rows if row["part"] == "cutoff"]
     clients, cutoffs = (list(dict.fromkeys(row[key] for row in own)) for key in ("client", "cutoff"))
     by_cutoff = {(row["client"], row["cutoff"]): row for row in own}
@@ -134,7 +140,7 @@ def _trend_text(value: dict[str, float] | None) -> str:
 
 
 def claims(rows: list[Row]) -> list[tuple[str, str, str, str]]:
-    """Does Recall rise with the eigengap, over all cut-offs and clients' means?"""
+    """Judges whether Recall rises with the eigengap, over cut-offs and client means."""
     own = next(row["all"] for row in rows if row["part"] == "correlation" and row["client"] == MEAN)
     if own is None:
         return []
@@ -146,7 +152,7 @@ def claims(rows: list[Row]) -> list[tuple[str, str, str, str]]:
 
 
 def check(rows: list[Row]) -> list[str]:
-    """What must come out: gaps that are none below zero, and a Recall that is best at no end of the cut-offs."""
+    """Checks that gaps are not negative and the best Recall lies between the ends."""
     own = [row for row in rows if row["part"] == "cutoff" and row["gap"] is not None]
     complaints = [f"expected an eigengap of at least 0, got {row}" for row in own if row["gap"] < 0]
     recalls = [row["recall"] for row in own if row["client"] == MEAN]

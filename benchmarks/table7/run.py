@@ -1,4 +1,7 @@
-"""A data set -> its structure under each way of dividing it among clients (Table 7). Nothing is trained."""
+"""Structure of a data set under each way of dividing it among clients (Table 7).
+
+Nothing is trained.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ from simulation.partitioning.sources import Cut, cut_shards
 
 
 def structure_figures(graph: sparse.csr_array, cutoff: int) -> dict[str, float]:
-    """The figures of one graph, where n is the number of nodes and E that of edges.
+    """Computes the figures of one graph with n nodes and E edges.
 
-    size: n; degree: 2 E / n; degree_variance: over nodes; density: 2 E / (n (n - 1)); entropy: see `spectral_entropy`;
-    energy: the share of the squared singular values of R_hat that the first `cutoff` of them hold. Degree and density
-    are those that give the paper's figures for stars, 1.97 and .032.
+    size: n; degree: 2 E / n; degree_variance: over nodes; density: 2 E / (n (n - 1)); entropy: see
+    `spectral_entropy`; energy: the share of the squared singular values of R_hat that the first `cutoff` of them
+    hold. Degree and density are those that give the paper's figures for stars, 1.97 and .032.
     """
     connected = _drop_isolated_nodes(graph)
     nodes, edges = sum(connected.shape), connected.nnz
@@ -42,13 +45,19 @@ def structure_figures(graph: sparse.csr_array, cutoff: int) -> dict[str, float]:
 
 
 def laplacian_eigenvalues(singular: Float64, shape: tuple[int, int]) -> Float64:
-    """All M + N eigenvalues of L = I - D^-1/2 A D^-1/2: 1 - s and 1 + s, and a 1 for each of the |M - N| others."""
+    """Returns all M + N eigenvalues of L = I - D^-1/2 A D^-1/2.
+
+    They are 1 - s and 1 + s for each singular value s, and 1 for each of the |M - N| others.
+    """
     others = np.ones(abs(shape[0] - shape[1]))
     return np.sort(np.clip(np.concatenate([1.0 - singular, 1.0 + singular, others]), 0.0, 2.0))
 
 
 def spectral_entropy(eigenvalues: Float64) -> float:
-    """Shannon entropy, in bits, of the eigenvalues over their sum: log2 n where all are equal."""
+    """Computes the Shannon entropy, in bits, of the eigenvalues over their sum.
+
+    It is log2 n where all are equal.
+    """
     shares = eigenvalues[eigenvalues > 0] / eigenvalues.sum()
     return float(-(shares * np.log2(shares)).sum())
 
@@ -59,7 +68,7 @@ def _drop_isolated_nodes(graph: sparse.csr_array) -> sparse.csr_array:
 
 
 def _singular_values(graph: sparse.csr_array) -> Float64:
-    """All singular values of R_hat, descending."""
+    """Computes all singular values of R_hat, descending."""
     gram = normalise(graph)
     gram = gram @ gram.T if graph.shape[0] <= graph.shape[1] else gram.T @ gram  # half the work of a decomposition
     return np.sqrt(np.clip(linalg.eigvalsh(gram.toarray())[::-1], 0.0, None))
@@ -86,7 +95,7 @@ WHOLE = ("users", "random", "interconnected")  # items are not divided, so that 
 
 
 def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) -> list[Row]:
-    """A row a method and partition number. A method that cannot divide the data has its reason instead of figures."""
+    """Measures one row per method and partition, or the reason why it cannot divide."""
     del quick
     place = locate_data(config["data"], data)
     with threadpool_limits(1), tempfile.TemporaryDirectory(dir=out) as folder:
@@ -110,7 +119,7 @@ def _partition_row(config: dict[str, Any], place: str, method: str, number: int,
 
 
 def render(rows: list[Row]) -> str:
-    """Markdown: every method, mean ± standard deviation over the partitions, the paper's own beneath it."""
+    """Renders every method, mean ± standard deviation over partitions, with the paper's."""
     known = {name: [row for row in rows if row["method"] == name and "problem" not in row] for name in METHODS}
     paper = paper_figures("table7", rows[0]["data"])
     lines = []
@@ -126,7 +135,7 @@ def render(rows: list[Row]) -> str:
 
 
 def _figure_cells(rows: list[Row]) -> list[str]:
-    """Means over partitions, with the standard deviation where there is more than one."""
+    """Formats means over partitions, with deviations for several partitions."""
     cells = []
     for name, (_, form) in SHOWN.items():
         values = [row[name] for row in rows]
@@ -136,7 +145,7 @@ def _figure_cells(rows: list[Row]) -> list[str]:
 
 
 def _sizes_table(known: dict[str, list[Row]]) -> str:
-    """Users and items of each client in the first partition."""
+    """Renders users and items of each client in the first partition."""
     lines = [
         [method, ", ".join(f"{client['users']:.0f} x {client['items']:.0f}" for client in rows[0]["by_client"])]
         for method, rows in known.items()
@@ -151,7 +160,7 @@ def _problem_lines(rows: list[Row]) -> list[str]:
 
 
 def claims(rows: list[Row]) -> list[tuple[str, str, str, str]]:
-    """Of the paper's four ways, has spectral clustering the highest degree variance?"""
+    """Judges whether spectral clustering has the highest degree variance of the paper's methods."""
     good = [row for row in rows if "problem" not in row]
     names = [name for name in PAPER_ROWS if any(row["method"] == name for row in good)]
     means = {n: float(np.mean([row["degree_variance"] for row in good if row["method"] == n])) for n in names}
@@ -163,7 +172,7 @@ def claims(rows: list[Row]) -> list[tuple[str, str, str, str]]:
 
 
 def check(rows: list[Row]) -> list[str]:
-    """What must come out: no edge lost where items are shared, and the paper's reasons for spectral clustering."""
+    """Checks that shared items lose no edge, and the paper's reasons for spectral clustering."""
     good = [row for row in rows if "problem" not in row]
     complaints = _problem_lines(rows)
     complaints += [

@@ -1,4 +1,4 @@
-"""Block models of growing size -> how far the statements of Theorems 4.1 and 4.2 hold on drawn graphs."""
+"""Check of Theorems 4.1 and 4.2 on graphs drawn from block models of growing size."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BlockModel:
-    """Chance of an edge inside community c: evenly spaced from within[0] to within[1]; between any two: `between`.
+    """Block model with evenly spaced edge probabilities inside communities.
 
-    thinning multiplies all of them.
+    From within[0] to within[1]; between any two communities `between`. thinning multiplies all of them.
     """
 
     communities: int
@@ -35,31 +35,34 @@ class BlockModel:
     thinning: float = 1.0
 
     def edge_chances(self) -> Float64:
-        """The chance of an edge between each two communities, (k, k)."""
+        """Returns edge probabilities between communities, (k, k)."""
         table = np.full((self.communities, self.communities), self.between)
         np.fill_diagonal(table, np.linspace(*self.within, self.communities))
         return table * self.thinning
 
 
 def community_labels(nodes: int, communities: int) -> Int64:
-    """(nodes,): communities of equal size, the last ones smaller by one where it does not divide."""
+    """Assigns nodes to communities of equal size, (nodes,).
+
+    The last ones are smaller by one where it does not divide.
+    """
     return np.sort(np.arange(nodes) % communities)
 
 
 def expected_graph(model: BlockModel, nodes: int) -> sparse.csr_array:
-    """E[R] of a graph with `nodes` users and as many items."""
+    """Returns E[R] of a graph with `nodes` users and as many items."""
     own = community_labels(nodes, model.communities)
     return sparse.csr_array(model.edge_chances()[own][:, own])
 
 
 def draw_graph(model: BlockModel, nodes: int, rng: np.random.Generator) -> sparse.csr_array:
-    """One graph: independent edges, (nodes, nodes), 0/1."""
+    """Draws one graph with independent edges, (nodes, nodes), 0/1."""
     own = community_labels(nodes, model.communities)
     return sparse.csr_array((rng.random((nodes, nodes)) < model.edge_chances()[own][:, own]).astype(np.float64))
 
 
 def structural_eigenvalues(model: BlockModel, nodes: int, cutoff: int) -> Float64:
-    """The `cutoff` lowest eigenvalues of the expected graph's Laplacian, (cutoff,).
+    """Computes the `cutoff` lowest eigenvalues of the expected Laplacian, (cutoff,).
 
     Its matrix has rank k, so that all beyond the k-th are exactly 1.
     """
@@ -68,23 +71,29 @@ def structural_eigenvalues(model: BlockModel, nodes: int, cutoff: int) -> Float6
 
 
 def community_eigengap(eigenvalues: Float64, communities: int) -> float:
-    """delta = lambda_{k+1} - lambda_k; 1 stands for a frequency that the list no longer holds."""
+    """Computes delta = lambda_{k+1} - lambda_k; a missing eigenvalue counts as 1."""
     following = eigenvalues[communities] if len(eigenvalues) > communities else 1.0
     return float(following - eigenvalues[communities - 1])
 
 
 def community_indicators(nodes: int, communities: int) -> Float64:
-    """chi (2 nodes, k): orthonormal indicators of the communities, users and items of one community together."""
+    """Returns orthonormal indicators of communities, chi (2 nodes, k).
+
+    Users and items of one community share a column.
+    """
     table = (np.tile(community_labels(nodes, communities), 2)[:, None] == np.arange(communities)).astype(np.float64)
     scaled: Float64 = table / np.sqrt(table.sum(axis=0))
     return scaled
 
 
 def both_sides(graph: sparse.csr_array, communities: int) -> dict[str, float]:
-    """Figures of one graph. lemma: largest |P_k P_k^T x - chi chi^T x| over |x| = 1, beside its bound.
+    """Computes both sides of Lemma 1 and Theorem 4.2 for one graph.
 
-    smoothness: largest |Var(z) - Var(z*)| over |x| <= 1 with Var(z) = z^T L z, beside its bound, beside what the
-    proof's last step drops (Eq. 82), and beside 2, which holds for any two vectors no longer than 1.
+    lemma: largest |P_k P_k^T x - chi chi^T x| over |x| = 1, and its bound. smoothness: largest |Var(z) - Var(z*)|
+    over
+    |x| <= 1 with Var(z) = z^T L z, and its bound, the term that the proof's last step drops (Eq. 82), and 2, which
+    holds for
+    any two vectors no longer than 1.
     """
     spectrum = low_spectrum(graph, communities + 1)
     gap = community_eigengap(spectrum.eigenvalues, communities)
@@ -104,14 +113,20 @@ def both_sides(graph: sparse.csr_array, communities: int) -> dict[str, float]:
 
 
 def _norm_of_difference(first: Float64, inner: Float64, second: Float64, other: Float64) -> float:
-    """Spectral norm of A X A^T - B Y B^T for orthonormal A and B, computed in the space that both span together."""
+    """Computes a spectral norm of the difference of two low-rank matrices.
+
+    |A X A^T - B Y B^T| for orthonormal A and B, in the space that both span together.
+    """
     base, _ = linalg.qr(np.concatenate([first, second], axis=1), mode="economic")
     left, right = base.T @ first, base.T @ second
     return float(np.abs(linalg.eigvalsh(left @ inner @ left.T - right @ other @ right.T)).max())
 
 
 def _laplacian_times(graph: sparse.csr_array, columns: Float64) -> Float64:
-    """L X for X (M + N, k), with L = I - D^-1/2 A D^-1/2."""
+    """Multiplies the normalised Laplacian by X, (M + N, k).
+
+    L = I - D^-1/2 A D^-1/2.
+    """
     half, users = normalise(graph), graph.shape[0]
     mixed = np.concatenate([half @ columns[users:], half.T @ columns[:users]])
     product: Float64 = columns - mixed
@@ -126,7 +141,7 @@ MEANS = ("gap", "lemma", "lemma_bound", "left", "bound", "dropped", "trivial", "
 
 
 def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) -> list[Row]:
-    """A row a regime, cut-off and size; a row a regime and cut-off with the fitted rate; a row an eigengap."""
+    """Measures errors by regime, cut-off and size, fitted rates, and eigengaps."""
     del quick, data, out  # nothing is read, and the configuration says already how much is drawn
     with threadpool_limits(1):  # matrices of a few hundred rows: threads only wait for one another
         cells = product(config["regimes"], config["sizes"])
@@ -149,7 +164,10 @@ def _make_models(config: dict[str, Any], between: float | None = None, thinning:
 
 
 def _concentration_rows(config: dict[str, Any], regime: str, n: int) -> list[Row]:
-    """|KL - D*| over the seeds at one n = M + N, for each cut-off."""
+    """Computes |KL - D*| over the seeds at one size, for each cut-off.
+
+    n = M + N.
+    """
     thinning = 1.0 if regime == "dense" else config["sizes"][0] / n  # sparse: a node's mean degree stays what it was
     models, cutoffs = _make_models(config, thinning=thinning), config["cutoffs"]
     pairs = _drawn_eigenvalues(models, n // 2, max(cutoffs), config["seeds"])
@@ -165,7 +183,7 @@ def _concentration_rows(config: dict[str, Any], regime: str, n: int) -> list[Row
 
 
 def _drawn_eigenvalues(models: Pair, nodes: int, cutoff: int, seeds: int) -> list[tuple[Float64, Float64]]:
-    """The low end of the two models' spectra, for each seed."""
+    """Computes the low end of the two models' spectra, for each seed."""
     generators = [np.random.default_rng([seed, nodes]) for seed in range(seeds)]
     first, second = (
         [low_spectrum(draw_graph(m, nodes, rng), cutoff).eigenvalues for rng in generators] for m in models
@@ -174,7 +192,7 @@ def _drawn_eigenvalues(models: Pair, nodes: int, cutoff: int, seeds: int) -> lis
 
 
 def _structural_divergence(models: Pair, nodes: int, cutoff: int) -> float:
-    """D_struct of the expected graphs (Eq. 45)."""
+    """Computes D_struct of the expected graphs (Eq. 45)."""
     ideal = [kernel(structural_eigenvalues(model, nodes, cutoff)) for model in models]
     limit = divergence(ideal[0], ideal[1])
     if limit is None:
@@ -183,13 +201,13 @@ def _structural_divergence(models: Pair, nodes: int, cutoff: int) -> float:
 
 
 def _drawn_divergences(pairs: list[tuple[Float64, Float64]], cutoff: int) -> list[float]:
-    """KL of each pair of drawn graphs that leaves at least 8 frequencies to compare."""
+    """Computes KL of each pair of drawn graphs with at least 8 common frequencies."""
     divergences = [divergence(kernel(first[:cutoff]), kernel(second[:cutoff])) for first, second in pairs]
     return [value for value in divergences if value is not None]
 
 
 def _error_figures(divergences: list[float], limit: float) -> Row:
-    """The error, and the spread of KL around its own mean: how far it concentrates, wherever that is."""
+    """Computes the error of KL, and its spread around its own mean."""
     errors = np.abs(np.array(divergences) - limit)
     return {
         "structural": limit,
@@ -210,7 +228,7 @@ def _rate_row(rows: list[Row], regime: str, cutoff: int) -> Row:
 
 
 def _gap_row(config: dict[str, Any], between: float) -> Row:
-    """|KL - D_struct| beside the smaller eigengap of the two expected graphs, at one size (Theorem 4.1, part 2)."""
+    """Computes |KL - D_struct| and the smaller eigengap, at one size (Theorem 4.1, part 2)."""
     n, cutoff = config["gap"]["n"], config["communities"]
     models = _make_models(config, between)
     divergences = _drawn_divergences(_drawn_eigenvalues(models, n // 2, cutoff, config["gap"]["seeds"]), cutoff)
@@ -225,7 +243,7 @@ def _gap_row(config: dict[str, Any], between: float) -> Row:
 
 
 def _smoothness_row(config: dict[str, Any], between: float) -> Row:
-    """Both sides of Lemma 1 and of Theorem 4.2, means over the seeds."""
+    """Computes both sides of Lemma 1 and of Theorem 4.2, means over the seeds."""
     n, model = config["gap"]["n"], _make_models(config, between)[0]
     sides = [
         both_sides(draw_graph(model, n // 2, np.random.default_rng(seed)), model.communities)
@@ -237,7 +255,7 @@ def _smoothness_row(config: dict[str, Any], between: float) -> Row:
 
 
 def render(rows: list[Row]) -> str:
-    """Markdown: rates, errors by size, errors by gap, and the two sides of Theorem 4.2."""
+    """Renders rates, errors by size, errors by gap, and the sides of Theorem 4.2."""
     return "\n\n".join((_rates_section(rows), _sizes_table(rows), _gaps_section(rows), _sides_section(rows)))
 
 
@@ -290,7 +308,7 @@ def _sides_section(rows: list[Row]) -> str:
 
 
 def claims(rows: list[Row]) -> list[tuple[str, str, str, str]]:
-    """The promised rate, where degrees grow with the graph and where they do not; and the bound of Theorem 4.2."""
+    """Judges the promised rates in both regimes, and the bound of Theorem 4.2."""
     regimes = dict.fromkeys(row["regime"] for row in _rows_of_part(rows, "rate"))
     rates = [
         _rate_claim([row for row in _rows_of_part(rows, "rate") if row["regime"] == regime], regime)
@@ -311,7 +329,7 @@ def _rate_claim(rows: list[Row], regime: str) -> tuple[str, str, str, str]:
 
 
 def check(rows: list[Row]) -> list[str]:
-    """What must come out: concentration where degrees grow, and bounds that hold, however loose."""
+    """Checks concentration where degrees grow, and that the bounds hold."""
     complaints = []
     for row in _rows_of_part(rows, "rate"):
         if row["regime"] == "dense" and not row["error_slope"] < -0.4:

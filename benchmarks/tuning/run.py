@@ -1,6 +1,6 @@
-"""A table's methods -> settings that validation prefers to their own, found with the same number of trials for each.
+"""Settings of a table's methods chosen by validation, with equal numbers of trials.
 
-A search that was stopped goes on from its studies. Test pairs are not there: trials see shards without them.
+A stopped search resumes from its studies. Trials see shards without test pairs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEPT = ("strategy", "values", "validation", "default", "trials", "pruned", "fail
 
 
 def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) -> list[dict[str, Any]]:
-    """A row a method: the budget spent, the validation measure before and after, and the values chosen."""
+    """Searches each method; returns the budget, validation before and after, and the values."""
     del quick
     with tempfile.TemporaryDirectory(dir=out) as folder:
         whole = cut_shards(locate_data(config["data"], data), Cut(config["clients"], "spectral"), Path(folder))
@@ -45,13 +45,13 @@ def _search_row(row: Row, paths: tuple[Path, ...], config: dict[str, Any], out: 
 
 
 def choose_values(best: dict[str, Any], worth: float) -> dict[str, Any]:
-    """The best values, or none where they gain no more than noise over the settings as they were."""
+    """Returns the best values, or none where they gain no more than noise."""
     default = best["default"]
     return dict(best["values"]) if default is None or best["validation"] > default * (1 + worth) else {}
 
 
 def render(rows: list[dict[str, Any]]) -> str:
-    """Markdown: the budget, the validation measure of the settings as they were and of the best, and the choice."""
+    """Renders the budget, the validation measure before and after, and the choice."""
     first = rows[0]
     budget = f"{first['data']}, partition 0, seed 0: {first['trials']} trials a method, {first['rounds']} rounds each."
     lines = [
@@ -82,7 +82,7 @@ def _value_cells(row: dict[str, Any]) -> list[str]:
 
 
 def check(rows: list[dict[str, Any]]) -> list[str]:
-    """What must come out: the same budget for all, and nothing worse than what the search began with."""
+    """Checks equal budgets, and that no search ends below its start."""
     budgets = {(row["trials"], row["rounds"]) for row in rows}
     complaints = [] if len(budgets) == 1 else [f"expected the same budget for every method, got {sorted(budgets)}"]
     worse = [row["label"] for row in rows if row["default"] is not None and row["validation"] < row["default"]]

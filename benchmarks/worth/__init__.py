@@ -1,1 +1,1 @@
-"""`lpsfed worth` beside the truth: forecasts of silos, and what training on the users of other silos gives them."""
+"""Comparison of the forecasts of `lpsfed worth` with training on pooled silos."""

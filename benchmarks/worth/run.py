@@ -1,6 +1,8 @@
-"""`python -m benchmarks.worth.run SHARDS --silo 0 --silo 5`: each silo's forecast, and what pooling silos gives it.
+"""Forecast of the value of joining, compared with pooling the silos' users.
 
-The truth is the closed-form start on the users of m silos, judged on the silo's users and items by test items.
+python -m benchmarks.worth.run SHARDS --silo 0 --silo 5
+
+The truth is the closed-form start on the users of m silos, evaluated on the silo's users and items by test items.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ TIMES = (2, 4, 8, 16)
 
 
 def pool(shards: Sequence[Shard]) -> Shard:
-    """The shard of all their users, those of the first one first, and all their items, sorted by id."""
+    """Joins shards: all users, the first shard's first, and all items, sorted by id."""
     items = sorted(set().union(*(shard.item_ids for shard in shards)))
     place = {item: number for number, item in enumerate(items)}
     stacked = [
@@ -45,13 +47,13 @@ def _spread(pairs: sparse.csr_array, shard: Shard, place: dict[str, int]) -> spa
 
 
 def lists_of(shard: Shard) -> Top:
-    """Of the shard's own closed-form start."""
+    """Returns the lists of the shard's own closed-form start."""
     spectrum = low_spectrum(shard.train, method_settings().cutoff)
     return rank_by_choice(shard, spectrum, choose_local(shard, spectrum))
 
 
 def quality(first: Shard, pooled: Shard, top: Top) -> float:
-    """The primary measure of the first shard's users, out of its own items alone."""
+    """Measures the primary measure of the first shard's users on its own items."""
     known = set(first.item_ids)
     hidden = np.array([item not in known for item in pooled.item_ids])
     seen = sparse.csr_array(pooled.train + pooled.valid)
@@ -69,7 +71,7 @@ def main(
     silo: Annotated[list[int], typer.Option(help="number of a silo, from 0; repeatable")],
     draws: int = DRAWS,
 ) -> None:
-    """Print a row of the table of docs/worth.md for each silo and number of silos."""
+    """Prints a row of the table of docs/worth.md for each silo and number of silos."""
     found = find_shards(folder)
     assert found is not None, "expected a folder of shards"
     shards = [load_shard(path) for path in found.paths]
