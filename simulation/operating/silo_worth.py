@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from client_service.evaluation.metrics import LABELS, SESSION_LABELS
+from client_service.evaluation.node_measures import NODE_LABELS
 from client_service.settings import read_settings_file
 from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError, UnavailableError
 from shared.message import Message
@@ -29,6 +30,7 @@ Answer = TypeVar("Answer", bound=Message)
 CALL_SECONDS = 30.0
 PATIENCE_SECONDS = 900.0  # a large silo judges for minutes
 POLL_SECONDS = 0.5
+NODE_MEASURES = {label.title for label in NODE_LABELS.values()}
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ class SiloWorth:
             low, mid, high = self.ratio
             told += f", x {mid:.3f} [{low:.3f}, {high:.3f}]"
         few = ": too few to say much" if self.few else ""
-        return f"{told} ({self.run}, {count_noun(self.users, 'judged user')}{few})"
+        judged = "judged node" if self.measure in NODE_MEASURES else "judged user"
+        return f"{told} ({self.run}, {count_noun(self.users, judged)}{few})"
 
 
 def read_access(file: Path) -> SiloAccess:
@@ -201,7 +204,7 @@ def _build_worth(name: str, quality: QualityOut) -> SiloWorth | None:
         return None
     whole = compared.groups[0]
     ratio = None if whole.ratio is None else (whole.ratio.low, whole.ratio.mean, whole.ratio.high)
-    titles = {label.key: label.title for label in (*LABELS.values(), *SESSION_LABELS.values())}
+    titles = {label.key: label.title for label in (*LABELS.values(), *SESSION_LABELS.values(), *NODE_LABELS.values())}
     measure = titles.get(compared.measure, compared.measure)
     return SiloWorth(
         name, quality.run, measure, whole.users, compared.few, whole.alone.mean, whole.federated.mean, ratio

@@ -80,6 +80,10 @@ def test_what_no_interval_can_be_of_has_none(told: Callable[..., None]) -> None:
     told(JUDGED.model_copy(update={"comparison": compared}))
     found = subject.fetch_worth(NORTH)
     assert found.ratio is None and found.line.endswith("together 0.2000 (run-2, 60 judged users: too few to say much)")
+    told(JUDGED.model_copy(update={"comparison": compared.model_copy(update={"measure": "auc"})}))
+    assert (
+        ": AUC alone 0.2000" in subject.fetch_worth(NORTH).line and "60 judged nodes" in subject.fetch_worth(NORTH).line
+    )
 
 
 def test_another_silo_s_client_and_a_refused_key_are_named(
