@@ -56,10 +56,13 @@ class AggregatorSettings(ListenSettings, EnvironmentSettings):
     state_directory: Path = Field(description="database and blobs; a restart resumes from it")
     database: SecretStr | None = Field(
         None,
-        description="URL of a PostgreSQL database in place of the one in the state directory: [storage](storage.md)",
+        description="URL of a PostgreSQL database in place of the one in the state directory: "
+        "[storage](operations.md#postgresql-and-s3)",
     )
     database_file: Path | None = Field(None, description="a file whose content is that URL")
-    blobs: str | None = Field(None, description="`s3://bucket/prefix` that keeps the bodies: [storage](storage.md)")
+    blobs: str | None = Field(
+        None, description="`s3://bucket/prefix` that keeps the bodies: [storage](operations.md#postgresql-and-s3)"
+    )
     operator_token: SecretStr | None = Field(None, description="secret of the operator's calls, 16 characters or more")
     operator_token_file: Path | None = Field(None, description="a file whose content is that secret")
     keys_directory: Path | None = Field(
@@ -128,7 +131,7 @@ class AggregatorSettings(ListenSettings, EnvironmentSettings):
         ge=0,
         le=10_000,
         description="after so many refused updates in one run a client is quarantined; 0: never: "
-        "[robustness](robustness.md)",
+        "[robustness](strategies.md#bad-updates)",
     )
     retention_rounds: int = Field(2, ge=1, description="rounds that stay available")
     longest_body_seconds: float = Field(

@@ -150,7 +150,7 @@ class ClientSettings(ListenSettings, EnvironmentSettings):
     )
     privacy: PrivacySettings = Field(
         PrivacySettings(),
-        description="JSON or a `[privacy]` table: [differential privacy](privacy-mechanisms.md#differential-privacy) "
+        description="JSON or a `[privacy]` table: [differential privacy](privacy.md#differential-privacy) "
         ""
         "of updates, the silo's choice alone: [its fields](#differential-privacy-of-updates)",
     )

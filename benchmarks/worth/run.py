@@ -71,7 +71,7 @@ def main(
     silo: Annotated[list[int], typer.Option(help="number of a silo, from 0; repeatable")],
     draws: int = DRAWS,
 ) -> None:
-    """Prints a row of the table of docs/worth.md for each silo and number of silos."""
+    """Prints a row of the table of docs/experiments.md for each silo and number of silos."""
     found = find_shards(folder)
     assert found is not None, "expected a folder of shards"
     shards = [load_shard(path) for path in found.paths]

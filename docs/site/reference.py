@@ -43,7 +43,7 @@ SETTINGS: Mapping[str, tuple[type[BaseModel], str, str]] = {
     "Differential privacy of updates": (
         PrivacySettings,
         "",
-        "In a client's `[privacy]`; [what each does](privacy-mechanisms.md#differential-privacy).",
+        "In a client's `[privacy]`; [what each does](privacy.md#differential-privacy).",
     ),
     "Aggregator": (AggregatorSettings, "LPSFED_AGGREGATOR_", "In the environment."),
     "The method": (

@@ -32,7 +32,7 @@ def settle_similarity(method: MethodSettings, *, secure: bool) -> MethodSettings
     """The run's settings with the `similarity_floor` that holds where nobody has chosen one.
 
     1 in a secure federation: with less, clients go on from different parameters, and an aggregator that lies about the
-    mean tells one client's update from a sum (docs/lying-aggregator.md).
+    mean tells one client's update from a sum (docs/privacy.md).
     """
     if method.similarity_floor is not None:
         return method

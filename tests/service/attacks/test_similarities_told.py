@@ -4,7 +4,7 @@ Who: the aggregator. After a first round it gives everybody the same false mean,
 one client a rhobar of 0, so that this one alone goes on from what it had (Eq. 14), and all others a rhobar of 1. Their
 updates are then the false mean: the second sum is that client's update, 99 % of its numbers exactly. Before, this was
 so in every run of LPSFed as it was shipped. Now a secure run has the floor 1 and a silo demands it, unless both choose
-another: docs/lying-aggregator.md. (With Adam some more rounds are needed, until its momentum has died away.)
+another: docs/privacy.md. (With Adam some more rounds are needed, until its momentum has died away.)
 """
 
 from __future__ import annotations

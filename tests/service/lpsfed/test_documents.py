@@ -1,4 +1,4 @@
-"""What docs/client.md shows runs as it stands there."""
+"""What docs/serving.md shows runs as it stands there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.service.lpsfed.conftest import KEY
 from tests.support.questions import LONGEST_SECONDS
 
 ROOT = Path(__file__).parents[3]
-TEXT = (ROOT / "docs/client.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
 
 
 def test_the_snippets_run_one_after_the_other(silo: str, shard: Shard, tmp_path: Path) -> None:

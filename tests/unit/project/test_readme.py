@@ -54,7 +54,7 @@ def test_every_command_that_the_pages_show_exists() -> None:
 
 
 def test_every_command_about_keys_that_the_readme_shows_exists() -> None:
-    shown = set(re.findall(r"lpsfed keys ([a-z]+)", (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")))
+    shown = set(re.findall(r"lpsfed keys ([a-z]+)", (ROOT / "docs/operations.md").read_text(encoding="utf-8")))
     assert shown == {
         command.name or (command.callback and command.callback.__name__) for command in keys.registered_commands
     }

@@ -21,7 +21,6 @@ from simulation.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parents[3]
 NAVIGATION = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.M)
-HOW_TO = sorted((ROOT / "docs/how-to").glob("*.md"))
 TABLES = {"docs/tables.md", "docs/session-tables.md"}  # `make site` writes them from what the benchmarks have measured
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -42,7 +41,7 @@ def test_every_page_is_in_the_navigation_once(monkeypatch: pytest.MonkeyPatch) -
     written = {str(path.relative_to(ROOT)) for path in load("stage", monkeypatch).markdown_files()}
     made = {path for path in NAVIGATION if path.startswith("docs/reference/")} | {"docs/tutorial.md"} | TABLES
     assert len(NAVIGATION) == len(set(NAVIGATION)) and set(NAVIGATION) == written | made
-    assert len(made) == 7 and len(written) > 40
+    assert len(made) == 7 and len(written) > 30
 
 
 def test_the_reference_has_every_command_call_and_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,13 +91,6 @@ def test_a_notebook_s_outputs_are_shown(monkeypatch: pytest.MonkeyPatch) -> None
         "![What the cell has drawn](tutorial-1.png)\n"
     )
     assert pictures["tutorial-1.png"].startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
-def test_a_how_to_page_shows_commands_that_exist(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    shown = set(re.findall(r"(?:^|`)lpsfed ([a-z-]+)", text, flags=re.M))
-    assert shown <= COMMANDS.keys() and len(re.findall(r"\]\(", text)) > 2
 
 
 def test_the_diagrams_script_is_the_listed_one() -> None:
