@@ -21,9 +21,9 @@ from shared.files import PRIVATE, write_new
 if TYPE_CHECKING:
     from simulation.experiments.experiment import Experiment
     from simulation.experiments.federation import Observe, Outcome
-    from simulation.experiments.processes import Addresses, Children
+    from simulation.experiments.processes import Addresses, ServiceProcesses
     from simulation.experiments.tasks import Example
-    from simulation.reports.joining_value import Ledgers, ShopGain, Way
+    from simulation.reports.joining_value import Ledgers, ServingOption, ShopGain
 
 RECORD, TOKEN = "processes.json", "aggregator.token"
 FIRST_PORT = 8800
@@ -42,7 +42,7 @@ class DemoResult:
     """
 
     report: dict[str, Any]
-    ways: tuple[Way, ...]
+    ways: tuple[ServingOption, ...]
     ledgers: dict[str, list[dict[str, Any]]]
     url: str
     example: Example
@@ -102,7 +102,7 @@ def run_demonstration(
 
         report = run_study(experiment, over_loopback, edges_kept=edges_kept, shown=shown)
         ledgers = {name: _read_ledger(url, experiment.operator_key) for name, url in places.clients.items()}
-        ways = _compare_ways(experiment, report, outcomes, ledgers)
+        ways = _compare_options(experiment, report, outcomes, ledgers)
         shard, keys = experiment.shards[0], _write_keys(experiment)
         example = simulated_task(experiment.task).find_example(shard)
         url = places.clients[shard.name] + example.path
@@ -131,30 +131,38 @@ def _find_new_item(experiment: Experiment, places: Addresses) -> NewItemExample 
 
 
 async def _conduct_over_loopback(
-    experiment: Experiment, places: Addresses, children: Children, observe: Observe
+    experiment: Experiment, places: Addresses, children: ServiceProcesses, observe: Observe
 ) -> list[Outcome]:
     """Runs each training run over the services and returns its outcome."""
     from shared.strategies import build_strategy
     from shared.sums import list_sums
-    from simulation.experiments.federation import Outcome, conduct_run
+    from simulation.experiments.federation import Outcome, execute_run
     from simulation.experiments.processes import connect_services
 
     async with connect_services(experiment, places, children) as federation:
         outcomes = list[Outcome]()
         if not build_strategy(experiment.strategy, experiment.method).sums_alone:
-            outcomes.append(await conduct_run(federation, experiment.strict_request(), observe))
+            outcomes.append(await execute_run(federation, experiment.strict_request(), observe))
         if list_sums(experiment.method):
-            outcomes.append(await conduct_run(federation, experiment.run_request(), observe))
+            outcomes.append(await execute_run(federation, experiment.run_request(), observe))
     return outcomes
 
 
-def _compare_ways(
+def _compare_options(
     experiment: Experiment, report: dict[str, Any], outcomes: list[Outcome], ledgers: Ledgers
-) -> tuple[Way, ...]:
+) -> tuple[ServingOption, ...]:
     from shared.sums import list_sums
-    from simulation.reports.joining_value import COMMON, CONTENT, GRAM, STRICT, TRANSITIONS, federated_way, own_ways
+    from simulation.reports.joining_value import (
+        COMMON,
+        CONTENT,
+        GRAM,
+        STRICT,
+        TRANSITIONS,
+        federated_option,
+        local_options,
+    )
 
-    declaration, ways = experiment.make_aggregator_settings().declaration(), own_ways(report)
+    declaration, ways = experiment.make_aggregator_settings().declaration(), local_options(report)
     strict = STRICT if experiment.strategy == "lpsfed" else f"{experiment.strategy}, no other exchange"
     named = {"transitions": TRANSITIONS, "node_gram": GRAM}
     summed = named.get(experiment.method.basis.kind, CONTENT if experiment.method.sums else COMMON)
@@ -164,7 +172,7 @@ def _compare_ways(
         told = (asked.over, asked.content, asked.basis, outcome.history.run)
         runs = tuple(run for run in told if run is not None)
         results = tuple(outcome.qualities.values())
-        ways.append(federated_way(name, results, runs, ledgers, declaration))
+        ways.append(federated_option(name, results, runs, ledgers, declaration))
     return tuple(ways)
 
 
@@ -228,7 +236,7 @@ def _exit_at_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def _record_services(root: Path, places: Addresses, children: Children) -> Iterator[None]:
+def _record_services(root: Path, places: Addresses, children: ServiceProcesses) -> Iterator[None]:
     """Records the running services in the folder and in the user's list, for `demo --stop`."""
     urls = {"aggregator": places.aggregator, **places.clients}
     services = {

@@ -43,7 +43,7 @@ def private_mode(settings: PrivacySettings) -> Mode:
         key, kept = secret.bytes(SECRET_BYTES), dict[str, float]()
 
         def release_noised(training: ItemTrainer, received: Parameters, made: Parameters) -> Parameters:
-            noise = Noise(key, str(training.moment.round))
+            noise = Noise(key, str(training.context.round))
             released = privatise(received.arrays, made, SCALARS, settings, noise, kept).parameters
             kept["rho"] = released.scalars["rho"]
             return released

@@ -100,7 +100,7 @@ def join_client(shard: Shard, run: AttackedRun) -> ItemTrainer:
 
 def fit_round(training: ItemTrainer, run: AttackedRun, number: int, received: Parameters) -> Parameters:
     """Runs the client's part of a round and copies its update."""
-    training.moment = run.round_context(number)
+    training.context = run.round_context(number)
     made = run.strategy.fit_round(training, received)
     return Parameters({name: np.array(value) for name, value in made.arrays.items()}, dict(made.scalars))
 

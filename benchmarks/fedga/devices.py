@@ -37,7 +37,7 @@ from client_service.training.session_trainer import MODELS
 from shared.method.parameters import State
 from shared.strategies import build_strategy
 from shared.strategies.server_optimisers import SECOND, build_optimiser
-from simulation.experiments.devices import DevicePlan, DeviceRound, PassingDevices, loss_of, train_devices
+from simulation.experiments.devices import DevicePlan, DeviceRound, StatelessDevices, loss_of, train_devices
 
 SAMPLE, EVERY, TUNED_ROUNDS, TUNING_SEED = 20, 20, 60, 100
 CPU = torch.device("cpu")
@@ -75,7 +75,7 @@ def judge_rounds(
 ) -> Iterator[tuple[DeviceRound, Values]]:
     """Yields every EVERYth round with its validation figures."""
     strategy, method = build_method(len(found.sessions.items), changes)
-    crew, model = PassingDevices(found.shards, method, CPU), open_model(method)
+    crew, model = StatelessDevices(found.shards, method, CPU), open_model(method)
     for one in train_devices(DevicePlan(strategy, method, rounds, SAMPLE, seed), crew, loss_of):
         if one.number % EVERY == 0:
             yield one, judge_state(model, one.state.arrays, found.valid)

@@ -24,7 +24,7 @@ from benchmarks.fedga.sets import SessionSet, divide, measure_silo_floors, parse
 from client_service.training.session_trainer import MODELS, SessionTrainer
 from client_service.training.training_state import RoundContext
 from shared.method.parameters import Parameters
-from simulation.experiments.devices import DevicePlan, DeviceRound, LastingSilos, loss_of, train_devices
+from simulation.experiments.devices import DevicePlan, DeviceRound, StatefulSilos, loss_of, train_devices
 from simulation.sessions.read import read_sessions
 
 USUAL = {"batch_size": 100, "learning_rate": 1e-3}
@@ -40,7 +40,7 @@ CPU = torch.device("cpu")
 def run_silos(found: SessionSet, changes: dict[str, Any], rounds: int, seed: int) -> Row:
     """Runs one seed: validation after each round, and test figures of the best."""
     strategy, method = build_method(len(found.sessions.items), changes)
-    crew = LastingSilos(found.shards, method, CPU)
+    crew = StatefulSilos(found.shards, method, CPU)
     began, curve, best = time.perf_counter(), list[Row](), (-1.0, dict[str, Any]())
     for one in train_devices(DevicePlan(strategy, method, rounds, len(found.shards), seed), crew, loss_of):
         trainings = [_with_state(crew, shard.name, one, seed) for shard in found.shards]
@@ -52,7 +52,7 @@ def run_silos(found: SessionSet, changes: dict[str, Any], rounds: int, seed: int
     return {**best[1], "curve": curve, "bytes": one.bytes, "seconds": time.perf_counter() - began}
 
 
-def _with_state(crew: LastingSilos, name: str, one: DeviceRound, seed: int) -> SessionTrainer:
+def _with_state(crew: StatefulSilos, name: str, one: DeviceRound, seed: int) -> SessionTrainer:
     """Loads the mean of the round into the silo's model."""
     training = crew.visit(name, RoundContext(one.number, one.number, seed))
     assert isinstance(training, SessionTrainer)

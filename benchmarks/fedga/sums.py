@@ -49,8 +49,8 @@ from simulation.experiments.devices import (
     DeviceCrew,
     DevicePlan,
     DeviceRound,
-    LastingSilos,
-    PassingDevices,
+    StatefulSilos,
+    StatelessDevices,
     loss_of,
     train_devices,
 )
@@ -129,7 +129,7 @@ def train_silos(name: str, found: SessionSet, changes: dict[str, Any], given: ar
     """
     judged = found.shards[: given.judged]
     taking, (strategy, method) = judged if name == "local" else found.shards, build_run_method(name, found, changes)
-    crew = LastingSilos(taking, method, CPU)
+    crew = StatefulSilos(taking, method, CPU)
     one = last_round(DevicePlan(strategy, method, given.rounds, len(taking), 0), crew)
     clients = [crew.visit(silo.name, RoundContext(given.rounds, given.rounds, 0)) for silo in judged]
     if name != "local":
@@ -142,7 +142,7 @@ def train_pool(pool: SessionShard, found: SessionSet, given: argparse.Namespace)
     """Trains the common network of devices over all items, SAMPLE devices a round."""
     rates = find_rates(read_rows(), part="devices", data=given.folder.name, method="fedavg", optimiser="adam")
     strategy, method = build_run_method("fedavg", found, {"optimiser": "adam", **(rates or USUAL)})
-    one = last_round(DevicePlan(strategy, method, given.rounds, SAMPLE, 0), PassingDevices(found.shards, method, CPU))
+    one = last_round(DevicePlan(strategy, method, given.rounds, SAMPLE, 0), StatelessDevices(found.shards, method, CPU))
     training = SessionTrainer(pool, method, CPU)
     training.load(Parameters(one.state.arrays))
     return [training.model.state_dict()]

@@ -135,9 +135,9 @@ class StatefulClients:
         self.trainers = {one.name: ItemTrainer(one, spectrum, method, CPU, kind=kind) for one in shards}
         self.names: Sequence[str] = tuple(self.trainers)
 
-    def visit(self, device: str, moment: RoundContext) -> LocalClient:
+    def visit(self, device: str, context: RoundContext) -> LocalClient:
         """Returns the client's own trainer for this round."""
-        self.trainers[device].moment = moment
+        self.trainers[device].context = context
         return self.trainers[device]
 
     def score_users(self, found: LeaveOneOut) -> Scores:

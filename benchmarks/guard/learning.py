@@ -41,7 +41,7 @@ async def prepare_epoch(silo: GeneratedSilo, folder: Path) -> Preparing:
     training = _begin_training(silo)
     objective, pairs = Objective(bias_aware=True), training.shard.train.nnz
     training.train(objective)
-    training.moment = RoundContext(round=ROUNDS, rounds=ROUNDS, seed=0)
+    training.context = RoundContext(round=ROUNDS, rounds=ROUNDS, seed=0)
 
     async def work() -> None:
         training.train(objective)
@@ -59,5 +59,5 @@ def _begin_training(silo: GeneratedSilo) -> ItemTrainer:
     shard, method = load_shard(silo.shard), METHOD.model_copy(update={"fusion": False})
     training = ItemTrainer(shard, low_spectrum(shard.train, method.cutoff), method, CPU, COMMON_START)
     training.load(Parameters(initial_parameters(mlp_specification(method), 0, exact=True), {"margin": 0.3}))
-    training.moment = RoundContext(round=1, rounds=ROUNDS, seed=0)
+    training.context = RoundContext(round=1, rounds=ROUNDS, seed=0)
     return training

@@ -77,7 +77,7 @@ def train_whole(
     strategy, best, spent = build_strategy("local", method), _better_round(training, views, 0, None), 0.0
     for number in range(1, rounds + 1):
         began = time.perf_counter()
-        training.moment = RoundContext(number, rounds, seed)
+        training.context = RoundContext(number, rounds, seed)
         strategy.fit_round(training, Parameters({}))
         spent += time.perf_counter() - began
         best = _better_round(training, views, number, best)

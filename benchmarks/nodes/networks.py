@@ -88,7 +88,7 @@ def train_federation(
     records, uploaded = {name: SiloRecord() for name in trainers}, 0
     for number in range(1, rounds + 1):
         for name, trainer in trainers.items():
-            trainer.moment = RoundContext(number, rounds, seed)
+            trainer.context = RoundContext(number, rounds, seed)
             given = built.fit_round(trainer, built.personalise(state, sent.get(name)), memories[name])
             sent[name], memories[name] = Update(name, given.arrays, given.scalars), given.memory
             uploaded += sum(4 * np.size(value) for value in given.arrays.values())

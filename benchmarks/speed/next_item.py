@@ -24,7 +24,7 @@ from client_service.data.session_files import save_session_shard
 from client_service.data.sessions import SessionShard
 from shared.method.settings import method_settings
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import conduct_run
+from simulation.experiments.federation import execute_run
 from simulation.experiments.in_process import fail_when_stuck
 from simulation.experiments.processes import choose_addresses, connect_services, start_services
 from simulation.sessions.cut import build_session_part
@@ -71,7 +71,7 @@ def measure(model: str, items: int, asked: int) -> list[tuple[str, ...]]:
 
             async def train() -> None:
                 async with connect_services(experiment, places, children) as federation:
-                    await conduct_run(federation, experiment.run_request(), fail_when_stuck(lambda _: None))
+                    await execute_run(federation, experiment.run_request(), fail_when_stuck(lambda _: None))
 
             anyio.run(train)
             headers = {"Authorization": f"Bearer {experiment.application_key}"}

@@ -32,7 +32,7 @@ from client_service.tasks.nodes import NODES
 from client_service.training.node_trainer import NodeTrainer
 from shared.method.settings import method_settings
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import conduct_run
+from simulation.experiments.federation import execute_run
 from simulation.experiments.in_process import fail_when_stuck
 from simulation.experiments.processes import choose_addresses, connect_services, start_services
 from simulation.graphs.read import read_graph
@@ -83,7 +83,7 @@ def measure(shard: NodeShard, asked: int, neighbours: int) -> list[tuple[str, ..
 
             async def train() -> None:
                 async with connect_services(experiment, places, children) as federation:
-                    await conduct_run(federation, experiment.run_request(), fail_when_stuck(lambda _: None))
+                    await execute_run(federation, experiment.run_request(), fail_when_stuck(lambda _: None))
 
             anyio.run(train)
             known = [{"nodes": [ids[int(row)]]} for row in rng.integers(len(ids), size=asked)]

@@ -31,7 +31,7 @@ from client_service.data.interaction_files import load_shard, save_shard
 from client_service.data.interactions import Shard, build_shard, with_unmet_items
 from simulation.datasets.synthetic import KINDS, describe_items, generate_dataset
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import conduct_run, ignore_progress
+from simulation.experiments.federation import execute_run, ignore_progress
 from simulation.experiments.processes import choose_addresses, connect_services, start_services
 
 BAR = 10.0  # ms, p99
@@ -112,7 +112,7 @@ async def measure_text_requests(items: int, users: int, count: int) -> dict[str,
         places, name = choose_addresses(experiment), experiment.names[0]
         with start_services(experiment, places) as children:
             async with connect_services(experiment, places, children) as federation:
-                await conduct_run(federation, experiment.run_request(), ignore_progress)
+                await execute_run(federation, experiment.run_request(), ignore_progress)
                 await wait_until_lists(next(iter(federation.clients.values())))
             asked = draw_text_requests(shard, experiment.application_key, count)
             url, pid = places.clients[name], children.pids[name]

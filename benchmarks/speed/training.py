@@ -32,9 +32,9 @@ def prepare_client(shard_folder: Path, device: torch.device) -> ItemTrainer:
     shard = load_shard(shard_folder)
     training = ItemTrainer(shard, low_spectrum(shard.train, method.cutoff), method, device)
     training.load(Parameters(initial_parameters(mlp_specification(method), 0, exact=True), {"margin": 0.3}))
-    training.moment = RoundContext(round=1, rounds=ROUNDS, seed=0)
+    training.context = RoundContext(round=1, rounds=ROUNDS, seed=0)
     training.train(Objective(bias_aware=True))
-    training.moment = RoundContext(round=ROUNDS, rounds=ROUNDS, seed=0)
+    training.context = RoundContext(round=ROUNDS, rounds=ROUNDS, seed=0)
     return training
 
 

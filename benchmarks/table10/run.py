@@ -180,7 +180,7 @@ def _trained_recommender(method: MethodSettings, start: Filter, seed: int) -> Re
         """
         torch.manual_seed(seed)
         training = ItemTrainer(now, low_spectrum(now.train, method.cutoff), method, torch.device("cpu"), start)
-        training.moment = RoundContext(method.warmup_rounds + 1, method.warmup_rounds + 1, seed * 1000 + iteration)
+        training.context = RoundContext(method.warmup_rounds + 1, method.warmup_rounds + 1, seed * 1000 + iteration)
         training.train(Objective(bias_aware=True))
         return freeze(str(iteration), training).ranker.top
 

@@ -308,9 +308,9 @@ class Agent:
     async def _fit(self, part: ClientRun, state: RunOut, number: int) -> tuple[Parameters, float]:
         strategy = strategy_of_part(part.part, self.silo.settings.strategy, part.place.method)
         anchor = await self._anchor(part.place, state, number) if strategy.spectral_scalar else None
-        moment = RoundContext(number, state.rounds, state.seed, anchor, self._sending.draws(part.place.run))
+        context = RoundContext(number, state.rounds, state.seed, anchor, self._sending.draws(part.place.run))
         self._set_status(phase="training" if part.part == TRAINING else "summing")
-        return await self._work(part.fit, strategy, moment, part.received)
+        return await self._work(part.fit, strategy, context, part.received)
 
     async def _anchor(self, place: RunContext, state: RunOut, number: int) -> Float64:
         """K^R of the round, as this client draws it. PrivacyError where the aggregator says another one, and where rho

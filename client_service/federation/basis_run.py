@@ -65,7 +65,7 @@ class BasisRun:
         self.part: Part = find_part(self._settings)
         self._sums: dict[int, Sums] = {}
         self.applied = 0
-        self.moment = RoundContext(0, self._sum.rounds(self._settings), place.seed, None)
+        self.context = RoundContext(0, self._sum.rounds(self._settings), place.seed, None)
         self.basis: Statistics | None = None
 
     @property
@@ -131,10 +131,10 @@ class BasisRun:
         del number
         return False
 
-    def fit(self, strategy: Strategy, moment: RoundContext, received: Parameters) -> tuple[Parameters, float]:
+    def fit(self, strategy: Strategy, context: RoundContext, received: Parameters) -> tuple[Parameters, float]:
         """This silo's part of a round, and the seconds that it took; again, the same."""
         began = time.perf_counter()
-        self.moment = moment
+        self.context = context
         update = strategy.fit(self, received)  # type: ignore[arg-type]  # of a client's verbs it needs two
         return update, time.perf_counter() - began
 
@@ -154,7 +154,7 @@ class BasisRun:
         """This silo's part of the round at hand."""
         for name in (INCLUDED, ADDED) if self._everything else (INCLUDED,):
             save_mark(self._folder, name, self.place.run)
-        return SILO_SUMS[self._sum.name].add(self._round(self.moment.round))
+        return SILO_SUMS[self._sum.name].add(self._round(self.context.round))
 
     def withdraw(self) -> None:
         """Take back that this silo's part is in the run's sums: it was refused, or came too late."""

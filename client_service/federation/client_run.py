@@ -196,7 +196,7 @@ class ClientRun(Protocol):
     """Of what is summed; None of a model in training."""
 
     @property
-    def moment(self) -> RoundContext:
+    def context(self) -> RoundContext:
         """Of the round that was fitted last."""
 
     @property
@@ -223,7 +223,7 @@ class ClientRun(Protocol):
     def trained_in(self, number: int) -> bool:
         """Has this client trained in the round after the one applied, or might it have before it was restarted?"""
 
-    def fit(self, strategy: Strategy, moment: RoundContext, received: Parameters) -> tuple[Parameters, float]:
+    def fit(self, strategy: Strategy, context: RoundContext, received: Parameters) -> tuple[Parameters, float]:
         """The client's half of a round, and the seconds that it took."""
 
     def save_fitted(self, number: int) -> None:

@@ -79,9 +79,9 @@ class TrainingRun:
         return Parameters({**received.arrays, **broadcast}, received.scalars) if broadcast else received
 
     @property
-    def moment(self) -> RoundContext:
+    def context(self) -> RoundContext:
         """Of the round that was trained last."""
-        return self._training.moment
+        return self._training.context
 
     @property
     def shared_digest(self) -> str:
@@ -120,13 +120,13 @@ class TrainingRun:
         """Has this client trained in the round after the one applied, or might it have before it was restarted?"""
         return self._resumed or (self._fitted is not None and self._fitted.round == number)
 
-    def fit(self, strategy: Strategy, moment: RoundContext, received: Parameters) -> tuple[Parameters, float]:
+    def fit(self, strategy: Strategy, context: RoundContext, received: Parameters) -> tuple[Parameters, float]:
         """The client's half of a round: what the strategy wants to send, and the seconds it took.
 
         A round that was fitted already is not trained again: what it gave could not be sent, or not be answered.
         """
-        if self._fitted is None or self._fitted.round != moment.round:
-            self._fitted = self._train(strategy, moment, received)
+        if self._fitted is None or self._fitted.round != context.round:
+            self._fitted = self._train(strategy, context, received)
         return self._fitted.update, self._fitted.seconds
 
     def save_fitted(self, number: int) -> None:
@@ -154,14 +154,14 @@ class TrainingRun:
             self._best.finish(failure, self.shared_digest)
             self._recovery.drop()
 
-    def _train(self, strategy: Strategy, moment: RoundContext, received: Parameters) -> Fitted:
+    def _train(self, strategy: Strategy, context: RoundContext, received: Parameters) -> Fitted:
         began = time.perf_counter()
-        self._training.moment = moment
+        self._training.context = context
         found = strategy.fit_round(self._training, received, self._tensors.memory)
         seconds = time.perf_counter() - began
         update = Parameters(found.arrays, found.scalars)
         self._show_spectrum(strategy.spectral_scalar, update)
-        return Fitted(moment.round, update, seconds, found.memory)
+        return Fitted(context.round, update, seconds, found.memory)
 
     def _load(self, received: Parameters) -> None:
         model, self._tensors.broadcast = split_broadcasts(received, self.place.broadcasts)
@@ -172,7 +172,7 @@ class TrainingRun:
         compared = self._training.comparable_kernels()
         if compared is not None:
             anchor, own = (tuple(kernel.tolist()) for kernel in compared)
-            number, value = self._training.moment.round, None if scalar is None else update.scalars.get(scalar)
+            number, value = self._training.context.round, None if scalar is None else update.scalars.get(scalar)
             self.spectrum = SpectrumOut(run=self.place.run, round=number, own=own, anchor=anchor, rho=value)
             save_spectra(self.place.folder, self.spectrum)
 

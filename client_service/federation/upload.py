@@ -34,10 +34,10 @@ T = TypeVar("T")
 
 def require_trained_so(run_part: ClientRun, state: RunOut) -> None:
     """PrivacyError where a run has by now another seed or length, which the others are told, than was trained for."""
-    moment = run_part.moment
-    if (run_part.place.seed, moment.seed, moment.rounds) != (state.seed, state.seed, state.rounds):
-        words = f"expected the seed and the number of rounds that round {moment.round} was trained with"
-        raise PrivacyError(f"{words}, {moment.seed} and {moment.rounds}, got {state.seed} and {state.rounds}")
+    context = run_part.context
+    if (run_part.place.seed, context.seed, context.rounds) != (state.seed, state.seed, state.rounds):
+        words = f"expected the seed and the number of rounds that round {context.round} was trained with"
+        raise PrivacyError(f"{words}, {context.seed} and {context.rounds}, got {state.seed} and {state.rounds}")
 
 
 def require_similar(mixing: Mixing | None, least: float) -> None:
@@ -91,7 +91,7 @@ class UpdateSender:
         A round that was closed without this client is no error: it goes on with what it gives. Nor is it one that the
         aggregator holds another update: this client sent it, and could not keep its training.
         """
-        run, number = run_part.place.run, run_part.moment.round
+        run, number = run_part.place.run, run_part.context.round
         leaving = await self._leaving(run_part, update)
         if leaving is None:
             LOGGER.warning("privacy_budget_spent", run=run, round=number)
@@ -118,14 +118,14 @@ class UpdateSender:
         """What may leave of the update; asked again, the same."""
         if self._guard is None:
             return update
-        place, moment, release = run_part.place, run_part.moment, self._guard.release
-        at = (place.run, place.seed, place.method, moment.round, moment.rounds, run_part.received, moment.anchor)
+        place, context, release = run_part.place, run_part.context, self._guard.release
+        at = (place.run, place.seed, place.method, context.round, context.rounds, run_part.received, context.anchor)
         return await self._in_worker(lambda: release(update, Occasion(*at)))
 
     async def _send(self, run_part: ClientRun, update: Parameters, state: RunOut) -> ReceiptOut:
         """As it is, or masked where the silo demands that; never the one for the other."""
         declaration = self._declared.of_part(run_part.part)
-        run, number = run_part.place.run, run_part.moment.round
+        run, number = run_part.place.run, run_part.context.round
         if self._masking is None:
             return await self._aggregator.upload(run, number, pass_gate(declaration, update))
         if state.threshold is None:
@@ -150,7 +150,7 @@ class UpdateSender:
 
     async def _with_reports(self, run_part: ClientRun, leaving: Parameters, masking: Masking) -> Parameters:
         """What leaves, after its noise, with the reports that the run's strategy makes of it."""
-        report, number = self._strategy(run_part).report, run_part.moment.round
+        report, number = self._strategy(run_part).report, run_part.context.round
         if report is None:
             return leaving
         base = await self._in_worker(lambda: masking.start_of(run_part.place.run, number))

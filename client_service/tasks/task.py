@@ -85,7 +85,7 @@ class Training(LocalClient, Protocol):
     the common basis, and `content` that of the content sums, "" where there are none.
     """
 
-    moment: RoundContext
+    context: RoundContext
     figures: Figures
     received: Parameters
     start: Filter | None

@@ -152,7 +152,7 @@ class ItemTrainer(Trainer):
     @property
     def anchor(self) -> Float64 | None:
         """The kernel that this round's divergence is measured from."""
-        return self.moment.anchor
+        return self.context.anchor
 
     @cached_property
     def activity(self) -> Tensor:
@@ -190,7 +190,7 @@ class ItemTrainer(Trainer):
         if not self.model.encoder.begin_training(objective.only):
             return
         generator = self.torch_generator("train")
-        warming = objective.bias_aware and self.moment.round <= self.method.warmup(self.moment.rounds)
+        warming = objective.bias_aware and self.context.round <= self.method.warmup(self.context.rounds)
         self.figures = Figures()
         if warming or (objective.bias_aware and not self._fitted):  # who comes late, or again, has had no warm-up
             self.figures.table_steps = fit_tables(self.tables, self.batches, self.method, generator, self.interrupt)

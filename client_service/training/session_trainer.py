@@ -126,7 +126,7 @@ class SessionTrainer(Trainer):
     def _rate(self) -> float:
         """Computes the learning rate of this round: a tenth after each `rate_step` rounds."""
         step = self.method.sessions.rate_step
-        return self.method.learning_rate * (0.1 ** ((self.moment.round - 1) // step) if step else 1.0)
+        return self.method.learning_rate * (0.1 ** ((self.context.round - 1) // step) if step else 1.0)
 
     def _batch(self, examples: Prefixes) -> tuple[Tensor, Tensor, Tensor]:
         clicks, lengths = examples.pad()

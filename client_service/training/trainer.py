@@ -66,7 +66,7 @@ class TrainingShard(Protocol):
 class Trainer(ABC):
     """The client's half of every strategy (see shared.strategies.local_client.LocalClient), whatever the task.
 
-    A task's trainer has `build_model`, and either `draw_batches` and `find_loss`, or `train`. `moment` is set before
+    A task's trainer has `build_model`, and either `draw_batches` and `find_loss`, or `train`. `context` is set before
     each round. Slow work ends with Interrupted once `interrupt` is set.
 
     tables: private parameters beside the model's. start, recipe: choices that validation made before the first round.
@@ -104,7 +104,7 @@ class Trainer(ABC):
                 f"model: expected one for task {self.task!r} ({known}), got {self.kind!r}, for {exchange.task!r}"
             )
         self.exchanged = exchange.tensors(method)
-        self.figures, self.moment = Figures(), RoundContext(round=1, rounds=1, seed=0)
+        self.figures, self.context = Figures(), RoundContext(round=1, rounds=1, seed=0)
         self.received = self._held = Parameters({})
         self._received_tensors: dict[str, Tensor] | None = None
         self._optimisers: dict[str, torch.optim.Optimizer] = {}
@@ -241,14 +241,14 @@ class Trainer(ABC):
 
     def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:
         """Returns a generator for noise on messages: see `seed_noise`."""
-        return seed_noise(self.shard.digest, self.moment, purpose, once_a_run=once_a_run)
+        return seed_noise(self.shard.digest, self.context, purpose, once_a_run=once_a_run)
 
     def draw_seed(self, purpose: str) -> int:
         """Computes the seed of a run, client, round and purpose.
 
         A round that is run again draws the same.
         """
-        return seed_draws(self.shard.name, self.moment, purpose)
+        return seed_draws(self.shard.name, self.context, purpose)
 
     def parameter_groups(self, only: str) -> list[dict[str, Any]]:
         """Groups parameters whose name starts with `only` by learning rate; by default one group."""

@@ -82,25 +82,25 @@ def to_tensors(received: Parameters, device: torch.device) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.array(value)).to(device) for name, value in received.arrays.items()}
 
 
-def seed_noise(shard: str, moment: RoundContext, purpose: str, *, once_a_run: bool) -> np.random.Generator:
+def seed_noise(shard: str, context: RoundContext, purpose: str, *, once_a_run: bool) -> np.random.Generator:
     """Builds the generator of noise on messages, seeded by the shard's content too.
 
     The aggregator knows the other inputs of the seed, and must not guess the noise.
     """
-    number = 0 if once_a_run else moment.round
-    text = f"{shard}/{moment.seed}/{number}/{purpose}"
+    number = 0 if once_a_run else context.round
+    text = f"{shard}/{context.seed}/{number}/{purpose}"
     return np.random.default_rng(int.from_bytes(hashlib.sha256(text.encode()).digest()))
 
 
-def seed_draws(client: str, moment: RoundContext, purpose: str) -> int:
+def seed_draws(client: str, context: RoundContext, purpose: str) -> int:
     """Computes the seed of a run, client, round and purpose.
 
     A round that is run again draws the same.
     """
-    text = f"{moment.seed}/{client}/{moment.round}/{purpose}".encode()
-    if not moment.draws:
+    text = f"{context.seed}/{client}/{context.round}/{purpose}".encode()
+    if not context.draws:
         return zlib.crc32(text)
-    return int.from_bytes(hmac.digest(moment.draws, text, hashlib.sha256)[:8])
+    return int.from_bytes(hmac.digest(context.draws, text, hashlib.sha256)[:8])
 
 
 MODEL, TABLES, RECEIVED, OPTIMISER = "model/", "tables/", "received/", "optimiser/"

@@ -146,12 +146,12 @@ def _demo_json(seen: DemoResult) -> dict[str, Any]:
 
 def _print_demo(seen: DemoResult) -> None:
     from simulation.reports.tables import (
-        crossed_lines,
         crossing_table,
         field_table,
+        joining_value_table,
         quality_table,
+        sent_value_lines,
         shop_table,
-        worth_table,
     )
 
     first = next(iter(seen.ledgers.values()))
@@ -160,18 +160,18 @@ def _print_demo(seen: DemoResult) -> None:
         crossing_table(seen.ledgers),
         field_table(first),
         answer_table(seen.example.said, seen.answer),
-        worth_table(seen.ways),
+        joining_value_table(seen.ways),
     )
-    OUT.print(*tables, *crossed_lines(seen.ways), sep="\n")
+    OUT.print(*tables, *sent_value_lines(seen.ways), sep="\n")
     if seen.shops:
         OUT.print("", shop_table(seen.shops), sep="\n")
 
 
 def _print_next_steps(seen: DemoResult, task: options.TaskName, *, keep: bool) -> None:
     """Prints what joining brought, where the services answer, and what to do next."""
-    from simulation.reports.tables import describe_worth
+    from simulation.reports.tables import describe_joining_value
 
-    OUT.print(f"\n{describe_worth(seen.ways)}\n", style="bold", soft_wrap=True)
+    OUT.print(f"\n{describe_joining_value(seen.ways)}\n", style="bold", soft_wrap=True)
     if seen.new is not None:
         OUT.print(f"{seen.new.line}\n", soft_wrap=True)
     if not keep:

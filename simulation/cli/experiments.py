@@ -22,7 +22,7 @@ from simulation.reports.terminal import OUT, partition_table, print_on_stderr, r
 
 if TYPE_CHECKING:
     from shared.method.settings import MethodSettings
-    from simulation.engines.study import Conduct
+    from simulation.engines.study import RunExperiment
     from simulation.experiments.experiment import Experiment
     from simulation.experiments.federation import Observe, Outcome, Progress
     from simulation.partitioning.item_matches import MatchedShards
@@ -87,7 +87,7 @@ def simulate(
     """
     from simulation.engines import choose_engine
     from simulation.engines.ray_engine import RayCluster
-    from simulation.engines.run_folders import command_words, find_or_cut_again, open_run_folder
+    from simulation.engines.run_folders import describe_command, open_run_folder, reuse_or_cut_shards
     from simulation.engines.study import run_study
     from simulation.experiments.experiment import Experiment, parse_privacy
     from simulation.experiments.tasks import simulated_task
@@ -112,7 +112,7 @@ def simulate(
     cut = options.choose_cut(data, task, clients, how, file, rules)
     named: dict[str, Any] = {"task": doing.name, "strategy": chosen, "seed": seed, "rounds": rounds, "threads": threads}
     services = engine is options.EngineChoice.services
-    words = command_words(data, cut, **named, device=device.value, method=agreed.model_dump(mode="json"))
+    words = describe_command(data, cut, **named, device=device.value, method=agreed.model_dump(mode="json"))
     if services:  # what the others refuse; and what they have begun is not for services
         words |= {"engine": engine.value, "secure": secure, "privacy": sorted(privacy or [])}
     folder = next_folder(Path("runs"), "runs") if out is None else options.ensure_folder(out)
@@ -121,7 +121,7 @@ def simulate(
     named |= {"privacy": parse_privacy(options.parse_pairs(privacy or [], "--privacy"))}
     named |= {"deadline_seconds": PAUSE_SECONDS} if services else {}
     with explain_interrupt(folder, named["rounds"], conduct, named=out is not None) as observed:
-        shards = find_or_cut_again(data, cut, folder / "shards", doing.cut)
+        shards = reuse_or_cut_shards(data, cut, folder / "shards", doing.cut)
         if not as_json:
             options.print_notes(shards.notes)
         agreed = doing.fit_method(agreed, shards.paths)
@@ -169,16 +169,16 @@ def choose_scenario_basis(
     from client_service.data.interaction_files import load_shard
     from shared.method.settings import validate_settings
     from shared.sums.item_basis import FEW_SIMULATED, choose_basis
-    from simulation.partitioning.catalogue import merge_named
+    from simulation.partitioning.catalogue import merge_shard_items
 
     pairs = sum(load_shard(path).train.nnz for path in shards)
-    chosen, reason = choose_basis(len(merge_named(shards, matches)), pairs, few=FEW_SIMULATED)
+    chosen, reason = choose_basis(len(merge_shard_items(shards, matches)), pairs, few=FEW_SIMULATED)
     changed = method.model_copy(update={"basis": method.basis.model_copy(update=chosen)})
     return validate_settings(type(method), changed.model_dump()), reason
 
 
 @contextmanager
-def explain_interrupt(folder: Path, rounds: int, conduct: Conduct, *, named: bool) -> Iterator[Conduct]:
+def explain_interrupt(folder: Path, rounds: int, conduct: RunExperiment, *, named: bool) -> Iterator[RunExperiment]:
     """Prints, where Ctrl-C ends a simulation, what is kept and which command resumes.
 
     named: the command names the folder. Yields the function that conducts the run and notes how far its clients are.

@@ -51,7 +51,7 @@ def append(
     from client_service.event_log.shard_update import append_events
     from simulation.datasets.dataset import WHOLE
     from simulation.datasets.load import read_events, read_titles
-    from simulation.datasets.ratings import choose_likings, join_splits
+    from simulation.datasets.ratings import choose_positives, join_splits
 
     least = options.least_rating(min_rating, rating_kind, "usual")
     found, notes = read_events(events, options.parse_file_options(columns, delimiter)), list[str]()
@@ -59,7 +59,7 @@ def append(
 
     def append_likings(shard: Shard) -> Shard:
         earlier = shard.events["rating"] if "rating" in shard.events.columns else None
-        chosen = choose_likings(
+        chosen = choose_positives(
             {WHOLE: found.table}, least, events, column=found.rated_by, known=shard.rating, earlier=earlier
         )
         notes.extend(chosen.notes)

@@ -33,7 +33,7 @@ ID_FIELDS, DETAIL_FIELDS = (
     ("time", "rating", "label", "count", "event", "quantity"),
 )
 KNOWN = frozenset(name for names in COLUMNS.values() for name in names)
-_LIKING_EVENTS = (
+_POSITIVE_EVENTS = (
     "view views viewed pageview page_view detail click clicks clicked pv visit read play plays played listen listened "
     "watch watched stream cart add_to_cart addtocart add_cart basket add_to_basket order ordered purchase purchases "
     "purchased buy bought transaction sale sold checkout rent rented download install subscribe follow like liked love "
@@ -53,8 +53,8 @@ _WORDS_OF_NAMES = (
     "shop sku song split star stars store text time timestamp title track ts type unit units user userid value visit "
     "visitor visitorid weight when"
 )
-LIKING_EVENTS, OTHER_EVENTS, WORDS_OF_NAMES = (
-    frozenset(words.split()) for words in (_LIKING_EVENTS, _OTHER_EVENTS, _WORDS_OF_NAMES)
+POSITIVE_EVENTS, OTHER_EVENTS, WORDS_OF_NAMES = (
+    frozenset(words.split()) for words in (_POSITIVE_EVENTS, _OTHER_EVENTS, _WORDS_OF_NAMES)
 )
 
 
@@ -94,7 +94,7 @@ class FileOptions:
         return name in self.attributes
 
 
-AS_NAMED, OF_ITEMS = FileOptions(), FileOptions(attributes=ATTRIBUTES)
+DEFAULT_OPTIONS, ITEM_OPTIONS = FileOptions(), FileOptions(attributes=ATTRIBUTES)
 
 
 def is_title(name: str) -> bool:

@@ -38,12 +38,12 @@ class Dataset:
     meaning: RatingMeaning | None = None
 
     def all_events(self) -> pl.DataFrame:
-        """Likings, and what is met with the split `met`, as a shard takes them."""
+        """Positives, and what is met with the split `met`, as a shard takes them."""
         return join_met(self.events, self.met)
 
 
 def join_met(events: pl.DataFrame, met: pl.DataFrame | None) -> pl.DataFrame:
-    """Likings with what is met beside them, under the split `met`."""
+    """Positives with what is met beside them, under the split `met`."""
     if met is None:
         return events
     return pl.concat([events, met.with_columns(split=pl.lit(MET, dtype=SPLIT_TYPE))], how="diagonal")

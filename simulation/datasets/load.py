@@ -13,18 +13,18 @@ import polars as pl
 from client_service.data.events import MET
 from client_service.data.files import read_lines
 from shared.errors import DataError, SettingsError
-from simulation.datasets.columns import AS_NAMED, OF_ITEMS, FileOptions
+from simulation.datasets.columns import DEFAULT_OPTIONS, ITEM_OPTIONS, FileOptions
 from simulation.datasets.content import file_stem, format_extension, line_error
 from simulation.datasets.dataset import WHOLE, Dataset, assemble_dataset, ordered_splits
 from simulation.datasets.formats import FORMATS, READ, TITLES
-from simulation.datasets.ratings import LeastRating, choose_likings
+from simulation.datasets.ratings import LeastRating, choose_positives
 from simulation.datasets.splits import Draws, SplitKind
 from simulation.datasets.tables import Table
 from simulation.progress import step
 
 SPLIT_NAMES = {"train": "train", "valid": "valid", "validation": "valid", "val": "valid", "test": "test"}
 NUMBERS_OF_ITEMS = "item_map.txt"
-ASIDE = ("items", "movies", "users", "user", "item", "links", "tags", "readme", "license", "licence")
+OTHER_FILES = ("items", "movies", "users", "user", "item", "links", "tags", "readme", "license", "licence")
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _candidate_files(files: list[Path]) -> list[dict[str, Path]]:
             _add_split(groups.setdefault((prefix, format_extension(file)), {}), SPLIT_NAMES[last], file)
         elif any(fnmatch(file_stem(file), known_stem) for known_stem in FORMATS[format_extension(file)].stems):
             known.append({WHOLE: file})
-        elif file_stem(file).lower() not in ASIDE:
+        elif file_stem(file).lower() not in OTHER_FILES:
             others.append({WHOLE: file})
     return [*groups.values(), *known] or others
 
@@ -143,7 +143,7 @@ def load_dataset(
     min_rating: LeastRating = None,
     split: SplitKind | None = None,
     draws: Draws = "pair",
-    file_options: FileOptions = AS_NAMED,
+    file_options: FileOptions = DEFAULT_OPTIONS,
 ) -> Dataset:
     """Loads the data set at `path`, a file or a folder.
 
@@ -166,7 +166,7 @@ def load_dataset(
     if titles is not None and files.numbers is not None:
         titles = _number_items(titles, files.numbers)
     column = next(iter(read.values())).rated_by
-    chosen, notes, meaning = choose_likings(tables, min_rating, path, column=column)
+    chosen, notes, meaning = choose_positives(tables, min_rating, path, column=column)
     dataset = assemble_dataset(
         files.name, chosen, seed=seed, titles=titles, path=path, split=split or "random", draws=draws
     )
@@ -175,13 +175,13 @@ def load_dataset(
 
 
 @step("reading the interactions")
-def read_events(path: Path, file_options: FileOptions = AS_NAMED) -> Events:
+def read_events(path: Path, file_options: FileOptions = DEFAULT_OPTIONS) -> Events:
     """Reads the interactions of one file; raises DataError."""
     table = _read_table(path, file_options)
     return Events(*table.event_table(), table.rated_by)
 
 
-def read_clicks(path: Path, file_options: FileOptions = AS_NAMED) -> tuple[pl.DataFrame, list[str]]:
+def read_clicks(path: Path, file_options: FileOptions = DEFAULT_OPTIONS) -> tuple[pl.DataFrame, list[str]]:
     """Reads the clicks of one file, with notes.
 
     (session, item, time in microseconds). Raises DataError.
@@ -208,7 +208,7 @@ def _number_items(titles: pl.DataFrame, path: Path) -> pl.DataFrame:
     return joined.with_columns(item="number").drop("number")
 
 
-def read_titles(path: Path, file_options: FileOptions = OF_ITEMS) -> pl.DataFrame:
+def read_titles(path: Path, file_options: FileOptions = ITEM_OPTIONS) -> pl.DataFrame:
     """Reads the titles and attributes of items from one file.
 
     Columns: item, title and the attributes, with null where nothing is known. Raises DataError.

@@ -21,11 +21,11 @@ FEWEST_TO_JUDGE = 20  # ratings, from which on their frequencies say whether the
 
 Tables = Mapping[str, pl.DataFrame]
 LeastRating = float | Literal["usual", "stars", "ten", "hundred", "binary", "signed", "counts", "any"] | None
-"""Below it an interaction is no liking; or the kind of scale, which says it: `MEANINGS`. usual: by the ratings that are
-there, see `learn_meaning`. None: each rating above 0 counts, as in published tables, which are about interactions."""
+"""Smallest positive rating, or the kind of scale, which gives it: `MEANINGS`. usual: inferred from the ratings, see
+`infer_rating_meaning`. None: each rating above 0 is positive, as in published tables, which are about interactions."""
 
 
-class Likings(NamedTuple):
+class Positives(NamedTuple):
     """Positive interactions by split, and others under the key `met`.
 
     meaning: of the ratings, None without any.
@@ -36,7 +36,7 @@ class Likings(NamedTuple):
     meaning: RatingMeaning | None
 
 
-def choose_likings(
+def choose_positives(
     tables: Tables,
     min_rating: LeastRating,
     path: Path,
@@ -44,7 +44,7 @@ def choose_likings(
     column: str = "rating",
     known: RatingMeaning | None = None,
     earlier: pl.Series | None = None,
-) -> Likings:
+) -> Positives:
     """Selects the positive interactions by `min_rating` or by the shard's known meaning.
 
     column: source of the ratings: rating, label or count. known: meaning that the shard has kept. earlier: ratings that
@@ -68,15 +68,15 @@ def choose_likings(
         meaning = None if ratings.is_empty() else MEANINGS["any"]
     else:
         before = [earlier.drop_nulls()] if earlier is not None and own else []
-        meaning = learn_meaning(pl.concat([ratings, *before]), column)
+        meaning = infer_rating_meaning(pl.concat([ratings, *before]), column)
     notes += _describe_ratings(ratings, meaning, tables)
     found = _divide(tables, meaning)
     if known is not None and not own:  # on another scale than the shard's
         found = {split: table.drop("rating", strict=False) for split, table in found.items()}
-    return Likings(found, notes, meaning if known is None else known)
+    return Positives(found, notes, meaning if known is None else known)
 
 
-def learn_meaning(ratings: pl.Series, column: str = "rating") -> RatingMeaning | None:
+def infer_rating_meaning(ratings: pl.Series, column: str = "rating") -> RatingMeaning | None:
     """Infers the most likely meaning of ratings; None without ratings.
 
     0 and 1; some below 0: positive above 0; counts: each is positive; up to 5, 10 or 100: positive from 4, 8 or 80 on.

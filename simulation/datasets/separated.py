@@ -14,7 +14,7 @@ import polars as pl
 
 from client_service.data.files import require_text_memory
 from client_service.data.ids import BLANKS
-from simulation.datasets.columns import AS_NAMED, FileOptions
+from simulation.datasets.columns import DEFAULT_OPTIONS, FileOptions
 from simulation.datasets.content import format_extension, line_error, read_text, split_lines
 from simulation.datasets.tables import MOST_NAMES, Table, require_no_delimiter, row_lines, table_of_fields
 
@@ -146,7 +146,7 @@ def read_u_item(path: Path, file_options: FileOptions) -> Table:
 
 
 def _without_header(
-    path: Path, whole: str, separator: str, names: Sequence[str], file_options: FileOptions = AS_NAMED
+    path: Path, whole: str, separator: str, names: Sequence[str], file_options: FileOptions = DEFAULT_OPTIONS
 ) -> Table:
     """Reads text without quoting and header; `names` are the fields of every line."""
     require_text_memory(path, whole, separator)

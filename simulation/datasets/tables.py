@@ -20,10 +20,10 @@ from client_service.data.times import FINER, TIMES, find_unit, parse_micros, par
 from shared.errors import DataError
 from shared.words import count_noun
 from simulation.datasets.columns import (
-    AS_NAMED,
-    LIKING_EVENTS,
+    DEFAULT_OPTIONS,
     NUMBERS,
     OTHER_EVENTS,
+    POSITIVE_EVENTS,
     FileOptions,
     is_title,
     plain_names,
@@ -49,7 +49,7 @@ class Table:
     path: Path
     columns: dict[str, pl.Series]
     line: pl.Series
-    file_options: FileOptions = AS_NAMED
+    file_options: FileOptions = DEFAULT_OPTIONS
     others: tuple[str, ...] = ()
     has_names: bool = False
 
@@ -131,7 +131,9 @@ class Table:
             names += [name for name in self.columns if is_title(name)]
         if not names and self.file_options.columns.get(of):
             raise line_error(
-                self.path, 1, f"expected a column {self.file_options.columns[of]!r} (--columns), {self._came()}"
+                self.path,
+                1,
+                f"expected a column {self.file_options.columns[of]!r} (--columns), {self._describe_header()}",
             )
         return self.columns[names[0]] if names else None
 
@@ -139,10 +141,10 @@ class Table:
         column = self._find(of)
         if column is None:
             expected = f"expected a column {' or '.join(self.file_options.names(of))}"
-            raise line_error(self.path, 1, f"{expected}, {self._came()}; --columns {of}=NAME names another")
+            raise line_error(self.path, 1, f"{expected}, {self._describe_header()}; --columns {of}=NAME names another")
         return column
 
-    def _came(self) -> str:
+    def _describe_header(self) -> str:
         """Describes the names in the header for an error.
 
         Only common words are shown: without a header the others would be ids.
@@ -159,7 +161,7 @@ class Table:
 
         Raises DataError where many lack one, or, `strict`, any.
         """
-        missing = {of: self._lacks_id(self._required(of)) for of in fields}
+        missing = {of: self._is_missing_id(self._required(of)) for of in fields}
         lacking = pl.DataFrame(list(missing.values())).select(pl.any_horizontal(pl.all())).to_series()
         if not (count := int(lacking.sum())):
             return self, []
@@ -180,7 +182,7 @@ class Table:
         return table, [f"{count_noun(count, 'row')} without {what} left out, the first in line {self.line[first]}"]
 
     @staticmethod
-    def _lacks_id(column: pl.Series) -> pl.Series:
+    def _is_missing_id(column: pl.Series) -> pl.Series:
         return column.is_null() | (normalise_ids(column) == "").fill_null(True) | column.is_in(MISSING).fill_null(True)
 
     def _id_column(self, of: str) -> pl.Series:
@@ -251,17 +253,17 @@ class Table:
             .str.replace_all(r"[\s-]+", "_")
             .replace("", None)
         )
-        likes = kinds.is_in(list(LIKING_EVENTS))
+        likes = kinds.is_in(list(POSITIVE_EVENTS))
         counts = kinds.drop_nulls().value_counts(sort=True).rows()
-        if counts and not any(kind in LIKING_EVENTS | OTHER_EVENTS for kind, _ in counts):
+        if counts and not any(kind in POSITIVE_EVENTS | OTHER_EVENTS for kind, _ in counts):
             got = ", ".join(kind[:SHOWN_VALUE] for kind, _ in counts[:MOST_NAMES])
             expected = "expected kinds of events in the field 'event', such as view, cart, purchase or return"
             raise line_error(self.path, self.line[0], f"{expected}, got {got}; --columns event= passes it over")
         for liking, words in ((True, "count as likings"), (False, "count as none")):
             told = [
-                f"{number:,} {kind[:SHOWN_VALUE]}{'' if kind in LIKING_EVENTS | OTHER_EVENTS else ' (unknown)'}"
+                f"{number:,} {kind[:SHOWN_VALUE]}{'' if kind in POSITIVE_EVENTS | OTHER_EVENTS else ' (unknown)'}"
                 for kind, number in counts
-                if (kind in LIKING_EVENTS) is liking
+                if (kind in POSITIVE_EVENTS) is liking
             ]
             if told:
                 rest = f" and {len(told) - MOST_NAMES} more kinds" if len(told) > MOST_NAMES else ""
@@ -314,7 +316,7 @@ def row_lines(count: int, first: int = 1) -> pl.Series:
 
 
 def table_of_fields(
-    path: Path, names: Sequence[str], fields: pl.Series, line: pl.Series, file_options: FileOptions = AS_NAMED
+    path: Path, names: Sequence[str], fields: pl.Series, line: pl.Series, file_options: FileOptions = DEFAULT_OPTIONS
 ) -> Table:
     """Builds a table from lists of fields (E,), each as long as `names`.
 
@@ -329,10 +331,10 @@ def table_of_fields(
     wanted = {name: place for place, name in enumerate(names) if file_options.is_read(name)}
     others = tuple(name for name in names if name and name not in wanted)
     columns = {name: fields.list.get(place).str.strip_chars() for name, place in wanted.items()}
-    return Table(path, columns, line, file_options, others, _stands_above(names, fields))
+    return Table(path, columns, line, file_options, others, _is_header(names, fields))
 
 
-def _stands_above(names: Sequence[str], fields: pl.Series) -> bool:
+def _is_header(names: Sequence[str], fields: pl.Series) -> bool:
     """Tells whether the first line is a header.
 
     It is where a name without digits stands above numbers alone.

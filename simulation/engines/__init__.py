@@ -9,20 +9,20 @@ from collections.abc import Callable
 from functools import partial
 
 from shared.errors import SettingsError
-from simulation.engines.plain import conduct_plainly
-from simulation.engines.ray_engine import RayCluster, conduct_over_ray
-from simulation.engines.study import Conduct
+from simulation.engines.ray_engine import RayCluster, run_on_ray
+from simulation.engines.sequential import run_sequentially
+from simulation.engines.study import RunExperiment
 from simulation.experiments.in_process import simulate_experiment
 
 SERVICES, RAY = "services", "ray"
-ENGINES: dict[str, Callable[[RayCluster], Conduct]] = {
+ENGINES: dict[str, Callable[[RayCluster], RunExperiment]] = {
     SERVICES: lambda _: simulate_experiment,
-    "plain": lambda _: conduct_plainly,
-    RAY: lambda cluster: partial(conduct_over_ray, cluster=cluster),
+    "plain": lambda _: run_sequentially,
+    RAY: lambda cluster: partial(run_on_ray, cluster=cluster),
 }
 
 
-def choose_engine(name: str, cluster: RayCluster) -> Conduct:
+def choose_engine(name: str, cluster: RayCluster) -> RunExperiment:
     """Returns the function that runs an experiment on this engine.
 
     Raises SettingsError for a cluster that is not used, and for an unknown engine.

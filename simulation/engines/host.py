@@ -61,7 +61,7 @@ class SiloHost:
         self._silos: dict[str, SiloRun] = {}
         self._extra_fields: dict[str, Marks] = {}
 
-    def take_in(self, order: SiloOrder) -> str:
+    def open_silo(self, order: SiloOrder) -> str:
         """Opens a silo from its files; returns its name.
 
         Raises DataError for an unusable shard.
@@ -78,7 +78,7 @@ class SiloHost:
         self._extra_fields[name] = mark_files(folder / "state")
         return name
 
-    def ask(self, client: str, verb: Verb, arguments: tuple[Any, ...]) -> SiloReply:
+    def call(self, client: str, verb: Verb, arguments: tuple[Any, ...]) -> SiloReply:
         """Calls a method of a silo."""
         silo, folder = self._silos[client], Path(self._scratch.name) / client / "state"
         value = getattr(silo, verb)(*arguments)
@@ -87,13 +87,13 @@ class SiloHost:
 
     def code(self) -> Mapping[str, str]:
         """Digests of the code that it runs, package by package."""
-        return code_of_engine()
+        return digest_engine_code()
 
     def close(self) -> None:
         """Removes the scratch folder."""
         self._scratch.cleanup()
 
 
-def code_of_engine() -> Mapping[str, str]:
+def digest_engine_code() -> Mapping[str, str]:
     """Computes digests of the packages on which the result of a run depends."""
     return {package: digest_folder(package_folder(package)) for package in PACKAGES}

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.errors import FederationError, SettingsError, UnavailableError
-from simulation.engines.conduct import conduct_experiment
-from simulation.engines.host import SiloHost, SiloOrder, SiloReply, Verb, code_of_engine
+from simulation.engines.host import SiloHost, SiloOrder, SiloReply, Verb, digest_engine_code
+from simulation.engines.workers import run_on_workers
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Observe, Outcome
 
@@ -82,7 +82,7 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
 
 
-class RayCrew:
+class RayWorkers:
     """Silos on actors of a cluster, each on one actor throughout.
 
     Its model is in the actor's memory.
@@ -95,7 +95,7 @@ class RayCrew:
         self.hosts = [ray.remote(SiloHost).options(**needs).remote(threads) for _ in range(count)]
         self.places: dict[str, Any] = {}
 
-    def take_in(self, orders: Iterator[SiloOrder]) -> None:
+    def host_silos(self, orders: Iterator[SiloOrder]) -> None:
         """Places the heaviest silos first, each on the host with the least load.
 
         Their files go through the object store.
@@ -108,13 +108,13 @@ class RayCrew:
             load, number = heapq.heappop(loads)
             heapq.heappush(loads, (load + size, number))
             self.places[name] = self.hosts[number]
-            pending.append(self.hosts[number].take_in.remote(order))
+            pending.append(self.hosts[number].open_silo.remote(order))
         for _ in self._gather(pending):
             pass
 
-    def ask(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> Iterator[SiloReply]:
+    def call(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> Iterator[SiloReply]:
         """Calls the silos on all hosts at once, those of one host in turn."""
-        return self._gather([self.places[name].ask.remote(name, verb, arguments) for name, arguments in each.items()])
+        return self._gather([self.places[name].call.remote(name, verb, arguments) for name, arguments in each.items()])
 
     def close(self) -> None:
         """Ends the actors and removes their scratch folders."""
@@ -130,7 +130,7 @@ class RayCrew:
                 try:
                     yield self._ray.get(reference)
                 except errors.RayTaskError as error:
-                    raise _own_error(error) from None
+                    raise _unwrap_error(error) from None
                 except errors.RayActorError as error:
                     words = "a host of silos has ended; the same command goes on from the last round"
                     raise UnavailableError(f"{words} ({type(error).__name__})") from None
@@ -150,7 +150,7 @@ class RayCrew:
             raise UnavailableError(
                 f"--engine ray: expected a host of silos within {START_SECONDS:g} s, none has started"
             )
-        self.hosts, own = [asked[reference] for reference in ready], code_of_engine()
+        self.hosts, own = [asked[reference] for reference in ready], digest_engine_code()
         for found in self._gather(ready):
             if other := sorted(package for package in own if found[package] != own[package]):
                 raise SettingsError(
@@ -172,7 +172,7 @@ def count_hosts(nodes: Sequence[Mapping[str, float]], needs: Mapping[str, int]) 
     return count
 
 
-def _own_error(error: Any) -> Exception:
+def _unwrap_error(error: Any) -> Exception:
     """Returns an error of ours as it was raised, or wraps another one."""
     cause = error.cause
     if isinstance(cause, FederationError):
@@ -180,11 +180,11 @@ def _own_error(error: Any) -> Exception:
     return FederationError(f"a host of silos failed: {type(cause).__name__}: {cause}")
 
 
-def conduct_over_ray(experiment: Experiment, observe: Observe, cluster: RayCluster = RayCluster()) -> Outcome:
+def run_on_ray(experiment: Experiment, observe: Observe, cluster: RayCluster = RayCluster()) -> Outcome:
     """Runs the experiment on a cluster, or the rest of it."""
     with cluster.connected() as ray:
-        crew = RayCrew(ray, experiment.threads, experiment.device)
+        workers = RayWorkers(ray, experiment.threads, experiment.device)
         try:
-            return conduct_experiment(experiment, observe, crew)
+            return run_on_workers(experiment, observe, workers)
         finally:
-            crew.close()
+            workers.close()

@@ -25,7 +25,7 @@ from shared.strategies import strategy_of_part
 from shared.sums import find_sum, list_sums, method_of_part
 from shared.sums.sum import BASIS
 from simulation.engines.host import SiloReply, Verb
-from simulation.engines.silo import Terms
+from simulation.engines.silo import RunTerms
 
 
 class RunServer:
@@ -80,7 +80,7 @@ class RunServer:
 FOLDER = "engine"
 
 
-class KeptRun(Message):
+class RunCheckpoint(Message):
     """Checkpoint of a run.
 
     round: the last one aggregated; 0: none. state: sha256 of the state after it. seconds: spent so far, over all
@@ -103,13 +103,13 @@ class RunFolder:
         self._folder, self._document = folder / FOLDER, folder / FOLDER / f"{run}.json"
         self._run = run
 
-    def load(self, request: RunIn) -> KeptRun | None:
+    def load(self, request: RunIn) -> RunCheckpoint | None:
         """Loads the checkpoint of this run; None without one.
 
         Raises DataError for another run's, or a damaged document.
         """
         try:
-            kept = KeptRun.model_validate_json(self._document.read_bytes())
+            kept = RunCheckpoint.model_validate_json(self._document.read_bytes())
         except FileNotFoundError:
             return None
         except ValidationError:
@@ -118,7 +118,7 @@ class RunFolder:
             raise DataError(f"{self._document}: expected a run of the same settings, got another: take a new folder")
         return kept
 
-    def load_state(self, kept: KeptRun) -> bytes:
+    def load_state(self, kept: RunCheckpoint) -> bytes:
         """Loads the state after the last round.
 
         Raises DataError where the file differs from the checkpoint.
@@ -129,7 +129,7 @@ class RunFolder:
             raise DataError(f"{path}: expected the state after round {kept.round}, got another content")
         return content
 
-    def keep(self, kept: KeptRun, state: bytes | None = None) -> KeptRun:
+    def keep(self, kept: RunCheckpoint, state: bytes | None = None) -> RunCheckpoint:
         """Saves a checkpoint, and deletes earlier states.
 
         A new state is written before the document that names it.
@@ -152,10 +152,10 @@ Note = Callable[[SiloReply, int, Part], None]
 """(a reply, the rounds and the part of its run) -> taken note of."""
 
 
-class Crew(Protocol):
+class Workers(Protocol):
     """Workers that call the silos."""
 
-    def ask(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> Iterator[SiloReply]:
+    def call(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> Iterator[SiloReply]:
         """Calls a method of `SiloRun` on each of these silos; yields replies as they come."""
 
 
@@ -173,7 +173,7 @@ class RunPlan:
 
 
 @dataclass(frozen=True)
-class HeldRun:
+class EngineResult:
     """How a run went. seconds: over all processes that worked on it."""
 
     history: RunHistoryOut
@@ -185,7 +185,7 @@ def ignore_reply(reply: SiloReply, rounds: int, part: Part) -> None:
     del reply, rounds, part
 
 
-def hold_runs(plan: RunPlan, crew: Crew, note: Note = ignore_reply) -> HeldRun:
+def execute_runs(plan: RunPlan, workers: Workers, note: Note = ignore_reply) -> EngineResult:
     """Runs the plan, after one run for each sum that its method has.
 
     Raises SettingsError for a request that only the aggregator service can run.
@@ -196,11 +196,11 @@ def hold_runs(plan: RunPlan, crew: Crew, note: Note = ignore_reply) -> HeldRun:
         method, name = method_of_part(plan.request.method, part), f"run-{number}"
         rounds = find_sum(method).rounds(method.basis)
         request = plan.request.model_copy(update={"part": part, "rounds": rounds, "method": method})
-        spent += _EngineRun(replace(plan, request=request), crew, note, name).hold().seconds
+        spent += _EngineRun(replace(plan, request=request), workers, note, name).hold().seconds
         basis = name if part == BASIS else basis
     training = {"method": method_of_part(plan.request.method, TRAINING)} | ({} if basis is None else {"basis": basis})
     plan = replace(plan, request=plan.request.model_copy(update=training))
-    held = _EngineRun(plan, crew, note, f"run-{len(parts) + 1}").hold()
+    held = _EngineRun(plan, workers, note, f"run-{len(parts) + 1}").hold()
     return replace(held, seconds=held.seconds + spent)
 
 
@@ -216,25 +216,25 @@ def require_plain_method(request: RunIn) -> None:
 
 
 class _EngineRun:
-    def __init__(self, plan: RunPlan, crew: Crew, note: Note, name: str) -> None:
-        self._plan, self._crew, self._note, self._name = plan, crew, note, name
+    def __init__(self, plan: RunPlan, workers: Workers, note: Note, name: str) -> None:
+        self._plan, self._workers, self._note, self._name = plan, workers, note, name
         self._server, self._folder = RunServer(plan.request, plan.strategy), RunFolder(plan.folder, name)
         self._since = time.perf_counter()
         found = self._folder.load(plan.request)
         if found is not None and found.round:
             self._server.restore(self._folder.load_state(found), found.latest)
-        self._kept = found or self._folder.keep(KeptRun(request=plan.request, started_at=_now()))
+        self._kept = found or self._folder.keep(RunCheckpoint(request=plan.request, started_at=_now()))
 
-    def hold(self) -> HeldRun:
+    def hold(self) -> EngineResult:
         """Runs every remaining round, and each silo's last evaluation."""
-        terms = Terms(self._name, self._plan.request)
-        applied = self._ask("begin", dict.fromkeys(self._plan.names, (terms, self._server.start, self._kept.round)))
+        terms = RunTerms(self._name, self._plan.request)
+        applied = self._call("begin", dict.fromkeys(self._plan.names, (terms, self._server.start, self._kept.round)))
         self._catch_up(applied)
         for number in range(self._kept.round + 1, self._plan.request.rounds + 1):
-            self._hold_round(number)
-        self._ask("finish", dict.fromkeys(self._plan.names, ()))
+            self._run_round(number)
+        self._call("finish", dict.fromkeys(self._plan.names, ()))
         self._keep()
-        return HeldRun(self._history(), self._kept.seconds)
+        return EngineResult(self._history(), self._kept.seconds)
 
     def _catch_up(self, applied: Mapping[str, int]) -> None:
         """Repeats the last aggregated round at silos that were interrupted in it.
@@ -245,17 +245,17 @@ class _EngineRun:
         if lost := sorted(name for name, number in applied.items() if number < closed - 1):
             raise DataError(f"{lost[0]}: expected its training after round {closed - 1}, it is gone: take a new folder")
         if behind := [name for name, number in applied.items() if number < closed]:
-            self._apply(closed, self._ask("fit", dict.fromkeys(behind, (closed,))))
+            self._apply(closed, self._call("fit", dict.fromkeys(behind, (closed,))))
 
-    def _hold_round(self, number: int) -> None:
+    def _run_round(self, number: int) -> None:
         opened = _now()
-        bodies = self._ask("fit", dict.fromkeys(self._plan.names, (number,)))
+        bodies = self._call("fit", dict.fromkeys(self._plan.names, (number,)))
         state = self._server.close_round(bodies)
         self._keep_round(number, opened, bodies, state)
         self._apply(number, bodies)
 
     def _apply(self, number: int, bodies: Mapping[str, bytes]) -> None:
-        self._ask("apply", {name: (number, self._server.answer(name, body)) for name, body in bodies.items()})
+        self._call("apply", {name: (number, self._server.answer(name, body)) for name, body in bodies.items()})
 
     def _keep_round(self, number: int, opened: str, bodies: Mapping[str, bytes], state: bytes) -> None:
         now = _now()
@@ -269,13 +269,13 @@ class _EngineRun:
         seconds, self._since = self._kept.seconds + now - self._since, now
         self._kept = self._folder.keep(self._kept.model_copy(update={"seconds": seconds, **changes}), state)
 
-    def _ask(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    def _call(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
         """Calls the silos and returns each one's value by name.
 
         Every reply is noted before the next step.
         """
         values, request = {}, self._plan.request
-        for reply in self._crew.ask(verb, each):
+        for reply in self._workers.call(verb, each):
             self._note(reply, request.rounds, request.part)
             values[reply.client] = reply.value
         return values

@@ -77,7 +77,7 @@ def open_run_folder(folder: Path, command: Mapping[str, Any]) -> None:
     return None
 
 
-def find_or_cut_again(data: str, cut: Cut, folder: Path, cut_anew: CutData | None = None) -> Shards:
+def reuse_or_cut_shards(data: str, cut: Cut, folder: Path, cut_anew: CutData | None = None) -> Shards:
     """Returns the shards that an earlier process has cut completely, or cuts them.
 
     See `find_or_cut_shards`.
@@ -86,7 +86,7 @@ def find_or_cut_again(data: str, cut: Cut, folder: Path, cut_anew: CutData | Non
     return find_or_cut_shards(data, cut, folder, cut_anew) if found is None else found
 
 
-def command_words(data: str, cut: Cut, **settings: Any) -> dict[str, Any]:
+def describe_command(data: str, cut: Cut, **settings: Any) -> dict[str, Any]:
     """Returns the values on which the outcome of a command depends, in JSON types."""
     words = asdict(cut)
     words["file_options"] = {"columns": dict(cut.file_options.columns), "delimiter": cut.file_options.delimiter}

@@ -30,7 +30,7 @@ from shared.strategies import strategy_of_part
 
 
 @dataclass(frozen=True)
-class Terms:
+class RunTerms:
     """Run as a silo knows it: its name and the operator's request.
 
     The request's `basis` names an earlier run.
@@ -40,7 +40,7 @@ class Terms:
     request: RunIn
 
 
-class Sent(Message):
+class FittedUpdate(Message):
     """Update of a round: the bytes of its body, its scalars, the seconds of training."""
 
     round: int
@@ -68,11 +68,11 @@ class SiloRun:
         self._shard = self._task.read(settings)
         self._answers = ModelServer()  # nobody asks here
         self._phase, self._applied = "starting", 0
-        self._terms: Terms | None = None
+        self._terms: RunTerms | None = None
         self._part: ClientRun | None = None
-        self._sent: Sent | None = None
+        self._sent: FittedUpdate | None = None
 
-    def begin(self, terms: Terms, start: bytes, closed: int) -> int:
+    def begin(self, terms: RunTerms, start: bytes, closed: int) -> int:
         """Begins or resumes a run of which `closed` rounds are aggregated.
 
         Returns the last round that is applied here.
@@ -92,19 +92,19 @@ class SiloRun:
         part, terms = self._running()
         strategy = strategy_of_part(part.part, self._settings.strategy, part.place.method)
         anchor = self._anchor(terms.request, number) if strategy.spectral_scalar else None
-        moment = RoundContext(number, terms.request.rounds, terms.request.seed, anchor)
-        update, seconds = part.fit(strategy, moment, part.received)
+        context = RoundContext(number, terms.request.rounds, terms.request.seed, anchor)
+        update, seconds = part.fit(strategy, context, part.received)
         body = pass_gate(self._settings.declaration().of_part(part.part), update)
-        self._sent = Sent(round=number, size=len(body), scalars=dict(update.scalars), seconds=seconds)
+        self._sent = FittedUpdate(round=number, size=len(body), scalars=dict(update.scalars), seconds=seconds)
         return body
 
-    def save_fitted(self, number: int) -> Sent:
+    def save_fitted(self, number: int) -> FittedUpdate:
         """Saves a fitted round for another process, which needs the returned value."""
         assert self._sent is not None, "expected a round that was fitted"
         self._running()[0].save_fitted(number)
         return self._sent
 
-    def resume_fitted(self, sent: Sent) -> None:
+    def resume_fitted(self, sent: FittedUpdate) -> None:
         """Resumes after `save_fitted`; raises DataError where nothing of that round is stored."""
         if not self._running()[0].resume_fitted(sent.round):
             raise DataError(f"{self._settings.name}: expected the training of round {sent.round}, it is not kept")
@@ -153,7 +153,7 @@ class SiloRun:
             device_reason=self._device_reason,
         )
 
-    def _open(self, terms: Terms) -> ClientRun:
+    def _open(self, terms: RunTerms) -> ClientRun:
         settings, request = self._settings, terms.request
         method = agree_method(settings, request.method, request.part)
         place = place_run(settings, terms.run, request.seed, method)
@@ -168,13 +168,13 @@ class SiloRun:
             place = replace(place, basis=basis)
         return TrainingRun(place, self._task, shard, self._answers, self._device)
 
-    def _has_finished(self, terms: Terms) -> bool:
+    def _has_finished(self, terms: RunTerms) -> bool:
         if terms.request.part != TRAINING:
             head = load_basis_head(basis_folder(self._settings), terms.request.part)
             return head is not None and head.run == terms.run
         return self.quality.run == terms.run and self.quality.finished
 
-    def _running(self) -> tuple[ClientRun, Terms]:
+    def _running(self) -> tuple[ClientRun, RunTerms]:
         assert self._part is not None and self._terms is not None, "expected a run that has begun"
         return self._part, self._terms
 

@@ -14,11 +14,11 @@ from simulation.experiments.tasks import simulated_task
 from simulation.reports.report import build_report
 from simulation.reports.terminal import run_bars
 
-Conduct = Callable[[Experiment, Observe], Outcome]
+RunExperiment = Callable[[Experiment, Observe], Outcome]
 
 
 def run_study(
-    experiment: Experiment, conduct: Conduct, *, edges_kept: float | None, shown: bool, floors: bool = True
+    experiment: Experiment, conduct: RunExperiment, *, edges_kept: float | None, shown: bool, floors: bool = True
 ) -> dict[str, Any]:
     """Runs an experiment, compares it with the floors, writes the files, and returns the report.
 

@@ -20,7 +20,7 @@ from shared.strategies.local_client import LocalClient
 from shared.strategies.strategy import Strategy
 
 
-class PassingDevices:
+class StatelessDevices:
     """Devices without state between rounds: one model serves all.
 
     Its optimiser begins anew at each visit.
@@ -31,23 +31,23 @@ class PassingDevices:
         self.names: Sequence[str] = tuple(self._clients)
         self._training = SessionTrainer(clients[0], method, device)
 
-    def visit(self, device: str, moment: RoundContext) -> LocalClient:
+    def visit(self, device: str, context: RoundContext) -> LocalClient:
         """Returns the one model, with that device's sessions."""
         self._training.take_up(self._clients[device])
-        self._training.moment = moment
+        self._training.context = context
         return self._training
 
 
-class LastingSilos:
+class StatefulSilos:
     """Silos that keep their model and its optimiser between rounds, as a client service does."""
 
     def __init__(self, clients: Sequence[SessionShard], method: MethodSettings, device: torch.device) -> None:
         self._trainings = {one.name: SessionTrainer(one, method, device) for one in clients}
         self.names: Sequence[str] = tuple(self._trainings)
 
-    def visit(self, device: str, moment: RoundContext) -> LocalClient:
+    def visit(self, device: str, context: RoundContext) -> LocalClient:
         """Returns that silo's own model."""
-        self._trainings[device].moment = moment
+        self._trainings[device].context = context
         return self._trainings[device]
 
 
@@ -79,7 +79,7 @@ class DeviceCrew(Protocol):
     @property
     def names(self) -> Sequence[str]: ...
 
-    def visit(self, device: str, moment: RoundContext) -> LocalClient:
+    def visit(self, device: str, context: RoundContext) -> LocalClient:
         """Prepares a device for training in a round; it is used until the next visit."""
 
 
@@ -101,9 +101,9 @@ def train_devices(plan: DevicePlan, crew: DeviceCrew, loss_of: Callable[[LocalCl
     memories: dict[str, Arrays] = {}
     generator = np.random.default_rng(plan.seed)
     for number in range(1, plan.rounds + 1):
-        moment, updates, losses = RoundContext(number, plan.rounds, plan.seed), list[Update](), list[float]()
+        context, updates, losses = RoundContext(number, plan.rounds, plan.seed), list[Update](), list[float]()
         for device in _draw(crew.names, plan.sample, generator):
-            client = crew.visit(device, moment)
+            client = crew.visit(device, context)
             received = strategy.personalise(state, last.get(device))
             sent = strategy.fit_round(client, received, memories.get(device, {}))
             memories[device] = sent.memory

@@ -23,7 +23,7 @@ from shared.sums.sum import BASIS
 
 Answer = TypeVar("Answer", bound=BaseModel)
 POLL_SECONDS = 0.2
-BROKEN_OFF = ("failed", "cancelled")
+ENDED_WITHOUT_RESULT = ("failed", "cancelled")
 AFTERMATH_SECONDS = 1800.0  # for the clients' last evaluation, after the aggregator has ended the run
 
 
@@ -68,7 +68,7 @@ def ignore_progress(progress: Progress) -> None:
     del progress
 
 
-async def conduct_run(federation: Federation, request: RunIn, observe: Observe, *, resume: bool = False) -> Outcome:
+async def execute_run(federation: Federation, request: RunIn, observe: Observe, *, resume: bool = False) -> Outcome:
     """Starts a run and waits until every client has evaluated it.
 
     Runs that sum, where none like that has finished yet, come before it, in the order of the registry. `resume`: follow
@@ -118,7 +118,7 @@ async def _follow_run(federation: Federation, run: RunHistoryOut, observe: Obser
         await asyncio.sleep(POLL_SECONDS)
     statuses = await _fetch_from_clients(federation, "/v1/status", StatusOut)  # those of before may lack the last round
     history = await _fetch_history(federation, run.run)
-    _require_unbroken(history)
+    _require_result(history)
     return Outcome(history=history, qualities=qualities, statuses=statuses, seconds=time.perf_counter() - began)
 
 
@@ -158,24 +158,26 @@ async def sum_statistics(
 
 
 async def _start_run(federation: Federation, request: RunIn, *, resume: bool) -> RunHistoryOut:
-    if resume and (found := await _find_begun(federation, request)) is not None:
+    if resume and (found := await _find_resumable_run(federation, request)) is not None:
         return found
     answer = await _fetch_answer(federation.operator, "POST", "/v1/runs", request.model_dump_json())
     return RunHistoryOut.model_validate(answer)
 
 
-async def _find_begun(federation: Federation, request: RunIn) -> RunHistoryOut | None:
+async def _find_resumable_run(federation: Federation, request: RunIn) -> RunHistoryOut | None:
     """Finds the newest run by this request that is active or finished.
 
     Settings that the aggregator decides may differ.
     """
-    answer, asked = await _fetch_answer(federation.operator, "GET", "/v1/runs"), _decisive(request)
+    answer, asked = await _fetch_answer(federation.operator, "GET", "/v1/runs"), _comparable_request(request)
     histories = TypeAdapter(list[RunHistoryOut]).validate_python(answer)
-    alike = [one for one in histories if one.phase not in BROKEN_OFF and _decisive(one.request) == asked]
+    alike = [
+        one for one in histories if one.phase not in ENDED_WITHOUT_RESULT and _comparable_request(one.request) == asked
+    ]
     return alike[-1] if alike else None
 
 
-def _decisive(request: RunIn) -> dict[str, object]:
+def _comparable_request(request: RunIn) -> dict[str, object]:
     settled = {"basis", "items", "start", "deadline_seconds", "why"} | (
         {"rounds"} if request.part != TRAINING else set()
     )
@@ -192,7 +194,7 @@ async def _watch_aggregator(
     """
     history = await _fetch_history(federation, run)
     problems = sorted({f"{name}: {status.problem}" for name, status in statuses.items() if status.problem})
-    _require_unbroken(history, problems)
+    _require_result(history, problems)
     if history.phase != "finished":
         return None
     since = time.monotonic() if ended is None else ended
@@ -201,9 +203,9 @@ async def _watch_aggregator(
     return since
 
 
-def _require_unbroken(history: RunHistoryOut, problems: Sequence[str] = ()) -> None:
+def _require_result(history: RunHistoryOut, problems: Sequence[str] = ()) -> None:
     """Raises FederationError for a run that ended without a result."""
-    if history.phase in BROKEN_OFF:
+    if history.phase in ENDED_WITHOUT_RESULT:
         ended = "was cancelled" if history.phase == "cancelled" else f"failed: {history.reason}"
         raise FederationError("; ".join([f"the run {ended}", *problems]))
 

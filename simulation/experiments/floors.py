@@ -109,8 +109,8 @@ def measure_all_floors(
     floors = {}
     for path in shards:
         shard, cache = load_shard(path), cache_of(path)
-        place = kept_path(kept, path.name, (shard,), cutoff)
-        floors[path.name] = keep_measured(place, partial(measure_floors, shard, cutoff, cache))
+        place = figures_path(kept, path.name, (shard,), cutoff)
+        floors[path.name] = load_or_measure(place, partial(measure_floors, shard, cutoff, cache))
         observe(path.name)
     return floors
 
@@ -121,7 +121,7 @@ def measure_ceiling(shards: Sequence[Path], cutoff: int, kept: Path | None = Non
     The silo's own items alone are ranked.
     """
     parts = [load_shard(path) for path in shards]
-    return keep_measured(kept_path(kept, "pooled", parts, cutoff), partial(_measure_pooled, parts, cutoff))
+    return load_or_measure(figures_path(kept, "pooled", parts, cutoff), partial(_measure_pooled, parts, cutoff))
 
 
 def too_large_to_pool(shards: Sequence[Path]) -> str | None:
@@ -144,7 +144,7 @@ def _measure_pooled(parts: Sequence[Shard], cutoff: int) -> ByName:
     return {one.client: measure_test(one.shard, one.restrict_lists(top, count)) for one in slices}
 
 
-def kept_path(folder: Path | None, name: str, parts: Sequence[Digested], kind: int | str) -> Path | None:
+def figures_path(folder: Path | None, name: str, parts: Sequence[Digested], kind: int | str) -> Path | None:
     """Returns the file of these shards' figures; None without a folder to keep them."""
     if folder is None:
         return None
@@ -152,7 +152,7 @@ def kept_path(folder: Path | None, name: str, parts: Sequence[Digested], kind: i
     return folder / name / f"floors-{VERSION}-{digest[:16]}-{kind}.json"
 
 
-def keep_measured(path: Path | None, measure: Callable[[], ByName]) -> ByName:
+def load_or_measure(path: Path | None, measure: Callable[[], ByName]) -> ByName:
     """Returns the stored figures of a file, or measures and stores them.
 
     They are stored where the folder can be written.

@@ -18,7 +18,7 @@ from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
 from shared.errors import FederationError
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import Federation, Observe, Outcome, Progress, admit_late_clients, conduct_run
+from simulation.experiments.federation import Federation, Observe, Outcome, Progress, admit_late_clients, execute_run
 
 STUCK_SECONDS = 5.0  # a client that shows the same problem for so long will not get over it by itself
 
@@ -81,7 +81,7 @@ def simulate_experiment(experiment: Experiment, observe: Observe) -> Outcome:
     async def conduct_in_process() -> Outcome:
         async with open_federation(experiment) as federation:
             watched = fail_when_stuck(observe)
-            held = await conduct_run(federation, experiment.run_request(), watched, resume=True)
+            held = await execute_run(federation, experiment.run_request(), watched, resume=True)
             return held if not experiment.late else await admit_late_clients(federation, held, watched)
 
     return anyio.run(conduct_in_process)

@@ -22,7 +22,7 @@ from client_service.models.nodes.spectral_bases import propagation_matrix
 from client_service.training.node_trainer import NodeTrainer
 from shared.method.settings import MethodSettings
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.floors import START, Bounds, ByName, keep_measured, kept_path
+from simulation.experiments.floors import START, Bounds, ByName, figures_path, load_or_measure
 from simulation.progress import count_bar
 
 MAJORITY, PROPAGATION = "majority", "label propagation"
@@ -46,14 +46,14 @@ def measure_node_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
     found: dict[str, ByName] = {}
     with count_bar("floors", len(shards) + fits, shown=shown) as done:
         for name, shard in zip(names, shards, strict=True):
-            path = kept_path(kept, name, (shard,), kind)
-            found[name] = keep_measured(path, partial(measure_floors, shard, method))
+            path = figures_path(kept, name, (shard,), kind)
+            found[name] = load_or_measure(path, partial(measure_floors, shard, method))
             done(name)
         if not fits:
             said = f"{total:,} nodes in all silos; up to {POOLED_NODES:,} all data in one place are computed."
             return Bounds(found, None, (said,))
-        path = kept_path(kept, "pooled", shards, kind)
-        ceiling = keep_measured(path, partial(measure_ceiling, dict(zip(names, shards, strict=True)), method))
+        path = figures_path(kept, "pooled", shards, kind)
+        ceiling = load_or_measure(path, partial(measure_ceiling, dict(zip(names, shards, strict=True)), method))
         done("all silos' data")
     return Bounds(found, ceiling)
 

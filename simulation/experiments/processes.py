@@ -87,7 +87,7 @@ def is_free(port: int) -> bool:
 
 
 @dataclass
-class Children:
+class ServiceProcesses:
     """Started services by name, each with its log.
 
     They end with this process, unless they are kept.
@@ -113,14 +113,14 @@ class Children:
 
 
 @contextmanager
-def start_services(experiment: Experiment, places: Addresses) -> Iterator[Children]:
+def start_services(experiment: Experiment, places: Addresses) -> Iterator[ServiceProcesses]:
     """Starts the services as child processes, which end with the context.
 
     Logs lie in folder/logs.
     """
     logs = experiment.folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    children = Children({})
+    children = ServiceProcesses({})
     try:
         settings = experiment.make_aggregator_settings(port=_url_port(places.aggregator))
         children.processes["aggregator"] = start_aggregator(settings, logs / "aggregator.log")
@@ -136,7 +136,7 @@ def start_services(experiment: Experiment, places: Addresses) -> Iterator[Childr
 
 @asynccontextmanager
 async def connect_services(
-    experiment: Experiment, places: Addresses, children: Children | None = None
+    experiment: Experiment, places: Addresses, children: ServiceProcesses | None = None
 ) -> AsyncIterator[Federation]:
     """Ways to talk to the processes, once all of them are ready.
 

@@ -17,7 +17,7 @@ from client_service.runtime.device import pin_threads
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import PrivacyError, SettingsError
 from shared.protocol.schemas import RunIn
-from simulation.engines.silo import Sent, SiloRun, Terms
+from simulation.engines.silo import FittedUpdate, RunTerms, SiloRun
 from simulation.experiments.experiment import Experiment
 from simulation.flower.records import NO_BODY, read_body, read_words, write_records
 from simulation.partitioning.sources import find_shards
@@ -53,7 +53,7 @@ def _answer(config: Mapping[str, Any], act: Act, message: Message, context: Cont
         raise PrivacyError(f"expected a run with {settings.strategy!r}, as this silo has it, got {words['strategy']!r}")
     pin_threads(settings.threads)
     silo = SiloRun(settings)
-    terms = Terms(words["run"], RunIn.model_validate(words["request"]))
+    terms = RunTerms(words["run"], RunIn.model_validate(words["request"]))
     applied = silo.begin(terms, body if act is _begin else NO_BODY, words["closed"])
     said, given = act(silo, words, body, context.state)
     return Message(write_records({"applied": applied, **said}, given), reply_to=message)
@@ -72,7 +72,7 @@ def _fit(silo: SiloRun, words: dict[str, Any], body: bytes, state: RecordDict) -
 
 
 def _apply(silo: SiloRun, words: dict[str, Any], body: bytes, state: RecordDict) -> tuple[dict[str, Any], bytes]:
-    sent = Sent.model_validate(read_words(RecordDict({"words": state.config_records[SENT]})))
+    sent = FittedUpdate.model_validate(read_words(RecordDict({"words": state.config_records[SENT]})))
     silo.resume_fitted(sent)
     return {"applied": silo.apply(words["number"], body)}, NO_BODY
 
@@ -84,10 +84,10 @@ def _finish(silo: SiloRun, words: dict[str, Any], body: bytes, state: RecordDict
 
 
 def _tell_name(config: Mapping[str, Any], message: Message, context: Context) -> Message:
-    return Message(write_records({"name": name_of_node(context, config)}), reply_to=message)
+    return Message(write_records({"name": silo_name_of_node(context, config)}), reply_to=message)
 
 
-def name_of_node(context: Context, config: Mapping[str, Any]) -> str:
+def silo_name_of_node(context: Context, config: Mapping[str, Any]) -> str:
     """Returns the silo's name: of its settings file, or in a simulation of its shard."""
     if "settings" in context.node_config:
         return client_settings(Path(str(context.node_config["settings"]))).name

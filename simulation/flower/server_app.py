@@ -18,7 +18,7 @@ from shared.method.settings import PRESET_ROUNDS, Preset, method_settings, valid
 from shared.protocol.schemas import RunIn
 from shared.strategies import build_strategy
 from simulation.engines.host import SiloReply, Verb
-from simulation.engines.rounds import HeldRun, RunPlan, hold_runs
+from simulation.engines.rounds import EngineResult, RunPlan, execute_runs
 from simulation.flower.client_app import KINDS, NAME
 from simulation.flower.records import NO_BODY, read_body, read_words, write_records
 
@@ -61,14 +61,14 @@ def run_request(settings: AppSettings) -> RunIn:
     return validate_settings(RunIn, asked)
 
 
-class GridCrew:
+class GridWorkers:
     """The silos behind a Flower grid: each verb is a message to its node."""
 
     def __init__(self, grid: Grid, strategy: str, nodes: Mapping[str, int], reply_seconds: float) -> None:
         self._grid, self._strategy, self._nodes, self._reply_seconds = grid, strategy, nodes, reply_seconds
         self._terms: dict[str, Any] = {}
 
-    def ask(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> Iterator[SiloReply]:
+    def call(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> Iterator[SiloReply]:
         """Calls all nodes at once.
 
         Raises FederationError for one that fails, UnavailableError for one that does not answer.
@@ -133,13 +133,13 @@ def find_nodes(grid: Grid, count: int, seconds: float) -> dict[str, int]:
     return dict(sorted(names.items())[:count])
 
 
-def hold_over_grid(given: Mapping[str, Any], grid: Grid, context: Context) -> HeldRun:
+def run_on_grid(given: Mapping[str, Any], grid: Grid, context: Context) -> EngineResult:
     """Runs the app's run, or the rest of it."""
     settings = read_app_settings({**context.run_config, **given})
     request = run_request(settings)
     nodes = find_nodes(grid, settings.clients, settings.wait_seconds)
-    crew = GridCrew(grid, settings.strategy, nodes, settings.reply_seconds)
-    return hold_runs(RunPlan(Path(settings.folder), settings.strategy, tuple(nodes), request), crew)
+    workers = GridWorkers(grid, settings.strategy, nodes, settings.reply_seconds)
+    return execute_runs(RunPlan(Path(settings.folder), settings.strategy, tuple(nodes), request), workers)
 
 
 def make_server_app(given: Mapping[str, Any] | None = None) -> ServerApp:
@@ -153,7 +153,7 @@ def make_server_app(given: Mapping[str, Any] | None = None) -> ServerApp:
 
 
 def _main(given: Mapping[str, Any], grid: Grid, context: Context) -> None:
-    hold_over_grid(given, grid, context)
+    run_on_grid(given, grid, context)
 
 
 app = make_server_app()

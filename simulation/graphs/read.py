@@ -95,7 +95,7 @@ class GraphOptions(FileOptions):
         return bool(name)
 
 
-AS_NAMED = GraphOptions()
+DEFAULT_OPTIONS = GraphOptions()
 
 
 def add_shared_names(options: GraphOptions, features: Sequence[str], classes: Sequence[str]) -> GraphOptions:
@@ -141,7 +141,7 @@ def take_columns(graph: NodeShard, names: Sequence[str]) -> NodeShard:
 
 @step("reading the graph")
 def read_graph(
-    path: Path, edges: Path | None = None, options: GraphOptions = AS_NAMED, *, official: int | None = None
+    path: Path, edges: Path | None = None, options: GraphOptions = DEFAULT_OPTIONS, *, official: int | None = None
 ) -> NodeShard:
     """Reads the whole graph of a file, of a folder, or of a pair of files.
 
@@ -152,7 +152,7 @@ def read_graph(
     if edges_path is not None:
         return read_tables(nodes_path, edges_path, options)
     if format_extension(nodes_path) == "npz":
-        if options != AS_NAMED:
+        if options != DEFAULT_OPTIONS:
             raise SettingsError("--columns, --delimiter, --values: expected none with .npz, which has no columns")
         return read_npz(nodes_path, official)
     nodes, edge_table = read_graphml(nodes_path, options)
@@ -194,7 +194,7 @@ def holds_graph(path: Path) -> bool:
     return path.is_file() and format_extension(path) in ("npz", "graphml")
 
 
-def read_tables(nodes_path: Path, edges_path: Path, options: GraphOptions = AS_NAMED) -> NodeShard:
+def read_tables(nodes_path: Path, edges_path: Path, options: GraphOptions = DEFAULT_OPTIONS) -> NodeShard:
     """Reads a table of nodes and one of edges.
 
     An edge to a node that the first table does not have is foreign: another silo's.

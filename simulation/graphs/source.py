@@ -21,7 +21,7 @@ from shared.sums import list_sums
 from shared.sums.node_gram import NODE_GRAM
 from simulation.graphs.cut import GraphCut, cut_graph, divide_graph, draw_stratified_splits
 from simulation.graphs.generator import GraphSizes, generate_graph
-from simulation.graphs.read import AS_NAMED, SHARES, GraphOptions, read_graph
+from simulation.graphs.read import DEFAULT_OPTIONS, SHARES, GraphOptions, read_graph
 from simulation.partitioning.sources import SUMMARY, USUAL_CLIENTS, Cut, Shards, number_silos
 from simulation.progress import step
 
@@ -87,7 +87,7 @@ def cut_node_shards(data: str, cut: Cut, folder: Path) -> Shards:
         if cut.method is not None:
             divided = cut_graph(graph, clients, cut.number, cut.method)
     else:
-        options = cut.file_options if isinstance(cut.file_options, GraphOptions) else AS_NAMED
+        options = cut.file_options if isinstance(cut.file_options, GraphOptions) else DEFAULT_OPTIONS
         graph = read_graph(Path(data), cut.edges, options, official=rules.official)
         divided = cut_graph(graph, clients, cut.number, cut.method)
     with step("dividing the graph"):

@@ -20,7 +20,7 @@ from client_service.data.item_matches import NONE, name_items, read_matches
 from client_service.data.session_files import CLICKS, load_session_shard
 from shared.errors import DataError
 from shared.files import replace_file
-from simulation.datasets.columns import AS_NAMED, FileOptions
+from simulation.datasets.columns import DEFAULT_OPTIONS, FileOptions
 from simulation.datasets.content import format_extension
 from simulation.datasets.formats import FORMATS
 from simulation.datasets.load import load_dataset
@@ -34,21 +34,21 @@ class DataReading:
     """How a data file is read: which ratings are likings, and which columns hold what."""
 
     least: LeastRating = "usual"
-    file_options: FileOptions = AS_NAMED
+    file_options: FileOptions = DEFAULT_OPTIONS
 
 
 def write_catalogue(shards: tuple[Path, ...], folder: Path, matches: Mapping[str, Path] | None = None) -> Path:
     """Writes the sorted item ids of all shards, one a line; returns the file.
 
-    matches: see `merge_named`.
+    matches: see `merge_shard_items`.
     """
     path = folder / CATALOGUE
     folder.mkdir(parents=True, exist_ok=True)
-    save_catalogue(merge_named(shards, matches or {}), path)
+    save_catalogue(merge_shard_items(shards, matches or {}), path)
     return path
 
 
-def merge_named(shards: Iterable[Path], matches: Mapping[str, Path]) -> pl.Series:
+def merge_shard_items(shards: Iterable[Path], matches: Mapping[str, Path]) -> pl.Series:
     """Returns every item id of these shards once, sorted.
 
     matches: by a shard's name, the silo's signed matches of its own ids; matched items have their common ids.
@@ -91,17 +91,17 @@ def _items_of(path: Path, reading: DataReading) -> pl.Series:
         return pl.Series("item", load_session_shard(path).item_ids, dtype=pl.String)
     if path.is_dir():
         return pl.Series("item", load_shard(path).item_ids, dtype=pl.String)
-    if not _may_be_data(path):
+    if not _has_data_format(path):
         return read_id_list(path, "item")
     try:
         return load_dataset(path, 0, reading.least, file_options=reading.file_options).events["item"].unique()
     except DataError as error:
-        if reading.file_options != AS_NAMED or not path.is_file():
+        if reading.file_options != DEFAULT_OPTIONS or not path.is_file():
             raise
         return _listed_items(path, error)
 
 
-def _may_be_data(path: Path) -> bool:
+def _has_data_format(path: Path) -> bool:
     """Tells whether a file has a format of interactions.
 
     Text is taken for a list, because each list would pass for a graph.

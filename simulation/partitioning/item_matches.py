@@ -71,7 +71,7 @@ def propose_matches(own: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
     found.append(similar := _propose_similar(left, right))
     left = left.filter(~pl.col("item").is_in(similar["own"].implode()))
     found.append(_judge(_join(left, right, ["main", "year"], None), "main title and year", prefixed=False))
-    return _leave_one(pl.concat([one for one in found if not one.is_empty()] or [_no_rows()]))
+    return _resolve_conflicts(pl.concat([one for one in found if not one.is_empty()] or [_no_rows()]))
 
 
 def make_keys(own: pl.DataFrame, kinds: Sequence[Key] = KEYS) -> pl.DataFrame:
@@ -379,7 +379,7 @@ def _two_best(alike: sparse.csr_array) -> tuple[tuple[NDArray[np.int64], Float64
     return (place, best), second
 
 
-def _leave_one(rows: pl.DataFrame) -> pl.DataFrame:
+def _resolve_conflicts(rows: pl.DataFrame) -> pl.DataFrame:
     """Keeps the surest of several own items that match one listed item.
 
     Of equally sure ones none is kept.

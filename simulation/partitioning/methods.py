@@ -28,7 +28,7 @@ FEWEST = 2  # users and items of a client: less is no graph
 LEAST_USERS = 50
 EQUAL_SHARES = 10  # of small data a tenth of an equal share of the users is enough
 ADDED = (0.0, 1.0, 2.0, 4.0, 16.0)  # mean degrees, added to every degree
-NOWHERE = -1
+NO_CLIENT = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ def least_users(users: int, clients: int) -> int:
     return max(FEWEST, min(LEAST_USERS, users // (EQUAL_SHARES * clients)))
 
 
-def cut_without_strays(graph: sparse.csr_array, clients: int, cut: Cut) -> Groups:
+def cut_without_small_parts(graph: sparse.csr_array, clients: int, cut: Cut) -> Groups:
     """Divides a graph into exactly `clients` groups of at least `least_users` users.
 
     1. Connected components with less than a tenth of an equal share of the users are set aside, and the rest is cut.
@@ -69,22 +69,25 @@ def cut_without_strays(graph: sparse.csr_array, clients: int, cut: Cut) -> Group
     Where the graph has no small part, that is the first cut itself. Where no cut has enough large parts it is the first
     cut too, but with `least` users asked of each client, which not all of them have.
     """
-    body, least = _body(graph, clients), least_users(graph.shape[0], clients)
-    inside = sparse.csr_array(graph[body[0]][:, body[1]])
-    first = _spread(cut(inside, clients, 0.0), body)
+    selected, least = _select_large_components(graph, clients), least_users(graph.shape[0], clients)
+    inside = sparse.csr_array(graph[selected[0]][:, selected[1]])
+    first = _extend_groups(cut(inside, clients, 0.0), selected)
     numbers = (clients, 2 * clients) if 2 * clients < min(inside.shape) else (clients,)  # of eigenvectors to be had
-    others = ((added, _spread(cut(inside, parts, added), body)) for parts, added in list(product(numbers, ADDED))[1:])
+    others = (
+        (added, _extend_groups(cut(inside, parts, added), selected))
+        for parts, added in list(product(numbers, ADDED))[1:]
+    )
     for added, groups in chain([(0.0, first)], others):
         large = _large_parts(graph, groups, least)
         if len(large) >= clients:
             merged = _merge_parts(graph, groups, large[:clients])
-            return replace(merged, notes=_stray_notes(groups, large[:clients], added, least))
+            return replace(merged, notes=_small_part_notes(groups, large[:clients], added, least))
     return replace(first, least=least)
 
 
-def _stray_notes(groups: Groups, large: list[int], added: float, least: int) -> tuple[str, ...]:
-    apart = int(np.count_nonzero(groups.users == NOWHERE))
-    merged = int(np.count_nonzero(~np.isin(groups.users, [*large, NOWHERE])))
+def _small_part_notes(groups: Groups, large: list[int], added: float, least: int) -> tuple[str, ...]:
+    apart = int(np.count_nonzero(groups.users == NO_CLIENT))
+    merged = int(np.count_nonzero(~np.isin(groups.users, [*large, NO_CLIENT])))
     notes = (
         (apart, f"{count_noun(apart, 'user')} of small components apart from all others put into the largest client"),
         (added, f"{added:g} mean degrees added to every degree: the plain cut has parts of less than {least} users"),
@@ -93,7 +96,7 @@ def _stray_notes(groups: Groups, large: list[int], added: float, least: int) -> 
     return tuple(note for count, note in notes if count)
 
 
-def _body(graph: sparse.csr_array, clients: int) -> tuple[Mask, Mask]:
+def _select_large_components(graph: sparse.csr_array, clients: int) -> tuple[Mask, Mask]:
     """Selects users (M,) and items (N,) of large components; all where none is large."""
     users, edges = graph.shape[0], graph.tocoo()
     nodes = (edges.row.astype(np.int64), edges.col.astype(np.int64) + users)
@@ -105,14 +108,14 @@ def _body(graph: sparse.csr_array, clients: int) -> tuple[Mask, Mask]:
     return inside[:users], inside[users:]
 
 
-def _spread(groups: Groups, body: tuple[Mask, Mask]) -> Groups:
+def _extend_groups(groups: Groups, selected: tuple[Mask, Mask]) -> Groups:
     """Extends groups of the selected nodes to all nodes."""
-    users = np.full(len(body[0]), NOWHERE, dtype=np.int64)
-    users[body[0]] = groups.users
+    users = np.full(len(selected[0]), NO_CLIENT, dtype=np.int64)
+    users[selected[0]] = groups.users
     if groups.items is None:
         return Groups(users)
-    items = np.full(len(body[1]), NOWHERE, dtype=np.int64)
-    items[body[1]] = groups.items
+    items = np.full(len(selected[1]), NO_CLIENT, dtype=np.int64)
+    items[selected[1]] = groups.items
     return Groups(users, items)
 
 
@@ -214,14 +217,16 @@ def _require_clusters(interactions: sparse.csr_array, clusters: int) -> int:
 
 def spectral_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
     """Clusters users and items together (Appendix D.2)."""
-    return cut_without_strays(
-        graph, clients, lambda body, parts, added: Groups(*joint_labels(body, parts, seed, added))
+    return cut_without_small_parts(
+        graph, clients, lambda selected, parts, added: Groups(*joint_labels(selected, parts, seed, added))
     )
 
 
 def user_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
     """Clusters users alone."""
-    return cut_without_strays(graph, clients, lambda body, parts, added: Groups(user_labels(body, parts, seed, added)))
+    return cut_without_small_parts(
+        graph, clients, lambda selected, parts, added: Groups(user_labels(selected, parts, seed, added))
+    )
 
 
 def random_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
@@ -233,8 +238,8 @@ def interconnected_groups(graph: sparse.csr_array, clients: int, seed: int) -> G
     """Divides users, and gives each client all of their items (Interconnected-Const.)."""
     # Paper: "a full bipartite graph induced by a group of users", which group is left open; here: the users of the
     # spectral clusters, because then it differs from `spectral_groups` in nothing but the edges that the cut drops.
-    return cut_without_strays(
-        graph, clients, lambda body, parts, added: Groups(joint_labels(body, parts, seed, added)[0])
+    return cut_without_small_parts(
+        graph, clients, lambda selected, parts, added: Groups(joint_labels(selected, parts, seed, added)[0])
     )
 
 

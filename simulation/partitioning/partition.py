@@ -96,7 +96,7 @@ def partition_dataset(dataset: Dataset, *, clients: int, method: str, seed: int)
     alone by the same rule; random: users at random, in equal parts; ego: users by the nearest of `clients` drawn users,
     items by majority; interconnected: users as in spectral. Where items are not divided, a client has every item its
     users have a training interaction with, and nothing is dropped. The spectral cuts leave no small part, see
-    `methods.cut_without_strays`.
+    `methods.cut_without_small_parts`.
 
     Raises DataError for an unknown method, too many clients, a client with fewer than 2 users or 2 items, or a spectral
     cut that does not find enough large clients.

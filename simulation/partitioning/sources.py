@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import DataError, SettingsError
-from simulation.datasets.columns import AS_NAMED
+from simulation.datasets.columns import DEFAULT_OPTIONS
 
 if TYPE_CHECKING:
     from simulation.datasets.columns import FileOptions
@@ -58,7 +58,7 @@ class Cut:
     rules: Mapping[str, Any] = field(default_factory=dict)
     scenario: str | None = None
     small: int | None = None
-    file_options: FileOptions = AS_NAMED
+    file_options: FileOptions = DEFAULT_OPTIONS
     edges: Path | None = None
 
 
@@ -103,7 +103,7 @@ def find_or_cut_shards(data: str, cut: Cut, folder: Path, cut_anew: CutData | No
         raise SettingsError("--rule: expected none with a folder of shards, which are read as they are")
     if cut.edges is not None:
         raise SettingsError("--edges: expected none with a folder of shards, which are read as they are")
-    if cut.file_options != AS_NAMED:
+    if cut.file_options != DEFAULT_OPTIONS:
         raise SettingsError("--columns, --delimiter: expected none with a folder of shards, which are read as they are")
     if cut.split is not None:
         raise SettingsError(f"--split: expected none with a folder of shards, which are split, got {cut.split}")

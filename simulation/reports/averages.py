@@ -15,7 +15,7 @@ FEW_SIGN = "‡"
 FEW_WORDS = f"fewer than {FEW_USERS} test users"
 
 
-def mark_few(client: Mapping[str, Any]) -> str:
+def mark_few_users(client: Mapping[str, Any]) -> str:
     """Returns a client's name, with a sign for few test users."""
     name: str = client["client"]
     return f"{name} {FEW_SIGN}" if client.get("few_test_users") else name

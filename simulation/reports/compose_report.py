@@ -26,8 +26,8 @@ from shared.method.declaration import TRAINING
 from shared.protocol.schemas import RunHistoryOut
 from shared.timeouts import TIMEOUT_SECONDS
 from simulation.reports.averages import user_mean
-from simulation.reports.joining_value import ALONE, COMMON, STRICT, RunResult, Way, federated_way
-from simulation.reports.tables import crossed_lines, worth_table
+from simulation.reports.joining_value import ALONE, COMMON, STRICT, RunResult, ServingOption, federated_option
+from simulation.reports.tables import joining_value_table, sent_value_lines
 from simulation.reports.terminal import OUT
 
 PATIENCE_SECONDS = 1800.0  # for a silo's last evaluation, after the aggregator has ended the run
@@ -67,19 +67,19 @@ def read_qualities(folder: Path) -> Qualities:
     return found
 
 
-def compare_ways(qualities: Qualities, parts: Sequence[PartEvidence]) -> list[Way]:
+def compare_options(qualities: Qualities, parts: Sequence[PartEvidence]) -> list[ServingOption]:
     """Compares popularity, each silo alone, and the latest federated runs.
 
     These are the latest run without and the latest with a common basis, if all silos have evaluated one.
     """
     compared = [quality.comparison.groups[:1] for quality in qualities.values() if quality.comparison is not None]
-    ways = _own_ways([group for groups in compared for group in groups])
+    ways = _local_options([group for groups in compared for group in groups])
     histories = [run for part in parts for run in part.runs if run.phase == "finished"]
     for name, with_basis in ((STRICT, False), (COMMON, True)):
         training = [run for run in histories if _is_training(run, with_basis=with_basis)]
         for run in reversed(training):
             if results := _results(qualities, run.run):
-                ways.append(_federated_way(name, results, run, histories, parts))
+                ways.append(_federated_option(name, results, run, histories, parts))
                 break
     return ways
 
@@ -88,7 +88,7 @@ def _is_training(run: RunHistoryOut, *, with_basis: bool) -> bool:
     return run.request.part == TRAINING and (run.request.method.basis.kind != "off") == with_basis
 
 
-def _own_ways(everybody: Sequence[GroupOut]) -> list[Way]:
+def _local_options(everybody: Sequence[GroupOut]) -> list[ServingOption]:
     """Returns popularity and the silos alone, by the comparisons' groups of all users."""
     users = [group.users for group in everybody]
     means = {
@@ -96,7 +96,7 @@ def _own_ways(everybody: Sequence[GroupOut]) -> list[Way]:
         ALONE: [{"ndcg@20": group.alone.mean} for group in everybody],
     }
     return [
-        Way(name=name, figures=user_mean(["ndcg@20"], figures, users), crossed="nothing", bytes=0)
+        ServingOption(name=name, figures=user_mean(["ndcg@20"], figures, users), crossed="nothing", bytes=0)
         for name, figures in means.items()
     ]
 
@@ -110,28 +110,28 @@ def _results(qualities: Qualities, run: str) -> list[RunResult]:
     return found if len(found) == len(qualities) else []
 
 
-def _federated_way(
+def _federated_option(
     name: str,
     results: Sequence[RunResult],
     run: RunHistoryOut,
     histories: Sequence[RunHistoryOut],
     parts: Sequence[PartEvidence],
-) -> Way:
+) -> ServingOption:
     clients = {part.name: part for part in parts if part.role == "client"}
     declaration = next(part.declaration for part in clients.values() if part.declaration is not None)
     newest = {one.request.part: one.run for one in histories if one.request.part != TRAINING}
     before = [] if name == STRICT else list(newest.values())
     ledgers = {client: part.entries for client, part in clients.items()}
-    return federated_way(name, results, (*before, run.run), ledgers, declaration)
+    return federated_option(name, results, (*before, run.run), ledgers, declaration)
 
 
-def show_worth(folder: Path, evidence: Sequence[Path]) -> None:
+def print_joining_value(folder: Path, evidence: Sequence[Path]) -> None:
     """Prints the figures of all silos' users, and the values sent for them."""
-    ways = compare_ways(read_qualities(folder), gather_evidence(evidence))
+    ways = compare_options(read_qualities(folder), gather_evidence(evidence))
     OUT.print(Text("\n3. What joining is worth", "bold"))
     OUT.print("No figure leaves a silo by the services: for this demonstration alone each silo was asked for its own.")
-    OUT.print(worth_table(ways))
-    for line in crossed_lines(ways):
+    OUT.print(joining_value_table(ways))
+    for line in sent_value_lines(ways):
         OUT.print(line, markup=False)
 
 
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str]) -> int:
             case ["ask", client, url, folder]:
                 ask_silo(client, url, Path(folder))
             case ["show", folder, *evidence]:
-                show_worth(Path(folder), [Path(path) for path in evidence])
+                print_joining_value(Path(folder), [Path(path) for path in evidence])
             case _:
                 raise DataError("expected ask CLIENT URL FOLDER, or show FOLDER EVIDENCE..., got something else")
     except (FederationError, httpx.HTTPError) as error:

@@ -21,7 +21,7 @@ RunResult = QualityOut | EarlierRun
 Ledgers = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
-class Way(Message):
+class ServingOption(Message):
     """One way to serve all users, with its figures and its cost in values sent.
 
     figures: user means by key. crossed: values that left each client, in words. bytes: of all bodies of its runs, at
@@ -65,23 +65,25 @@ def shop_gains(qualities: Mapping[str, QualityOut], lone: Collection[str]) -> tu
     return tuple(found)
 
 
-def own_ways(report: Mapping[str, Any]) -> list[Way]:
+def local_options(report: Mapping[str, Any]) -> list[ServingOption]:
     """Returns the baselines without a federation: the floors, and each silo's untrained model."""
     known = {name: floor_means(figures, USER_MEAN) for name, figures in report["floors"].items()}
     known[ALONE] = report["alone"]
-    return [Way(name=name, figures=means, crossed="nothing", bytes=0) for name, means in known.items() if means]
+    return [
+        ServingOption(name=name, figures=means, crossed="nothing", bytes=0) for name, means in known.items() if means
+    ]
 
 
-def federated_way(
+def federated_option(
     name: str, results: Sequence[RunResult], runs: Sequence[str], ledgers: Ledgers, declaration: Declaration
-) -> Way:
+) -> ServingOption:
     """Returns the figures of a run, and the values sent for it."""
     tested = [result.test or {} for result in results]
     users = [result.test_users for result in results]
     made = {client: _made_in(ledger, runs) for client, ledger in ledgers.items()}
     first = next(iter(made.values()), [])
     crossed = (_describe_run([one for one in first if one.run == run], declaration) for run in runs)
-    return Way(
+    return ServingOption(
         name=name,
         figures=user_mean(sorted({key for figures in tested for key in figures}), tested, users),
         crossed="; ".join(crossed),

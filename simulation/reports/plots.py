@@ -13,7 +13,7 @@ from client_service.federation.messages import RoundQuality
 from shared.errors import DataError
 from simulation.experiments.floors import START
 from simulation.progress import step
-from simulation.reports.averages import FEW_SIGN, FEW_WORDS, MEANS, mark_few
+from simulation.reports.averages import FEW_SIGN, FEW_WORDS, MEANS, mark_few_users
 from simulation.reports.report import best_floor, floor_means, measure_labels
 
 EXPLAINED = (
@@ -69,7 +69,7 @@ def markdown_table(report: Mapping[str, Any]) -> str:
     """Renders the run beside its floors on test items, client by client, with both means."""
     labels = measure_labels(report).values()
     keys, clients = [label.key for label in labels], report["clients"]
-    lines = [f"| method | {' | '.join(map(mark_few, clients))} | client mean | user mean |"]
+    lines = [f"| method | {' | '.join(map(mark_few_users, clients))} | client mean | user mean |"]
     lines.append("|" + " --- |" * (len(clients) + 3))
     names = {name: floor for name, floor in (*report["floors"].items(), (START, report.get("untrained"))) if floor}
     for name, floor in names.items():

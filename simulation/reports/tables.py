@@ -15,8 +15,8 @@ from client_service.boundary.call_attempts import Attempt, list_attempts
 from client_service.boundary.secure_bodies import FETCHED, MESSAGES
 from client_service.evaluation.metrics import TITLE
 from shared.words import count_noun
-from simulation.reports.averages import CLIENT_MEAN, FEW_SIGN, FEW_WORDS, MEANS, mark_few
-from simulation.reports.joining_value import ALONE, ShopGain, Way
+from simulation.reports.averages import CLIENT_MEAN, FEW_SIGN, FEW_WORDS, MEANS, mark_few_users
+from simulation.reports.joining_value import ALONE, ServingOption, ShopGain
 from simulation.reports.report import best_floor, floor_means, measure_labels
 from simulation.reports.terminal import figure_table
 
@@ -30,7 +30,7 @@ BESIDE = {
 }
 
 
-def worth_table(ways: Sequence[Way]) -> Table:
+def joining_value_table(ways: Sequence[ServingOption]) -> Table:
     """Renders the value of joining: user means of each way, and bytes sent."""
     keys = [
         key
@@ -44,7 +44,7 @@ def worth_table(ways: Sequence[Way]) -> Table:
     return table
 
 
-def describe_worth(ways: Sequence[Way]) -> str:
+def describe_joining_value(ways: Sequence[ServingOption]) -> str:
     """Describes the value of joining in a sentence.
 
     It compares the best federated way with a silo alone.
@@ -55,7 +55,7 @@ def describe_worth(ways: Sequence[Way]) -> str:
         return "What joining was worth: no test data say it."
     [key, *_] = keys
 
-    def figure(way: Way) -> float:
+    def figure(way: ServingOption) -> float:
         return way.figures[key] or 0.0
 
     best = max(joined, key=figure)
@@ -89,7 +89,7 @@ def shop_table(shops: Sequence[ShopGain]) -> Table:
     return table
 
 
-def crossed_lines(ways: Sequence[Way]) -> list[str]:
+def sent_value_lines(ways: Sequence[ServingOption]) -> list[str]:
     """Lists the tensors and scalars sent in each federated way."""
     return [f"{way.name}: {way.crossed}" for way in ways if way.bytes]
 
@@ -107,7 +107,7 @@ def quality_table(report: Mapping[str, Any]) -> Group:
     for client in report["clients"]:
         of_floors = report["floors_by_client"].get(client["client"], {})
         cells = [_join_figures(of_floors.get(name), keys) for name in floors]
-        table.add_row(mark_few(client), *cells, _join_figures(client, keys))
+        table.add_row(mark_few_users(client), *cells, _join_figures(client, keys))
     table.add_section()
     for mean in MEANS:
         cells = [_join_figures(floor_means(figures, mean), keys) for figures in floors.values()]

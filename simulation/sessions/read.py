@@ -17,7 +17,7 @@ from client_service.data.id_columns import find_unusable_ids, normalise_ids
 from client_service.data.sessions import TEST, TRAIN, VALID
 from client_service.data.times import MICROS
 from shared.errors import DataError
-from simulation.datasets.columns import AS_NAMED, FileOptions
+from simulation.datasets.columns import DEFAULT_OPTIONS, FileOptions
 from simulation.datasets.content import file_stem, line_error, read_text, split_lines
 from simulation.datasets.load import read_clicks
 from simulation.progress import step
@@ -38,7 +38,9 @@ EXAMPLE = r"^[^\t]*\S[^\t]*\t\s*\S+\s*$"  # clicks, a tab and the next click
 
 
 @step("reading the sessions")
-def read_sessions(path: Path, rules: SessionRules = USUAL_RULES, file_options: FileOptions = AS_NAMED) -> Sessions:
+def read_sessions(
+    path: Path, rules: SessionRules = USUAL_RULES, file_options: FileOptions = DEFAULT_OPTIONS
+) -> Sessions:
     """Reads sessions of a folder or a file.
 
     The last tenth of the training sessions is for validation. Items without a training session are left out: no client
@@ -59,7 +61,9 @@ def read_session_folder(folder: Path) -> Sessions:
     return _number_items(folder.name, pl.concat([train, test]), splits)
 
 
-def read_session_file(path: Path, rules: SessionRules = USUAL_RULES, file_options: FileOptions = AS_NAMED) -> Sessions:
+def read_session_file(
+    path: Path, rules: SessionRules = USUAL_RULES, file_options: FileOptions = DEFAULT_OPTIONS
+) -> Sessions:
     """Reads clicks in the order of time, and splits sessions at pauses.
 
     A pause of more than `gap_seconds` ends a session. Equal times keep the order of the file. The last tenth is for

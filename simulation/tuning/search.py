@@ -23,7 +23,7 @@ from shared.errors import FederationError, SettingsError
 from shared.files import open_replacement
 from shared.method.settings import MethodSettings, override
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import Federation, conduct_run, ignore_progress
+from simulation.experiments.federation import Federation, execute_run, ignore_progress
 from simulation.experiments.in_process import fail_when_stuck, open_federation
 from simulation.experiments.tasks import simulated_task
 from simulation.tuning.spaces import Space, initial_value
@@ -49,7 +49,7 @@ def validate_experiment(experiment: Experiment, observe: ObserveRound) -> float:
 async def _follow_run(experiment: Experiment, observe: ObserveRound) -> Curves:
     primary = simulated_task(experiment.task).choose_primary(experiment.shards)
     async with open_federation(experiment) as federation:
-        run = asyncio.create_task(conduct_run(federation, experiment.run_request(), fail_when_stuck(ignore_progress)))
+        run = asyncio.create_task(execute_run(federation, experiment.run_request(), fail_when_stuck(ignore_progress)))
         try:
             return await _observe_rounds(federation, run, primary, observe)
         finally:

@@ -18,7 +18,7 @@ from audit.report import make_report
 from shared.protocol.signing.keys import read_private
 from shared.protocol.signing.requests import Signatory
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import conduct_run
+from simulation.experiments.federation import execute_run
 from simulation.experiments.in_process import open_federation
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def described(silos: Silos, small: Any, tmp_path: Path) -> Experiment:
 
 async def test_a_secure_run_is_as_declared_and_everything_in_it_is_on_record(described: Experiment) -> None:
     async with open_federation(described) as federation:
-        await conduct_run(federation, described.run_request(), lambda _: None)
+        await execute_run(federation, described.run_request(), lambda _: None)
         clients = [await read_client_evidence(http, name) for name, http in federation.clients.items()]
         parts = (await read_aggregator_evidence(federation.operator, "aggregator"), *clients)
         found = make_report(open_case(parts))

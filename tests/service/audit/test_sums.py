@@ -23,7 +23,7 @@ from shared.protocol.signing.requests import Signatory
 from shared.protocol.wire import body_size
 from simulation.datasets.synthetic import generate_dataset
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import conduct_run
+from simulation.experiments.federation import execute_run
 from simulation.experiments.in_process import open_federation
 from simulation.partitioning.partition import partition_dataset, write_partition
 from tests.support.small import SMALL
@@ -50,8 +50,8 @@ def _describe(folder: Path, **changes: object) -> Experiment:
 async def _conduct(described: Experiment, *, strict: bool = True) -> tuple[Parts, Tried]:
     async with open_federation(described) as federation:
         if strict:
-            await conduct_run(federation, described.strict_request(), lambda _: None)
-        await conduct_run(federation, described.run_request(), lambda _: None)
+            await execute_run(federation, described.strict_request(), lambda _: None)
+        await execute_run(federation, described.run_request(), lambda _: None)
         clients = [await read_client_evidence(http, name) for name, http in federation.clients.items()]
         parts = (await read_aggregator_evidence(federation.operator, "aggregator"), *clients)
         shard, transport = described.shards[0], federation.operator._transport

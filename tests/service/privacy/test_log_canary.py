@@ -13,7 +13,7 @@ import pytest
 from client_service.serving.recommender import Recommender
 from shared.web.logs import LineFormatter
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import conduct_run
+from simulation.experiments.federation import execute_run
 from simulation.experiments.in_process import open_federation
 
 pytestmark = pytest.mark.anyio
@@ -65,7 +65,7 @@ async def test_no_line_of_a_whole_run_holds_anything_private_and_a_caller_s_id_s
 ) -> None:
     described = experiment("run")
     async with open_federation(described) as federation:
-        await conduct_run(federation, described.run_request(), lambda _: None)
+        await execute_run(federation, described.run_request(), lambda _: None)
         silo = federation.clients["client-1"]
         statuses = await everything_asked(silo, described.application_key)
         assert {200, 401, 404, 422} <= set(statuses)

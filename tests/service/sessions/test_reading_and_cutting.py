@@ -17,7 +17,7 @@ from client_service.training.session_trainer import SessionTrainer
 from client_service.training.training_state import RoundContext
 from shared.errors import DataError, SettingsError
 from shared.method.settings import method_settings
-from simulation.experiments.devices import DevicePlan, LastingSilos, PassingDevices, loss_of, train_devices
+from simulation.experiments.devices import DevicePlan, StatefulSilos, StatelessDevices, loss_of, train_devices
 from simulation.sessions.cut import CUTS, cut_sessions, divide_sessions, jaccard_distance
 from simulation.sessions.generator import generate_sessions
 from simulation.sessions.read import read_session_file, read_session_folder, read_sessions
@@ -182,7 +182,7 @@ def few() -> Callable[..., tuple[DevicePlan, list]]:
 @pytest.mark.parametrize("strategy", ["fedavg", "fedprox", "fedadam", "fedyogi", "fedga"])
 def test_devices_learn_and_draw_the_same_again(few: Callable[..., tuple[DevicePlan, list]], strategy: str) -> None:
     plan, shards = few(strategy)
-    runs = [list(train_devices(plan, PassingDevices(shards, plan.method, CPU), loss_of)) for _ in range(2)]
+    runs = [list(train_devices(plan, StatelessDevices(shards, plan.method, CPU), loss_of)) for _ in range(2)]
     assert [one.number for one in runs[0]] == [1, 2, 3, 4, 5, 6]
     assert [one.loss for one in runs[0]] == [one.loss for one in runs[1]]
     assert all(np.isfinite(value).all() for value in runs[0][-1].state.arrays.values())
@@ -194,7 +194,7 @@ def test_devices_report_magnitudes_where_the_server_is_told_of_them(
 ) -> None:
     (computed, shards), (reported, _) = few("fedga"), few("fedga", **{"server_step.magnitudes": "reported"})
     found = [
-        list(train_devices(plan, PassingDevices(shards, plan.method, CPU), loss_of)) for plan in (computed, reported)
+        list(train_devices(plan, StatelessDevices(shards, plan.method, CPU), loss_of)) for plan in (computed, reported)
     ]
     for name, value in found[0][-1].state.arrays.items():  # by one number of each update steps are others
         other = found[1][-1].state.arrays[name]
@@ -206,7 +206,7 @@ def test_devices_learn_what_comes_next() -> None:
     sessions = generate_sessions(1, sessions=1500, items=60)
     shards = divide_sessions(*cut_sessions(sessions, "device", 20, 0))
     method = method_settings("sessions", width=16, batch_size=20, learning_rate=0.03, catalogue=60)
-    rounds = list(train_devices(DevicePlan("fedavg", method, 20, 5), PassingDevices(shards, method, CPU), loss_of))
+    rounds = list(train_devices(DevicePlan("fedavg", method, 20, 5), StatelessDevices(shards, method, CPU), loss_of))
     assert rounds[-1].loss < 0.9 * rounds[0].loss
 
 
@@ -214,7 +214,7 @@ def test_a_device_keeps_nothing_between_its_visits_and_a_silo_its_optimiser(
     few: Callable[..., tuple[DevicePlan, list]],
 ) -> None:
     plan, shards = few("fedavg")
-    passing, lasting = PassingDevices(shards, plan.method, CPU), LastingSilos(shards, plan.method, CPU)
+    passing, lasting = StatelessDevices(shards, plan.method, CPU), StatefulSilos(shards, plan.method, CPU)
     for crew, kept in ((passing, False), (lasting, True)):
         list(train_devices(plan, crew, loss_of))
         training = crew.visit(shards[0].name, RoundContext(7, 7, 0))

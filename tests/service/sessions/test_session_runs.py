@@ -21,7 +21,7 @@ from client_service.training.training_state import RoundContext
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import conduct_run
+from simulation.experiments.federation import execute_run
 from simulation.experiments.floors import measure_session_bounds
 from simulation.experiments.in_process import fail_when_stuck, open_federation, simulate_experiment
 from simulation.experiments.tasks import SIMULATED
@@ -39,7 +39,7 @@ def sessions(visits: Visits, taught: MethodSettings, tmp_path: Path) -> Experime
 @pytest.mark.anyio
 async def test_a_federation_learns_answers_and_refuses_what_is_of_users(sessions: Experiment) -> None:
     async with open_federation(sessions) as federation:
-        outcome = await conduct_run(federation, sessions.run_request(), fail_when_stuck(lambda _: None))
+        outcome = await execute_run(federation, sessions.run_request(), fail_when_stuck(lambda _: None))
         silo = federation.clients[sessions.names[0]]
         silo.headers["Authorization"] = f"Bearer {sessions.application_key}"
         example = SIMULATED["sessions"].find_example(sessions.shards[0])
@@ -90,7 +90,7 @@ def test_training_goes_on_from_a_checkpoint_to_the_bit(visits: Visits, taught: M
     owner = Owner(run="r", seed=0, shard=shard.digest, method=method, kind="", start=None, recipe=None)
     whole = SessionTrainer(shard, method, torch.device("cpu"))
     for number in (1, 2):
-        whole.moment = RoundContext(number, 2, 0)
+        whole.context = RoundContext(number, 2, 0)
         whole.train()
         if number == 1:
             save_checkpoint(tmp_path, TrainingCheckpoint(owner, 1, QualityOut(client="a"), whole.state()))
@@ -98,7 +98,7 @@ def test_training_goes_on_from_a_checkpoint_to_the_bit(visits: Visits, taught: M
     kept = load_checkpoint(tmp_path, owner)
     assert kept is not None and again.fits(kept.state)
     again.restore(kept.state)
-    again.moment = RoundContext(2, 2, 0)
+    again.context = RoundContext(2, 2, 0)
     again.train()
     for name, value in whole.arrays().items():
         assert np.array_equal(value, again.arrays()[name]), name

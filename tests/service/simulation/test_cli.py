@@ -20,8 +20,8 @@ from simulation.demo import DemoResult
 from simulation.experiments.processes import Addresses
 from simulation.experiments.tasks import Example
 from simulation.reports import terminal
-from simulation.reports.joining_value import ALONE, COMMON, STRICT, Way
-from simulation.reports.tables import describe_worth
+from simulation.reports.joining_value import ALONE, COMMON, STRICT, ServingOption
+from simulation.reports.tables import describe_joining_value
 
 SMALL = ("--set", "width=8", "--set", "cutoff=16", "--set", "batch_size=256")
 FIGURES = (
@@ -260,9 +260,9 @@ def test_a_demo_whose_services_have_ended_says_what_to_do_next(
 
 def test_what_joining_was_worth_is_one_sentence() -> None:
     ways = [
-        Way(name=name, figures={"ndcg@20": figure}, crossed="", bytes=size)
+        ServingOption(name=name, figures={"ndcg@20": figure}, crossed="", bytes=size)
         for name, figure, size in (("popularity", 0.08, 0), (ALONE, 0.24, 0), (STRICT, 0.23, 9), (COMMON, 0.30, 99))
     ]
     said = "NDCG@20 over all users, .3000 with the common basis, .2400 alone: +25.0 %."
-    assert describe_worth(ways) == f"What joining was worth: {said}"
-    assert describe_worth(ways[:2]) == "What joining was worth: no test data say it."
+    assert describe_joining_value(ways) == f"What joining was worth: {said}"
+    assert describe_joining_value(ways[:2]) == "What joining was worth: no test data say it."

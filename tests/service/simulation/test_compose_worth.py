@@ -15,7 +15,7 @@ from client_service.federation.run_records import earlier_runs
 from shared.method.settings import BasisSettings
 from simulation.datasets.synthetic import generate_dataset
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import Federation, Outcome, conduct_run, ignore_progress
+from simulation.experiments.federation import Federation, Outcome, execute_run, ignore_progress
 from simulation.experiments.in_process import open_federation
 from simulation.partitioning.partition import partition_dataset, write_partition
 from simulation.reports import compose_report
@@ -38,7 +38,7 @@ def test_the_end_has_every_way_and_what_crossed_for_it(
         answer = common.qualities[name].model_dump_json()
         monkeypatch.setattr(httpx, "get", lambda *_, answer=answer, **__: _response(answer))
         assert main(["ask", name, "http://door:8801", str(tmp_path / "figures")]) == 0
-    found = compose_report.compare_ways(
+    found = compose_report.compare_options(
         compose_report.read_qualities(tmp_path / "figures"), compose_report.gather_evidence([tmp_path / "evidence"])
     )
     by_name = {way.name: way for way in found}
@@ -58,7 +58,7 @@ async def _conduct(described: Experiment, folder: Path) -> list[Outcome]:
     (folder / "figures").mkdir()
     async with open_federation(described) as federation:
         requests = described.strict_request(), described.run_request()
-        outcomes = [await conduct_run(federation, request, ignore_progress) for request in requests]
+        outcomes = [await execute_run(federation, request, ignore_progress) for request in requests]
         await _write_evidence(federation, folder / "evidence")
     return outcomes
 

@@ -19,7 +19,7 @@ from shared.method.parameters import digest
 from shared.method.settings import BasisSettings, MethodSettings, method_settings
 from shared.sums.transitions import COUNTS
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import Outcome, admit_late_clients, conduct_run, ignore_progress
+from simulation.experiments.federation import Outcome, admit_late_clients, execute_run, ignore_progress
 from simulation.experiments.in_process import open_federation, simulate_experiment
 from simulation.reports.report import build_report
 from tests.support.misled import ending_of, start
@@ -61,7 +61,7 @@ def shared(kind: str) -> MethodSettings:
 
 async def join_later(one: Experiment) -> Outcome:
     async with open_federation(one) as federation:
-        held = await conduct_run(federation, one.run_request(), ignore_progress)
+        held = await execute_run(federation, one.run_request(), ignore_progress)
         assert one.late[0].name not in held.qualities
         return await admit_late_clients(federation, held, ignore_progress)
 
@@ -118,7 +118,7 @@ async def test_the_difference_of_two_sums_does_not_tell_the_late_silo(
     """With one newcomer the sum over all less the sum before is its very counts: no such sum is made."""
     one = late_experiment(shared("exact"))
     async with open_federation(one) as federation:
-        held = await conduct_run(federation, one.run_request(), ignore_progress)
+        held = await execute_run(federation, one.run_request(), ignore_progress)
         before = {shard: kept_basis(one, shard).digest for shard in one.punctual}
         await admit_late_clients(federation, held, ignore_progress)
         asked = await start(federation, one, part="basis", clients=4, seed=5)
@@ -137,7 +137,7 @@ async def test_a_sum_that_was_refused_does_not_keep_the_next_late_silo_from_the_
     method = method.model_copy(update={"strategy": {**method.strategy, "send": send}})
     one = late_experiment(method)
     async with open_federation(one) as federation:
-        held = await conduct_run(federation, one.run_request(), ignore_progress)
+        held = await execute_run(federation, one.run_request(), ignore_progress)
         asked = await start(federation, one, part="basis", clients=4, seed=5)
         cancelled = await federation.operator.delete(f"/v1/runs/{asked.json()['run']}")
         assert cancelled.json()["phase"] == "cancelled"
@@ -162,7 +162,7 @@ async def test_three_that_have_joined_since_enter_the_next_sum_together_and_are_
     method = shared("exact").model_copy(update={"basis": basis})
     one = Experiment(shards, tmp_path / "run", method, rounds=1, device="cpu", secure=True, late=shards[3:])
     async with open_federation(one) as federation:
-        held = await conduct_run(federation, one.run_request(), ignore_progress)
+        held = await execute_run(federation, one.run_request(), ignore_progress)
         await admit_late_clients(federation, held, ignore_progress)
         before = kept_basis(one, one.late[0])
         renewed = (await start(federation, one, part="basis", clients=6, seed=5)).json()["run"]

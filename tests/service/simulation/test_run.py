@@ -12,7 +12,7 @@ import pytest
 from shared.errors import FederationError, UnavailableError
 from shared.protocol.signing.enrolment import registered_keys
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import Federation, Outcome, Progress, conduct_run
+from simulation.experiments.federation import Federation, Outcome, Progress, execute_run
 from simulation.experiments.in_process import open_federation, simulate_experiment
 
 Described = Callable[..., Experiment]
@@ -68,14 +68,14 @@ async def test_a_run_that_fails_is_an_error_with_the_aggregator_s_reason(
     async with open_federation(described) as federation:
         request = described.run_request().model_copy(update={"clients": 3, "deadline_seconds": 0.3})
         with pytest.raises(FederationError, match="of 3 clients had joined at the deadline"):
-            await conduct_run(federation, request, lambda _: None)
+            await execute_run(federation, request, lambda _: None)
 
 
 @pytest.mark.anyio
 async def test_a_second_run_in_the_same_federation_is_waited_for_by_its_own_name(experiment: Described) -> None:
     described = experiment("run")
     async with open_federation(described) as federation:
-        names = [(await conduct_run(federation, described.run_request(), lambda _: None)).history.run for _ in range(2)]
+        names = [(await execute_run(federation, described.run_request(), lambda _: None)).history.run for _ in range(2)]
     assert names == ["run-1", "run-2"]
 
 
@@ -85,7 +85,7 @@ async def test_another_operator_is_refused(experiment: Described) -> None:
     async with open_federation(described) as federation:
         federation.operator.headers["Authorization"] = "Bearer somebody-else-entirely"
         with pytest.raises(FederationError, match=r"POST /v1/runs: 401"):
-            await conduct_run(federation, described.run_request(), lambda _: None)
+            await execute_run(federation, described.run_request(), lambda _: None)
 
 
 @pytest.mark.anyio
@@ -97,7 +97,7 @@ async def test_clients_that_never_finish_are_named_with_their_problem(
     described = experiment("run")
     async with open_federation(described) as federation:
         with pytest.raises(UnavailableError, match="do not finish"):
-            await conduct_run(
+            await execute_run(
                 Federation(federation.operator, federation.clients), described.run_request(), lambda _: None
             )
 

@@ -15,7 +15,7 @@ from client_service.federation.run_records import SATURATED, saturation_notices
 from shared.method.settings import method_settings
 from simulation.datasets.synthetic import generate_dataset
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import Outcome, conduct_run
+from simulation.experiments.federation import Outcome, execute_run
 from simulation.experiments.floors import Bounds, measure_all_floors
 from simulation.experiments.in_process import open_federation, simulate_experiment
 from simulation.partitioning.sources import Cut, cut_shards
@@ -63,7 +63,7 @@ async def test_saturated_positives_are_told_in_log_status_page_report_and_table(
     caplog.set_level("WARNING", "client_service")
     described = by_the_paper(margin_reading="literal")
     async with open_federation(described) as federation:
-        outcome = await conduct_run(federation, described.run_request(), lambda _: None)
+        outcome = await execute_run(federation, described.run_request(), lambda _: None)
         status = (await federation.clients["client-1"].get("/v1/status")).json()
         page = (await federation.clients["client-1"].get("/")).text
     [warning] = [one for one in status["warnings"] if WORDS in one]

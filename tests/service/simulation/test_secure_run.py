@@ -54,7 +54,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     found, send = {}, UpdateSender.send
 
     async def noted(sending: UpdateSender, part: Any, update: Parameters, state: RunOut) -> None:
-        found[part.place.client, part.moment.round] = update
+        found[part.place.client, part.context.round] = update
         await send(sending, part, update, state)
 
     monkeypatch.setattr(UpdateSender, "send", noted)

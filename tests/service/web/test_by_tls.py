@@ -21,7 +21,7 @@ from shared.errors import SettingsError
 from shared.web.outgoing import OutgoingTls
 from simulation.cli import app as cli
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import Federation, conduct_run
+from simulation.experiments.federation import Federation, execute_run
 
 if TYPE_CHECKING:
     from conftest import Papers, Served, Until
@@ -92,7 +92,7 @@ async def test_a_run_and_its_report_by_mutual_tls(
                 name: await stack.enter_async_context(calling(place, described.operator_key, how))
                 for name, place in urls.items()
             }
-            outcome = await conduct_run(Federation(operator, clients), described.run_request(), lambda _: None)
+            outcome = await execute_run(Federation(operator, clients), described.run_request(), lambda _: None)
             assert outcome.history.phase == "finished" and not any(one.missing for one in outcome.history.rounds)
             left = (await clients["client-1"].get("/metrics")).text
         said = ["--operator-token-file", str(tmp_path / "token"), "--aggregator-url", url, "--json"]

@@ -21,7 +21,7 @@ from shared.method.settings import MethodSettings
 from shared.protocol.signing.enrolment import enrol
 from shared.protocol.signing.keys import read_private
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import Outcome, Progress, conduct_run
+from simulation.experiments.federation import Outcome, Progress, execute_run
 from simulation.experiments.processes import choose_addresses, connect_services, start_services
 from tests.support.besieged import MOST_MEBIBYTES
 from tests.support.gauge import Gauge
@@ -93,7 +93,7 @@ async def test_the_run_ends_with_everybody_in_it_and_the_aggregator_stays_small(
             idle = aggregator.resident()
             for abuse in (flood_keys, hold_heads):  # the first one knows the name of the first run
                 with under_way(abuse, places.aggregator, who):
-                    outcome: Outcome = await conduct_run(federation, one.run_request(), ignore)
+                    outcome: Outcome = await execute_run(federation, one.run_request(), ignore)
                 assert outcome.history.phase == "finished", abuse
                 assert all(part.received for number in outcome.history.rounds for part in number.participants), abuse
                 assert aggregator.peak() - idle < MOST_MEBIBYTES, abuse

@@ -15,7 +15,7 @@ import pytest
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import conduct_run
+from simulation.experiments.federation import execute_run
 from simulation.experiments.processes import Addresses, connect_services
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
@@ -50,7 +50,7 @@ async def test_a_report_of_running_services_and_a_probe_that_is_found_in_the_nex
         for name, address in clients.items():
             live += ["--client", f"{name}={address}", "--operator-key", f"{name}={key}"]
         async with connect_services(described, places) as federation:
-            await conduct_run(federation, described.run_request(), lambda _: None)
+            await execute_run(federation, described.run_request(), lambda _: None)
         code, said, _ = await anyio.to_thread.run_sync(audit, "privacy-report", "--records-only", *live)
         assert code == 0 and "Nothing undeclared crossed" in said
         own_key = described.state_of(described.shards[0]) / "client-1.key"

@@ -10,7 +10,7 @@ import pytest
 
 from shared.errors import UnavailableError
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import conduct_run
+from simulation.experiments.federation import execute_run
 from simulation.experiments.in_process import simulate_experiment
 from simulation.experiments.processes import choose_addresses, connect_services, start_services
 from tests.service.simulation.test_run import digest
@@ -27,7 +27,7 @@ async def test_processes_end_with_the_same_digest_as_one_process_and_end_with_th
     places = choose_addresses(described)
     with start_services(described, places) as children:
         async with connect_services(described, places) as federation:
-            outcome = await conduct_run(federation, described.run_request(), lambda _: None)
+            outcome = await execute_run(federation, described.run_request(), lambda _: None)
             quality = outcome.qualities["client-1"]
         handles = children.processes
         assert set(handles) == {"aggregator", "client-1", "client-2"}

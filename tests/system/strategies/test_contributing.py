@@ -274,7 +274,7 @@ from shared.errors import PrivacyError
 from shared.method.settings import method_settings
 from shared.sums import method_of_part
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import conduct_run
+from simulation.experiments.federation import execute_run
 from simulation.experiments.in_process import open_federation
 from tests.support.visits import write_session_shards
 
@@ -285,10 +285,10 @@ shards = tuple(write_session_shards(Path("shards"), 3))
 
 async def hold(one, folders):
     async with open_federation(one) as federation:
-        outcome = await conduct_run(federation, one.run_request(), lambda _: None)
+        outcome = await execute_run(federation, one.run_request(), lambda _: None)
         runs = (await federation.operator.get("/v1/runs")).json()
         whole = [(await federation.operator.get(f"/v1/runs/{run['run']}")).json() for run in runs]
-        again = await conduct_run(federation, one.run_request(), lambda _: None)
+        again = await execute_run(federation, one.run_request(), lambda _: None)
         heads = {part: [load_basis_head(folder, part) for folder in folders] for part in ("basis", "followers")}
         page = (await federation.operator.get("/")).text
         asked = await federation.operator.post("/v1/runs", json={"part": "followers", "clients": 3})

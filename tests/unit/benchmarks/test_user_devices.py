@@ -88,9 +88,9 @@ def test_the_products_strategies_give_the_numbers_of_the_devices(few: LeaveOneOu
         reference.common = {name: torch.tensor(state.arrays[f"fusion.{name}"]) for name in FUSION}
 
     for number in range(1, ROUNDS + 1):
-        moment, updates, found = RoundContext(number, ROUNDS, 5), [], []
+        context, updates, found = RoundContext(number, ROUNDS, 5), [], []
         for user, shard in zip(order, shards, strict=True):
-            trainer = clients.visit(shard.name, moment)
+            trainer = clients.visit(shard.name, context)
             (batch,) = trainer.batches.epoch(trainer.torch_generator("train"))  # type: ignore[attr-defined]
             taken, negatives = batch.items.numpy(), batch.negatives[~batch.excluded[0]].numpy()
             labels = np.repeat(np.array([1, 0], np.float32), [len(taken), len(negatives)])

@@ -58,7 +58,7 @@ class Given:
     def trained(self, rounds: int = 1) -> Any:
         training = self.begin()
         for number in range(1, rounds + 1):
-            training.moment = RoundContext(number, 2, 0)
+            training.context = RoundContext(number, 2, 0)
             training.train()
         return training
 
@@ -123,7 +123,7 @@ def test_training_goes_on_from_its_state_to_the_bit(given: Given) -> None:
     state = given.trained(1).state()
     assert again.fits(state)
     again.restore(state)
-    again.moment = RoundContext(2, 2, 0)
+    again.context = RoundContext(2, 2, 0)
     again.train()
     assert same(values(whole), values(again))
 

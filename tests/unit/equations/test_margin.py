@@ -101,7 +101,7 @@ def test_a_large_shard_gives_the_mean_over_random_pairs(client: ItemTrainer, mon
     # A margin lies in [0, pi]: the mean of 100,000 has a deviation of at most (pi / 2) / sqrt(100,000) = .005.
     assert sampled != exact and sampled == pytest.approx(exact, abs=0.02)
     assert client.measure("mean_margin")[0] == sampled
-    client.moment = RoundContext(round=2, rounds=9, seed=0)
+    client.context = RoundContext(round=2, rounds=9, seed=0)
     assert client.measure("mean_margin")[0] != sampled
 
 

@@ -47,7 +47,7 @@ def without_first_items(shard: SessionShard, count: int) -> SessionShard:
 def train(shard: SessionShard, method: MethodSettings) -> SessionTrainer:
     training = SessionTrainer(shard, method, CPU)
     for number in range(1, 4):
-        training.moment = RoundContext(round=number, rounds=3, seed=0)
+        training.context = RoundContext(round=number, rounds=3, seed=0)
         training.train()
     return training
 

@@ -13,7 +13,7 @@ from client_service.serving.next_items import NextItems
 from shared.method.settings import MethodSettings
 from shared.web.logs import LineFormatter
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import conduct_run
+from simulation.experiments.federation import execute_run
 from simulation.experiments.in_process import fail_when_stuck, open_federation
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ async def test_no_click_leaves_its_silo(
         caplog.set_level("DEBUG", package)
     one = Experiment(tuple(visits(2)), tmp_path / "run", taught, "fedga", "sessions", rounds=1, seed=1, device="cpu")
     async with open_federation(one) as federation:
-        await conduct_run(federation, one.run_request(), fail_when_stuck(lambda _: None))
+        await execute_run(federation, one.run_request(), fail_when_stuck(lambda _: None))
         silo = federation.clients[one.names[0]]
         key = {"Authorization": f"Bearer {one.application_key}"}
         answers = [await silo.post("/v1/next", json=body, headers=key) for body in ASKED]

@@ -336,7 +336,7 @@ def test_a_catalogue_is_merged_from_lists_however_they_were_saved(tmp_path: Path
 
 
 def test_a_catalogue_takes_of_data_files_what_a_silo_of_them_would_have(tmp_path: Path) -> None:
-    """Likings alone; a list with names of columns, or of the same extension, stays a list."""
+    """Positives alone; a list with names of columns, or of the same extension, stays a list."""
     rows = "".join(
         f"u{user},{'good' if rated > 3 else 'bad'}{user % 3},{rated}\n" for user in range(9) for rated in (2, 5)
     )

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from client_service.data.item_matches import NONE
 from shared.errors import DataError
 from simulation.cli.catalogue import app
-from simulation.datasets.columns import AS_NAMED, FileOptions
+from simulation.datasets.columns import DEFAULT_OPTIONS, FileOptions
 from simulation.datasets.item_table import complete_items, read_item_table, spell_gtin, spell_id, spell_title
 from simulation.partitioning.item_matches import make_keys, propose_matches, read_proposals, write_proposals
 
@@ -196,12 +196,12 @@ def test_a_table_is_read_by_the_names_of_its_columns(tmp_path: Path) -> None:
     assert found.rows() == [("007", "Käse", 1999, "04006381333931"), ("008", None, 2001, None)]
     parquet = tmp_path / "own.parquet"
     pl.DataFrame({"id": [1, 2], "title": ["Heat", None], "year": [1995, None]}).write_parquet(parquet)
-    assert read_item_table(parquet, AS_NAMED).rows() == [("1", "Heat", 1995, None), ("2", None, None, None)]
+    assert read_item_table(parquet, DEFAULT_OPTIONS).rows() == [("1", "Heat", 1995, None), ("2", None, None, None)]
     (tmp_path / "list.txt").write_text("a\nb\n")
-    assert read_item_table(tmp_path / "list.txt", AS_NAMED)["item"].to_list() == ["a", "b"]
+    assert read_item_table(tmp_path / "list.txt", DEFAULT_OPTIONS)["item"].to_list() == ["a", "b"]
     (tmp_path / "none.csv").write_text("colour,weight\nred,1\n")
     with pytest.raises(DataError, match="expected a column"):
-        read_item_table(tmp_path / "none.csv", AS_NAMED)
+        read_item_table(tmp_path / "none.csv", DEFAULT_OPTIONS)
 
 
 def test_titles_are_shown_as_they_are(tmp_path: Path) -> None:

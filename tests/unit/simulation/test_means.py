@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from simulation.reports.averages import client_mean, mark_few, user_mean
+from simulation.reports.averages import client_mean, mark_few_users, user_mean
 from simulation.reports.plots import markdown_table
 from simulation.reports.report import best_floor, floor_means
 from simulation.reports.tables import quality_table
@@ -103,5 +103,5 @@ def test_a_report_of_an_earlier_version_shows_the_means_that_it_has(report: dict
 
 
 def test_a_client_is_marked_where_the_report_says_so() -> None:
-    assert mark_few({"client": "a", "few_test_users": True}) == "a ‡"
-    assert mark_few({"client": "a"}) == mark_few({"client": "a", "few_test_users": False}) == "a"
+    assert mark_few_users({"client": "a", "few_test_users": True}) == "a ‡"
+    assert mark_few_users({"client": "a"}) == mark_few_users({"client": "a", "few_test_users": False}) == "a"

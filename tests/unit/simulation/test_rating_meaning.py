@@ -21,7 +21,7 @@ from client_service.event_log.store import EventStore
 from shared.errors import DataError, SettingsError
 from simulation.cli import app
 from simulation.datasets.load import load_dataset
-from simulation.datasets.ratings import learn_meaning
+from simulation.datasets.ratings import infer_rating_meaning
 
 SCALES = {  # ratings of a silo, and of each value posted later whether it is a liking
     "stars": ([1, 2, 3, 4, 5], {1: False, 3.5: False, 4: True, 5: True}),
@@ -169,10 +169,12 @@ def frequent(counts: dict[int, int]) -> pl.Series:
     ],
 )
 def test_the_scale_is_found_by_the_ratings(ratings: pl.Series, kind: str) -> None:
-    found = learn_meaning(ratings)
+    found = infer_rating_meaning(ratings)
     assert found is not None and found.kind == kind
-    column = learn_meaning(frequent({1: 3, 5: 3}), "count")
-    assert column is not None and column.kind == "counts" and learn_meaning(pl.Series([], dtype=pl.Float64)) is None
+    column = infer_rating_meaning(frequent({1: 3, 5: 3}), "count")
+    assert (
+        column is not None and column.kind == "counts" and infer_rating_meaning(pl.Series([], dtype=pl.Float64)) is None
+    )
 
 
 def test_the_kind_can_be_said(tmp_path: Path) -> None:

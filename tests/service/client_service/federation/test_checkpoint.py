@@ -53,7 +53,7 @@ def received(strategy: Strategy, method: MethodSettings, number: int) -> Paramet
 
 def lived(client: ItemTrainer, strategy: Strategy, number: int) -> Parameters:
     """One whole round: train on what the last one gave, then load what this one gives."""
-    client.moment = RoundContext(number, ROUNDS, 0, np.full(12, 1 / 12))
+    client.context = RoundContext(number, ROUNDS, 0, np.full(12, 1 / 12))
     update = strategy.fit_round(client, strategy.common_answer(State(client.received.arrays, client.received.scalars)))
     client.load(received(strategy, client.method, number))
     return Parameters({name: value.copy() for name, value in update.arrays.items()}, update.scalars)

@@ -62,7 +62,7 @@ def run_on(
     best = BestModel(place, ITEMS, shard, answers, training, NEVER, known, refit)
     best.judge(RoundCosts(round=0))
     for number in range(1, rounds + 1):
-        training.moment = replace(training.moment, round=number, rounds=rounds)
+        training.context = replace(training.context, round=number, rounds=rounds)
         training.train(PLAIN)
         best.judge(RoundCosts(round=number))
     best.finish(None, "0" * 64)

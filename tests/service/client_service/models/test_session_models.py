@@ -186,7 +186,7 @@ def test_the_learning_rate_falls_with_the_rounds() -> None:
     training = SessionTrainer(shard([A, B, A, C]), method(**{"sessions.rate_step": 3, "learning_rate": 0.1}), CPU)
     rates = []
     for number in (1, 3, 4, 7):
-        training.moment = RoundContext(number, 9, 0)
+        training.context = RoundContext(number, 9, 0)
         training.train()
         [optimiser] = training._optimisers.values()
         rates.append(optimiser.param_groups[0]["lr"])

@@ -30,7 +30,7 @@ from shared.method.declaration import Declaration, TensorSpec
 from shared.method.settings import MethodSettings
 from shared.web.pages import format_number
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import Progress, conduct_run
+from simulation.experiments.federation import Progress, execute_run
 from simulation.experiments.in_process import open_federation
 from tests.support.federation import bearer
 from tests.support.given import Opened, Silos, Until
@@ -82,7 +82,7 @@ async def completed(shared_silos: Silos, small: MethodSettings) -> AsyncIterator
     shards = shared_silos(2)
     run = Experiment(shards, shards[0].parents[1] / "run", small, rounds=2, device="cpu")
     async with open_federation(run) as federation:
-        outcome = await conduct_run(federation, run.run_request(), ignore)
+        outcome = await execute_run(federation, run.run_request(), ignore)
         yield Completed(federation.clients["client-1"], outcome.qualities["client-1"], run.application_key)
 
 

@@ -17,7 +17,7 @@ from client_service.sums.content import ContentStatistics
 from client_service.sums.storage import load_basis, load_basis_head
 from shared.method.settings import BasisSettings
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import Outcome, admit_late_clients, conduct_run, ignore_progress
+from simulation.experiments.federation import Outcome, admit_late_clients, execute_run, ignore_progress
 from simulation.experiments.in_process import open_federation
 from tests.support.described_shops import write_described_shop
 from tests.support.small import SMALL
@@ -34,7 +34,7 @@ def describe(folder: Path, *, secure: bool, late: bool = False) -> Experiment:
 def conduct(described: Experiment) -> Outcome:
     async def both() -> Outcome:
         async with open_federation(described) as federation:
-            held = await conduct_run(federation, described.run_request(), ignore_progress)
+            held = await execute_run(federation, described.run_request(), ignore_progress)
             return held if not described.late else await admit_late_clients(federation, held, ignore_progress)
 
     return anyio.run(both)

@@ -17,7 +17,7 @@ from shared.errors import PrivacyError
 from shared.method.settings import BasisSettings
 from shared.sums import method_of_part
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import Outcome, conduct_run, ignore_progress
+from simulation.experiments.federation import Outcome, execute_run, ignore_progress
 from simulation.experiments.in_process import open_federation, simulate_experiment
 from tests.support.questions import wait_until
 from tests.support.small import SMALL
@@ -85,7 +85,7 @@ async def test_a_silo_that_was_stopped_before_its_model_was_made_makes_it_when_i
 ) -> None:
     one = described(silos(3), tmp_path / "alone")
     async with open_federation(one) as federation:
-        before = await conduct_run(federation, one.run_request(), ignore_progress)
+        before = await execute_run(federation, one.run_request(), ignore_progress)
     victim = one.shards[0]
     models = one.make_client_settings(victim, aggregator_url="http://127.0.0.1:9").models_directory
     kept = load_quality(models, victim.name)

@@ -11,8 +11,8 @@ import pytest
 from client_service.boundary.ledger import Ledger
 from client_service.federation.training_run import TrainingRun
 from simulation.engines.host import SiloReply, Verb
-from simulation.engines.plain import conduct_plainly
-from simulation.engines.rounds import RunPlan, hold_runs
+from simulation.engines.rounds import RunPlan, execute_runs
+from simulation.engines.sequential import run_sequentially
 from simulation.engines.silo import SiloRun
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import ignore_progress
@@ -49,25 +49,25 @@ def test_both_reach_every_round_with_services_and_without(
     remembered = sorted(str(one) for one in kept)
     assert remembered == sorted([str({})] * 2 + [str({"own.rounds": [n, n]}) for n in (1.0, 2.0, 3.0) for _ in "ab"])
     kept.clear()
-    here = conduct_plainly(described("plain"), ignore_progress)
+    here = run_sequentially(described("plain"), ignore_progress)
     assert found(here) == found(there) and sorted(str(one) for one in kept) == remembered
 
 
 def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(
     described: Described, found: Found, interrupt: Any
 ) -> None:
-    whole, broken = conduct_plainly(described("whole"), ignore_progress), described("broken")
+    whole, broken = run_sequentially(described("whole"), ignore_progress), described("broken")
     for after in (4, 5, 6):  # steps of each process; the third ends in the last round
         with pytest.raises(KeyboardInterrupt):
-            conduct_plainly(broken, interrupt(after))
-    assert found(conduct_plainly(broken, ignore_progress)) == found(whole)
+            run_sequentially(broken, interrupt(after))
+    assert found(run_sequentially(broken, ignore_progress)) == found(whole)
 
 
 def test_without_its_memory_a_client_ends_elsewhere(
     described: Described, found: Found, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control of the tests above: what they compare depends on the memory."""
-    whole = conduct_plainly(described("whole"), ignore_progress)
+    whole = run_sequentially(described("whole"), ignore_progress)
     complete = TrainingRun._complete_round
 
     def forget(run: TrainingRun, number: int) -> None:
@@ -75,7 +75,7 @@ def test_without_its_memory_a_client_ends_elsewhere(
         complete(run, number)
 
     monkeypatch.setattr(TrainingRun, "_complete_round", forget)
-    assert found(conduct_plainly(described("forgetful"), ignore_progress)) != found(whole)
+    assert found(run_sequentially(described("forgetful"), ignore_progress)) != found(whole)
 
 
 def test_masked_sums_broadcast_too_and_nothing_of_the_memory_leaves(described: Described, silos: Any) -> None:
@@ -100,7 +100,7 @@ class ForgetfulCrew:
         self._sent: dict[str, Any] = {}
         self.digests: dict[str, str] = {}
 
-    def ask(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> Iterator[SiloReply]:
+    def call(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> Iterator[SiloReply]:
         for name, arguments in each.items():
             silo = SiloRun(self._settings[name])
             if verb == "begin":
@@ -120,7 +120,7 @@ class ForgetfulCrew:
 
 def test_a_round_that_one_process_fits_and_another_applies_keeps_the_memory(described: Described) -> None:
     one, other = described("one"), described("other")
-    whole = conduct_plainly(one, ignore_progress)
-    crew = ForgetfulCrew(other)
-    hold_runs(RunPlan(other.folder, other.strategy, other.names, other.run_request()), crew)
-    assert crew.digests == {name: status.shared_digest for name, status in whole.statuses.items()}
+    whole = run_sequentially(one, ignore_progress)
+    workers = ForgetfulCrew(other)
+    execute_runs(RunPlan(other.folder, other.strategy, other.names, other.run_request()), workers)
+    assert workers.digests == {name: status.shared_digest for name, status in whole.statuses.items()}

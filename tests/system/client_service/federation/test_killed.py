@@ -60,7 +60,7 @@ def in_an_epoch(number: int, batches: int) -> Plan:
         real = ItemTrainer._epoch
 
         def mortal(training: ItemTrainer, *given: Any) -> None:
-            if (training.shard.name, training.moment.round) == ("client-1", number):
+            if (training.shard.name, training.context.round) == ("client-1", number):
                 training.batches = Cut(training.batches, batches, line)
             real(training, *given)
 

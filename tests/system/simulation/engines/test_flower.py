@@ -11,8 +11,8 @@ import pytest
 
 from client_service.federation.run_records import load_quality
 from shared.errors import PrivacyError, ProtocolError, SettingsError
-from simulation.engines.plain import conduct_plainly
 from simulation.engines.rounds import RunServer
+from simulation.engines.sequential import run_sequentially
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import ignore_progress
 
@@ -52,7 +52,7 @@ def simulate_app(described: Experiment, folder: Path) -> None:
 
 @pytest.mark.parametrize("strategy", ["lpsfed", "fedavg", "fedmf"])
 def test_parameters_are_those_of_our_own_aggregation(experiment: Described, tmp_path: Path, strategy: str) -> None:
-    own = conduct_plainly(experiment("own", strategy=strategy), ignore_progress)
+    own = run_sequentially(experiment("own", strategy=strategy), ignore_progress)
     simulate_app(experiment("flower", strategy=strategy), tmp_path / "flower")
     found = {name: load_quality(tmp_path / "flower" / "silos" / name / "model", name) for name in own.statuses}
     assert {name: one.shared_digest for name, one in found.items()} == {

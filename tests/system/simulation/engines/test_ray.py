@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from shared.errors import FederationError, SettingsError, UnavailableError
-from simulation.engines.ray_engine import RayCluster, RayCrew, conduct_over_ray
+from simulation.engines.ray_engine import RayCluster, RayWorkers, run_on_ray
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import ignore_progress
 from simulation.experiments.in_process import simulate_experiment
@@ -51,23 +51,23 @@ def end_node(cluster: Any, node: Any) -> None:
 
 
 @pytest.fixture
-def crews(monkeypatch: pytest.MonkeyPatch) -> list[RayCrew]:
+def crews(monkeypatch: pytest.MonkeyPatch) -> list[RayWorkers]:
     """Those that have taken silos in."""
-    hired: list[RayCrew] = []
-    take_in = RayCrew.take_in
+    hired: list[RayWorkers] = []
+    host_silos = RayWorkers.host_silos
 
-    def note(crew: RayCrew, orders: Any) -> None:
-        hired.append(crew)
-        take_in(crew, orders)
+    def note(workers: RayWorkers, orders: Any) -> None:
+        hired.append(workers)
+        host_silos(workers, orders)
 
-    monkeypatch.setattr(RayCrew, "take_in", note)
+    monkeypatch.setattr(RayWorkers, "host_silos", note)
     return hired
 
 
 def test_a_federation_over_two_nodes_ends_as_that_of_the_services(
-    experiment: Described, found: Found, two_nodes: Any, crews: list[RayCrew]
+    experiment: Described, found: Found, two_nodes: Any, crews: list[RayWorkers]
 ) -> None:
-    here = conduct_over_ray(experiment("ray"), ignore_progress)
+    here = run_on_ray(experiment("ray"), ignore_progress)
     there = simulate_experiment(experiment("services"), ignore_progress)
     assert found(here) == found(there)
     assert len(two_nodes.list_all_nodes()) == len(crews[0].hosts) == 2  # neither node has a CPU for both
@@ -86,8 +86,8 @@ def test_a_node_that_dies_is_told_and_the_run_goes_on_with_those_that_are_left(
             end_node(two_nodes, two_nodes.list_all_nodes()[1])
 
     with pytest.raises(UnavailableError, match="a host of silos has ended; the same command goes on"):
-        conduct_over_ray(experiment("ray"), kill_node)
-    assert found(conduct_over_ray(experiment("ray"), ignore_progress)) == found(
+        run_on_ray(experiment("ray"), kill_node)
+    assert found(run_on_ray(experiment("ray"), ignore_progress)) == found(
         simulate_experiment(experiment("services"), ignore_progress)
     )
 
@@ -96,12 +96,12 @@ def test_a_mistake_on_a_host_is_told_in_its_own_words_and_the_cluster_is_left_fr
     described = experiment("one")
     (described.shards[1] / "interactions.parquet").write_bytes(b"nothing")
     with pytest.raises(FederationError, match=r"client-2/shard/interactions\.parquet: expected a Parquet file"):
-        conduct_over_ray(described, ignore_progress, RayCluster(cpus=1))
+        run_on_ray(described, ignore_progress, RayCluster(cpus=1))
     assert not ray.is_initialized()
 
 
 def test_a_cluster_that_is_not_there_or_too_small_is_named(experiment: Described) -> None:
     with pytest.raises(UnavailableError, match=r"--ray-address: expected a Ray cluster at 127\.0\.0\.1:1"):
-        conduct_over_ray(experiment("one"), ignore_progress, RayCluster(address="127.0.0.1:1"))
+        run_on_ray(experiment("one"), ignore_progress, RayCluster(address="127.0.0.1:1"))
     with pytest.raises(SettingsError, match="--ray-cpus: expected it without --ray-address"):
         RayCluster(address="auto", cpus=2).require_usable()

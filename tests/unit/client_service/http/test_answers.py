@@ -230,7 +230,7 @@ def test_what_is_served_does_not_change_while_the_model_trains_on(shard: Shard, 
     training, recommender = make_training(shard, small), TrainedRecommender(shard)
     recommender.served = freeze("run-1.0", training)
     before = recommender.for_user("user-03", ListRequest(5)), recommender.for_basket(["item-00"], ListRequest(5))
-    training.moment = RoundContext(round=1, rounds=1, seed=0)
+    training.context = RoundContext(round=1, rounds=1, seed=0)
     kept = {name: value.clone() for name, value in served(recommender).model.named_parameters()}
     training.train()
     changed = [name for name, value in training.model.named_parameters() if not torch.equal(value, kept[name])]

@@ -59,7 +59,7 @@ def encoder_of(mine: ItemTrainer) -> FedUTR:
 def run_rounds(mine: ItemTrainer, name: str, rounds: int = 15) -> Parameters:
     strategy, received = build_strategy(name, mine.method), Parameters(mine.arrays())
     for number in range(1, rounds + 1):
-        mine.moment = RoundContext(number, rounds, 0)
+        mine.context = RoundContext(number, rounds, 0)
         received = strategy.fit_round(mine, received)
     return received
 
@@ -202,7 +202,7 @@ def test_training_goes_on_to_the_bit_from_a_state(client: Builder) -> None:
     other.restore(state)
     sent = []
     for one in (mine, other):
-        one.moment = RoundContext(3, 3, 0)
+        one.context = RoundContext(3, 3, 0)
         sent.append(strategy.fit_round(one, received).arrays)
     for name, value in sent[0].items():
         np.testing.assert_array_equal(value, sent[1][name])

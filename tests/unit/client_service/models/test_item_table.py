@@ -45,7 +45,7 @@ def client(planted: Shard) -> Builder:
 
     def build(kind: str) -> ItemTrainer:
         found = ItemTrainer(shard, spectrum, FAST, torch.device("cpu"), kind=kind)
-        found.moment = RoundContext(round=1, rounds=9, seed=0)
+        found.context = RoundContext(round=1, rounds=9, seed=0)
         return found
 
     return build
@@ -62,7 +62,7 @@ def test_a_few_rounds_learn_the_communities_and_leave_other_silos_rows_alone(cli
     received = Parameters(mine.arrays())
     before = received.arrays[ITEM_TABLE].copy()
     for number in range(1, 16):
-        mine.moment = RoundContext(number, 15, 0)
+        mine.context = RoundContext(number, 15, 0)
         received = strategy.fit(mine, received)
     if name != "fedpergnn":  # which moves some of the others' rows on purpose
         np.testing.assert_array_equal(received.arrays[ITEM_TABLE][:5], before[:5])
@@ -151,7 +151,7 @@ def test_randomised_response_keeps_degrees_and_at_a_large_budget_the_graph(plant
 def test_noise_is_the_same_again_and_another_for_another_round_purpose_or_shard(client: Builder) -> None:
     mine = client("mf")
     first, again, other = (mine.generator(p).normal() for p in ("a", "a", "b"))
-    mine.moment = RoundContext(round=2, rounds=9, seed=0)
+    mine.context = RoundContext(round=2, rounds=9, seed=0)
     later = mine.generator("a").normal()
     mine.shard = replace(mine.shard, titles=("another",) * 40)
     assert first == again and len({first, other, later, mine.generator("a").normal()}) == 4

@@ -67,7 +67,7 @@ def test_fedavg_and_its_kin_exchange_the_item_table_of_a_model_that_has_one(list
     client = ItemTrainer(listed, low_spectrum(listed.train, 8), method, torch.device("cpu"), kind=algorithm.model)
     received = Parameters(client.arrays())
     for number in range(1, 21):
-        client.moment = RoundContext(number, 20, 0)
+        client.context = RoundContext(number, 20, 0)
         received = algorithm.fit(client, received)
     assert set(received.arrays) == {tensor.name for tensor in algorithm.tensors(method)} == {ITEM_TABLE}
     ranked = client.model.freeze().top(np.arange(40), listed.train, 4)  # four items of the own ten are left

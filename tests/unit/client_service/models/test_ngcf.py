@@ -37,7 +37,7 @@ UNIFORM = np.full(8, 1 / 8)
 @pytest.fixture
 def client(planted: Shard) -> ItemTrainer:
     found = ItemTrainer(planted, low_spectrum(planted.train, 8), METHOD, torch.device("cpu"))
-    found.moment = RoundContext(1, 15, 0, UNIFORM)
+    found.context = RoundContext(1, 15, 0, UNIFORM)
     return found
 
 
@@ -78,7 +78,7 @@ def test_both_mlps_are_shared_and_the_rest_is_private(client: ItemTrainer) -> No
 def test_the_strategies_of_the_mlps_learn_the_communities_with_it(client: ItemTrainer, name: str) -> None:
     strategy, received = STRATEGIES[name](METHOD), Parameters(client.arrays())
     for number in range(1, 16):
-        client.moment = RoundContext(number, 15, 0, UNIFORM)
+        client.context = RoundContext(number, 15, 0, UNIFORM)
         sent = strategy.fit(client, received)
     assert set(sent.scalars) == set(strategy.scalars) - {"rho"}  # too short a spectrum to be compared
     assert all(math.isfinite(value) for value in sent.scalars.values())

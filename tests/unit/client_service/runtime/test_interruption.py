@@ -52,7 +52,7 @@ class Counted(Interrupt):
 def client_of(shard: Shard, interrupt: Interrupt, **changes: Any) -> ItemTrainer:
     method = METHOD.model_copy(update=changes)
     found = ItemTrainer(shard, low_spectrum(shard.train, method.cutoff), method, CPU, interrupt=interrupt)
-    found.moment = RoundContext(round=3, rounds=9, seed=0)
+    found.context = RoundContext(round=3, rounds=9, seed=0)
     return found
 
 
@@ -88,7 +88,7 @@ def test_training_looks_once_a_batch_and_ends_in_the_middle_of_an_epoch(planted:
 def test_the_tables_look_once_a_step(planted: Shard) -> None:
     through, cut = Counted(), Counted(last=7)
     client = client_of(planted, through, warmup_trains="tables")
-    client.moment = RoundContext(round=1, rounds=9, seed=0)
+    client.context = RoundContext(round=1, rounds=9, seed=0)
     client.train(Objective(bias_aware=True))
     assert through.looks == client.figures.table_steps > 0
     with pytest.raises(Interrupted):

@@ -139,7 +139,7 @@ def test_what_is_counted_and_what_the_silo_remembers_of_it(
     counted = shard.everything if counts_all else shard
     assert run.summed is not None and run.summed.training == training_digest(shard)
     assert run.summed.everything == training_digest(shard.everything)  # whichever is counted: sums of both are compared
-    run.moment = replace(run.moment, round=1)
+    run.context = replace(run.context, round=1)
     added = run.arrays()
     if kind == "noised":
         expected = weigh_pairs(catalogue_matrix(counted, 40))[WEIGHTED]

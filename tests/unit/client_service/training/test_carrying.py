@@ -43,7 +43,7 @@ def begin(shard: Shard, kind: str, start: Filter | None = None) -> ItemTrainer:
 def train(shard: Shard, kind: str, start: Filter | None = None, rounds: int = 6) -> ItemTrainer:
     training = begin(shard, kind, start)
     for number in range(1, rounds + 1):
-        training.moment = RoundContext(round=number, rounds=rounds, seed=0)
+        training.context = RoundContext(round=number, rounds=rounds, seed=0)
         training.train(Objective(bias_aware=False))
     return training
 

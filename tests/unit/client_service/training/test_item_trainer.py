@@ -99,12 +99,12 @@ def test_without_an_anchor_there_is_no_divergence(client: ItemTrainer) -> None:
 def test_with_too_few_frequencies_there_is_no_divergence(planted: Shard) -> None:
     # Four communities are four zeros: of eleven frequencies seven are left.
     client = client_of(planted, cutoff=11)
-    client.moment = RoundContext(1, 1, 0, UNIFORM)
+    client.context = RoundContext(1, 1, 0, UNIFORM)
     assert client.measure("divergence") == ()
 
 
 def test_divergence_is_the_relative_entropy_from_the_anchor_to_the_own_eigenvalues(client: ItemTrainer) -> None:
-    client.moment = RoundContext(1, 1, 0, UNIFORM)
+    client.context = RoundContext(1, 1, 0, UNIFORM)
     own = sorted(float(value) for value in client.spectrum.eigenvalues if value > 1e-9)
     assert len(own) == 12
     expected = sum(1 / 12 * math.log(1 / 12 / (value / sum(own))) for value in own)
@@ -116,19 +116,19 @@ def test_rho_leaves_with_ten_binary_digits_and_not_with_all_of_them(client: Item
     for rho in (0.0, 3.4e-5, 0.1234567, 1.0, 25.6):
         rounded = round_divergence(rho)
         assert abs(rounded - rho) <= rho / 2**10 and (rho == 0.0 or math.frexp(rounded)[0] * 2**10 % 1 == 0.0)
-    client.moment = RoundContext(1, 1, 0, UNIFORM)
+    client.context = RoundContext(1, 1, 0, UNIFORM)
     (rho,) = client.measure("divergence")
     assert round_divergence(rho) == rho
 
 
 def test_a_client_whose_spectrum_is_the_anchors_is_at_distance_zero(client: ItemTrainer) -> None:
-    client.moment = RoundContext(1, 1, 0, kernel(client.spectrum.eigenvalues))
+    client.context = RoundContext(1, 1, 0, kernel(client.spectrum.eigenvalues))
     assert client.measure("divergence") == (0.0,)
 
 
 def test_what_the_divergence_compares_can_be_looked_at(client: ItemTrainer) -> None:
     assert comparable_kernels(client) is None
-    client.moment = RoundContext(1, 1, 0, UNIFORM)
+    client.context = RoundContext(1, 1, 0, UNIFORM)
     compared = comparable_kernels(client)
     assert compared is not None
     anchor, own = compared
@@ -139,7 +139,7 @@ def test_what_the_divergence_compares_can_be_looked_at(client: ItemTrainer) -> N
 def test_trained_kernels_move_the_divergence_only_where_the_signal_says_so(planted: Shard) -> None:
     for signal, moves in (("eigenvalues", False), ("trained", True)):
         client = client_of(planted, signal=signal)
-        client.moment = RoundContext(1, 1, 0, UNIFORM)
+        client.context = RoundContext(1, 1, 0, UNIFORM)
         before = client.measure("divergence")
         with torch.no_grad():
             client.model.encoder.response.kernels[-1].copy_(torch.linspace(0.5, 2.0, 16))
@@ -150,7 +150,7 @@ def test_at_the_start_both_signals_are_the_same(planted: Shard) -> None:
     found = []
     for signal in ("eigenvalues", "trained"):
         client = client_of(planted, signal=signal)
-        client.moment = RoundContext(1, 1, 0, UNIFORM)
+        client.context = RoundContext(1, 1, 0, UNIFORM)
         found.append(client.measure("divergence")[0])
     assert found[0] == pytest.approx(found[1], abs=1e-12)
 

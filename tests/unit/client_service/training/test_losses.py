@@ -37,7 +37,7 @@ def client(planted: Shard) -> Builder:
         found = ItemTrainer(planted, spectrum, method, CPU)
         initial = initial_parameters(mlp_specification(method), 0, exact=method.start == "exact")
         found.load(Parameters(initial))
-        found.moment = RoundContext(round=3, rounds=9, seed=0)
+        found.context = RoundContext(round=3, rounds=9, seed=0)
         return found
 
     return build
@@ -117,7 +117,7 @@ def test_tables_stop_at_the_limit_of_steps(planted: Shard, monkeypatch: pytest.M
 def test_the_warm_up_fits_the_tables_and_trains_the_model_without_a_margin(client: Builder) -> None:
     with_margin, without = client(margin_strength=1.0), client(margin_strength=0.0)
     for one in (with_margin, without):
-        one.moment = RoundContext(round=2, rounds=9, seed=0)
+        one.context = RoundContext(round=2, rounds=9, seed=0)
         one.train(Objective(bias_aware=True))
         assert one.figures.table_steps > 0 and one.figures.saturated == 0.0
     assert all_digests(with_margin) == all_digests(without)
@@ -126,11 +126,11 @@ def test_the_warm_up_fits_the_tables_and_trains_the_model_without_a_margin(clien
 def test_after_the_warm_up_the_margin_counts_and_the_tables_are_frozen(client: Builder) -> None:
     with_margin, without = client(margin_strength=1.0), client(margin_strength=0.0)
     for one in (with_margin, without):
-        one.moment = RoundContext(round=2, rounds=9, seed=0)
+        one.context = RoundContext(round=2, rounds=9, seed=0)
         one.train(Objective(bias_aware=True))
     tables = all_digests(with_margin)[1]
     for one in (with_margin, without):
-        one.moment = RoundContext(round=3, rounds=9, seed=0)
+        one.context = RoundContext(round=3, rounds=9, seed=0)
         one.train(Objective(bias_aware=True))
         assert one.figures.table_steps == 0
     assert all_digests(with_margin)[1] == tables == all_digests(without)[1]
@@ -157,7 +157,7 @@ def test_the_share_of_positives_without_a_gradient_is_reported(client: Builder) 
 def test_a_strategy_that_is_not_bias_aware_uses_no_margin_in_any_round(client: Builder) -> None:
     with_margin, without = client(margin_strength=1.0), client(margin_strength=0.0)
     for one in (with_margin, without):
-        one.moment = RoundContext(round=1, rounds=9, seed=0)
+        one.context = RoundContext(round=1, rounds=9, seed=0)
         one.train()
         assert one.figures.table_steps == 0
     assert all_digests(with_margin) == all_digests(without)
@@ -174,11 +174,11 @@ def test_the_aggregators_margin_changes_training(client: Builder) -> None:
 
 def test_a_warm_up_of_the_tables_alone_leaves_the_model_as_it_is(client: Builder) -> None:
     warming = client(warmup_trains="tables")
-    warming.moment = RoundContext(round=1, rounds=9, seed=0)
+    warming.context = RoundContext(round=1, rounds=9, seed=0)
     before, tables = values(warming), all_digests(warming)[1]
     warming.train(Objective(bias_aware=True))
     assert moved(warming, before) == set() and all_digests(warming)[1] != tables
-    warming.moment = RoundContext(round=3, rounds=9, seed=0)
+    warming.context = RoundContext(round=3, rounds=9, seed=0)
     warming.train(Objective(bias_aware=True))
     assert moved(warming, before) != set()
 
@@ -264,10 +264,10 @@ def test_the_same_round_of_the_same_run_gives_the_same_bits(client: Builder) -> 
     assert all_digests(first) == all_digests(again)
 
 
-@pytest.mark.parametrize("moment", [RoundContext(round=4, rounds=9, seed=0), RoundContext(round=3, rounds=9, seed=1)])
-def test_another_round_or_seed_gives_others(client: Builder, moment: RoundContext) -> None:
+@pytest.mark.parametrize("context", [RoundContext(round=4, rounds=9, seed=0), RoundContext(round=3, rounds=9, seed=1)])
+def test_another_round_or_seed_gives_others(client: Builder, context: RoundContext) -> None:
     first, other = client(), client()
-    other.moment = moment
+    other.context = context
     for one in (first, other):
         one.train(Objective(bias_aware=True))
     assert all_digests(first) != all_digests(other)

@@ -55,7 +55,7 @@ def settings_of(shard: NodeShard, model: str, **changes: Any) -> MethodSettings:
 
 def train_rounds(trainer: NodeNetworkTrainer, rounds: int) -> None:
     for number in range(1, rounds + 1):
-        trainer.moment = RoundContext(number, rounds, 0)
+        trainer.context = RoundContext(number, rounds, 0)
         trainer.train()
 
 

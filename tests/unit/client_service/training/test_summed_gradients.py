@@ -43,7 +43,7 @@ def train_by_gradients(shards: list[NodeShard], method: MethodSettings) -> State
     for number in range(1, ROUNDS + 1):
         updates = []
         for place, trainer in enumerate(trainers):
-            trainer.moment = RoundContext(number, ROUNDS, 0)
+            trainer.context = RoundContext(number, ROUNDS, 0)
             sent = strategy.fit_round(trainer, strategy.personalise(state, None))
             updates.append(Update(f"silo-{place}", sent.arrays, sent.scalars))
         state = strategy.aggregate(state, updates)
@@ -54,7 +54,7 @@ def train_centrally(shard: NodeShard, method: MethodSettings) -> dict[str, np.nd
     trainer = NodeNetworkTrainer(shard, method, CPU)
     trainer.load(Parameters(build_strategy("fedsgd", method).start(method, 0)))
     for number in range(1, ROUNDS + 1):
-        trainer.moment = RoundContext(number, ROUNDS, 0)
+        trainer.context = RoundContext(number, ROUNDS, 0)
         trainer.train()
     return trainer.arrays()
 
@@ -118,7 +118,7 @@ def test_gradients_are_those_of_the_summed_loss() -> None:
 def train_with(strategy_name: str, method: MethodSettings, shard: NodeShard) -> dict[str, np.ndarray]:
     strategy = build_strategy(strategy_name, method)
     trainer = NodeNetworkTrainer(shard, method, CPU)
-    trainer.moment = RoundContext(1, 1, 0)
+    trainer.context = RoundContext(1, 1, 0)
     return dict(strategy.fit_round(trainer, Parameters(strategy.start(method, 0))).arrays)
 
 
@@ -129,6 +129,6 @@ def test_one_full_step_with_the_penalty_of_fedprox_is_that_of_fedavg_and_two_are
         plain = train_with("fedavg", method, shard)
         strategy = build_strategy("fedprox", method.model_copy(update={"local_epochs": 2, "strategy": {"mu": 1.0}}))
         trainer = NodeNetworkTrainer(shard, method, CPU)
-        trainer.moment = RoundContext(1, 1, 0)
+        trainer.context = RoundContext(1, 1, 0)
         held = strategy.fit_round(trainer, Parameters(strategy.start(method, 0))).arrays
         assert all(np.array_equal(plain[name], held[name]) for name in plain) == equal

@@ -11,7 +11,7 @@ import pytest
 
 from shared.errors import DataError, FederationError, SettingsError
 from shared.method.settings import BasisSettings
-from simulation.engines.plain import conduct_plainly
+from simulation.engines.sequential import run_sequentially
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import ignore_progress
 from simulation.experiments.in_process import simulate_experiment
@@ -28,7 +28,7 @@ FURTHER = [pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg", "fe
 @pytest.mark.parametrize("strategy", ["lpsfed", "fedpub", "f2mf", "fedutr", *FURTHER])
 def test_an_outcome_is_that_of_the_services(experiment: Described, found: Found, strategy: str) -> None:
     there = simulate_experiment(experiment("services", strategy=strategy), ignore_progress)
-    here = conduct_plainly(experiment("plain", strategy=strategy), ignore_progress)
+    here = run_sequentially(experiment("plain", strategy=strategy), ignore_progress)
     assert found(here) == found(there)
     said = [
         [(one.client, one.digest, one.rho, one.rhobar) for one in held.participants] for held in here.history.rounds
@@ -45,7 +45,7 @@ def with_basis(described: Experiment) -> Experiment:
 
 def test_a_common_basis_is_summed_first(experiment: Described, found: Found) -> None:
     there = simulate_experiment(with_basis(experiment("services")), ignore_progress)
-    here = conduct_plainly(with_basis(experiment("plain")), ignore_progress)
+    here = run_sequentially(with_basis(experiment("plain")), ignore_progress)
     assert found(here) == found(there)
     assert (here.history.run, here.history.request.basis) == ("run-2", "run-1")
 
@@ -56,9 +56,9 @@ def test_a_run_goes_on_where_it_was_interrupted(
 ) -> None:
     described = experiment("broken")
     with pytest.raises(KeyboardInterrupt):
-        conduct_plainly(described, interrupt(after))
+        run_sequentially(described, interrupt(after))
     again = interrupt(STEPS + 100)
-    assert found(conduct_plainly(described, again)) == found(whole)
+    assert found(run_sequentially(described, again)) == found(whole)
     assert again.seen <= STEPS
 
 
@@ -71,27 +71,27 @@ def wholes() -> dict[str, Any]:
 @pytest.fixture
 def whole(experiment: Described, wholes: dict[str, Any]) -> Any:
     if "whole" not in wholes:
-        wholes["whole"] = conduct_plainly(experiment("whole"), ignore_progress)
+        wholes["whole"] = run_sequentially(experiment("whole"), ignore_progress)
     return wholes["whole"]
 
 
 def test_a_basis_run_goes_on_where_it_was_interrupted(experiment: Described, found: Found, interrupt: Any) -> None:
     whole, described = (
-        conduct_plainly(with_basis(experiment("whole")), ignore_progress),
+        run_sequentially(with_basis(experiment("whole")), ignore_progress),
         with_basis(experiment("broken")),
     )
     for after in (5, 5, 9):
         with pytest.raises(KeyboardInterrupt):
-            conduct_plainly(described, interrupt(after))
-    assert found(conduct_plainly(described, ignore_progress)) == found(whole)
+            run_sequentially(described, interrupt(after))
+    assert found(run_sequentially(described, ignore_progress)) == found(whole)
 
 
 def test_a_run_that_is_over_is_told_again_without_training(
     experiment: Described, found: Found, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = conduct_plainly(experiment("one"), ignore_progress)
+    whole = run_sequentially(experiment("one"), ignore_progress)
     monkeypatch.setattr("client_service.federation.training_run.TrainingRun.fit", None)
-    assert found(conduct_plainly(experiment("one"), ignore_progress)) == found(whole)
+    assert found(run_sequentially(experiment("one"), ignore_progress)) == found(whole)
 
 
 def test_what_only_services_do_is_refused_before_the_work(experiment: Described) -> None:
@@ -100,27 +100,27 @@ def test_what_only_services_do_is_refused_before_the_work(experiment: Described)
         ({"privacy": PRIVATE}, "--privacy: expected it with"),
     ):
         with pytest.raises(SettingsError, match=words):
-            conduct_plainly(replace(experiment("one"), **changed), ignore_progress)
+            run_sequentially(replace(experiment("one"), **changed), ignore_progress)
     method = experiment("one").method.model_copy(update={"quarantine_factor": 3.0})
     with pytest.raises(SettingsError, match="quarantine_factor: expected 0"):
-        conduct_plainly(replace(experiment("one"), method=method), ignore_progress)
+        run_sequentially(replace(experiment("one"), method=method), ignore_progress)
 
 
 def test_a_folder_of_other_settings_or_with_damage_is_named(
     experiment: Described, interrupt: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        conduct_plainly(experiment("one"), interrupt(6))
+        run_sequentially(experiment("one"), interrupt(6))
     with pytest.raises(DataError, match="expected a run of the same settings"):
-        conduct_plainly(experiment("one", seed=1), ignore_progress)
+        run_sequentially(experiment("one", seed=1), ignore_progress)
     [state] = (tmp_path / "one" / "engine").glob("*.safetensors")
     state.write_bytes(state.read_bytes()[:-1])
     with pytest.raises(DataError, match="expected the state after round 1, got another content"):
-        conduct_plainly(experiment("one"), ignore_progress)
+        run_sequentially(experiment("one"), ignore_progress)
 
 
 def test_a_shard_that_cannot_be_read_is_named(experiment: Described) -> None:
     described = experiment("one")
     (described.shards[1] / "interactions.parquet").write_bytes(b"nothing")
     with pytest.raises(FederationError, match=r"client-2/shard/interactions\.parquet"):
-        conduct_plainly(described, ignore_progress)
+        run_sequentially(described, ignore_progress)

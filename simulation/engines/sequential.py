@@ -7,31 +7,31 @@ from contextlib import closing, nullcontext
 from typing import Any
 
 from client_service.runtime.workers import TrainingWorker
-from simulation.engines.conduct import conduct_experiment
 from simulation.engines.host import SiloHost, SiloOrder, SiloReply, Verb
+from simulation.engines.workers import run_on_workers
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Observe, Outcome
 
 
-class PlainCrew:
+class SequentialWorkers:
     """One host, in a thread whose linear algebra is pinned as that of a service."""
 
     def __init__(self, host: SiloHost, worker: TrainingWorker) -> None:
         self._host, self._worker = host, worker
 
-    def take_in(self, orders: Iterator[SiloOrder]) -> None:
+    def host_silos(self, orders: Iterator[SiloOrder]) -> None:
         """Hosts these silos."""
         for order in orders:
-            self._worker.submit(self._host.take_in, order).result()
+            self._worker.submit(self._host.open_silo, order).result()
 
-    def ask(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> Iterator[SiloReply]:
+    def call(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> Iterator[SiloReply]:
         """Calls one silo after the other."""
         for client, arguments in each.items():
-            yield self._worker.submit(self._host.ask, client, verb, arguments).result()
+            yield self._worker.submit(self._host.call, client, verb, arguments).result()
 
 
-def conduct_plainly(experiment: Experiment, observe: Observe) -> Outcome:
+def run_sequentially(experiment: Experiment, observe: Observe) -> Outcome:
     """Runs the experiment in this process, without services."""
     threads = experiment.threads
     with closing(SiloHost(threads)) as host, TrainingWorker(threads, nullcontext()) as worker:
-        return conduct_experiment(experiment, observe, PlainCrew(host, worker))
+        return run_on_workers(experiment, observe, SequentialWorkers(host, worker))

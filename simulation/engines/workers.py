@@ -10,34 +10,34 @@ from client_service.federation.messages import QualityOut, StatusOut
 from shared.errors import SettingsError
 from shared.method.declaration import Part
 from simulation.engines.host import SiloOrder, SiloReply
-from simulation.engines.rounds import Crew, RunPlan, hold_runs
+from simulation.engines.rounds import RunPlan, Workers, execute_runs
 from simulation.engines.run_folders import read_files, write_changes
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Observe, Outcome, Progress
 
 
-class HostingCrew(Crew, Protocol):
-    """A crew that is given its silos by the experiment."""
+class HostingWorkers(Workers, Protocol):
+    """A workers that is given its silos by the experiment."""
 
-    def take_in(self, orders: Iterator[SiloOrder]) -> None:
+    def host_silos(self, orders: Iterator[SiloOrder]) -> None:
         """Hosts these silos, each until the workers end."""
 
 
-def conduct_experiment(experiment: Experiment, observe: Observe, crew: HostingCrew) -> Outcome:
+def run_on_workers(experiment: Experiment, observe: Observe, workers: HostingWorkers) -> Outcome:
     """Runs the experiment, or the rest of it.
 
     Each silo's own files are in its folder of the experiment as soon as it has answered, so that the same experiment in
     the same folder continues from there. Raises SettingsError for an experiment that needs the services.
     """
-    require_open_run(experiment)
-    crew.take_in(_order_silos(experiment))
-    watch = _Watch(experiment, observe)
+    require_no_boundary(experiment)
+    workers.host_silos(_order_silos(experiment))
+    watch = _RunObserver(experiment, observe)
     plan = RunPlan(experiment.folder, experiment.strategy, experiment.names, experiment.run_request())
-    held = hold_runs(plan, crew, watch.note_reply)
+    held = execute_runs(plan, workers, watch.note_reply)
     return Outcome(history=held.history, qualities=watch.qualities, statuses=watch.statuses, seconds=held.seconds)
 
 
-def require_open_run(experiment: Experiment) -> None:
+def require_no_boundary(experiment: Experiment) -> None:
     """Raises SettingsError for an experiment that needs the services.
 
     These have the privacy boundary, and silos that join late.
@@ -57,7 +57,7 @@ def _order_silos(experiment: Experiment) -> Iterator[SiloOrder]:
         yield SiloOrder(experiment.make_silo_settings(shard), read_files(shard), kept, catalogue)
 
 
-class _Watch:
+class _RunObserver:
     """Takes the silos' files home, and shows where they stand."""
 
     def __init__(self, experiment: Experiment, observe: Observe) -> None:
