@@ -88,7 +88,8 @@ def _measure_chart(quality: QualityOut, task: Task[Any, Any], name: str, label: 
     best = quality.best_round
     points = tuple((one.round, one.values.get(name)) for one in quality.rounds)
     line = Line(label.title, points)
-    lines, trained = (line,), tuple(point for point in points if point[0] > 0)
+    lines: tuple[Line, ...] = (line,)
+    trained = tuple(point for point in points if point[0] > 0)
     # From the start, which needs no training, a curve mostly falls: a line of its own says what training adds.
     if best and points[0][0] == 0 and len(trained) > 1:
         start = Line("start, before training", tuple((number, points[0][1]) for number, _ in trained), dashed=True)
