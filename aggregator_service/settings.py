@@ -53,94 +53,117 @@ class AggregatorSettings(ListenSettings, EnvironmentSettings):
         hide_input_in_errors=True,
     )
 
-    state_directory: Path = Field(description="database and blobs; a restart resumes from it")
+    state_directory: Path = Field(description="folder of database and model files; a restart resumes from it")
     database: SecretStr | None = Field(
         None,
         description="URL of a PostgreSQL database in place of the one in the state directory: "
         "[storage](operations.md#postgresql-and-s3)",
     )
-    database_file: Path | None = Field(None, description="a file whose content is that URL")
+    database_file: Path | None = Field(None, description="file with that URL")
     blobs: str | None = Field(
-        None, description="`s3://bucket/prefix` that keeps the bodies: [storage](operations.md#postgresql-and-s3)"
+        None, description="`s3://bucket/prefix` for model files: [storage](operations.md#postgresql-and-s3)"
     )
-    operator_token: SecretStr | None = Field(None, description="secret of the operator's calls, 16 characters or more")
-    operator_token_file: Path | None = Field(None, description="a file whose content is that secret")
+    operator_token: SecretStr | None = Field(None, description="the operator's token, 16 characters or more")
+    operator_token_file: Path | None = Field(None, description="file with that token")
     keys_directory: Path | None = Field(
         None,
-        description="the clients' public keys, `<client>.pub` each; a change counts at once; unset: `keys` in the "
-        "state directory",
+        description=(
+            "folder of the clients' public keys, `<client>.pub`; a change takes effect at once; "
+            "unset: `keys` in the state directory"
+        ),
     )
     signing_key_file: Path | None = Field(
         None,
-        description="signs every answer to a client; `aggregator.pub` beside it is what silos pin; unset: "
-        "`aggregator.key` in the state directory, made at the first start",
+        description=(
+            "private key that signs every answer to a client; silos pin `aggregator.pub` beside it; "
+            "unset: `aggregator.key` in the state directory, made at the first start"
+        ),
     )
     signature_seconds: int = Field(
-        SIGNATURE_SECONDS, ge=1, le=3600, description="how much clocks may differ and a signed request may be late"
+        SIGNATURE_SECONDS,
+        ge=1,
+        le=3600,
+        description="largest difference of clocks, and delay of a signed request, in seconds",
     )
     strategy: str = Field("lpsfed", description="`lpsfed`, `fedavg`, `local` or one of the [baselines](strategies.md)")
     share: Literal["parameters", "sums", "both"] | None = Field(
         None,
-        description="what this federation shares: `parameters`, trained in rounds; `sums`, masked statistics of the "
-        "items and of what their titles and attributes say, of which each silo makes its model, and nothing "
-        "else; or `both`: [common basis](sums.md). It sets `SECURE`, and `basis`, `strategy.train` "
-        "and `strategy.send` in `METHOD`; unset: what these say",
+        description=(
+            "what silos share: `parameters`, trained in rounds; `sums`, masked statistics of items, "
+            "titles and attributes, of which each silo makes its model; or `both`: [common "
+            "basis](sums.md). It sets `SECURE`, and `basis`, `strategy.train` and `strategy.send` in "
+            "`METHOD`; unset: what these say"
+        ),
     )
     catalogue: Path | None = Field(
         None,
-        description="the list of items that all silos share, one a line, as `lpsfed catalogue` writes it; invitations "
-        "carry it. Without it silos that share sums find their common items by [a sum of hashed "
-        "ids](sums.md#the-list-of-common-items), unless its length is given, and the file to each silo",
+        description=(
+            "list of items that all silos share, one id per line, of `lpsfed catalogue`; invitations "
+            "carry it. Without it, silos that share sums find their common items by [a sum of hashed "
+            "ids](sums.md#the-list-of-common-items), unless `METHOD` has the list's length and each "
+            "silo the file"
+        ),
     )
     catalogue_size_file: Path | None = Field(
         None,
-        description="a file with the number of items of the clients' common list, in place of `METHOD`'s "
-        "`catalogue`: [common basis](sums.md)",
+        description=(
+            "file with the number of items of the shared list, in place of `METHOD`'s `catalogue`: "
+            "[common basis](sums.md)"
+        ),
     )
     method: MethodSettings = Field(
         MethodSettings(),
-        description="JSON; `width` and `layers` fix what is exchanged; `basis.kind` (`METHOD__BASIS__KIND`) declares "
-        "a [common basis](sums.md)",
+        description=(
+            "JSON; `width` and `layers` fix what is exchanged; `basis.kind` (`METHOD__BASIS__KIND`) "
+            "declares a [common basis](sums.md)"
+        ),
         validate_default=True,
     )
     start: Path | None = Field(
         None,
-        description="a safetensors file: runs begin with the tensors in it, which must be declared ones, and draw "
-        "the others",
+        description="safetensors file with declared tensors with which runs start; the others are drawn",
     )
     secure: bool = Field(
         False,
-        description="updates arrive masked, and nothing but their sum can be read: [secure "
-        "aggregation](secure-aggregation.md)",
+        description=(
+            "updates arrive masked, and only their sum can be read: [secure aggregation](secure-aggregation.md)"
+        ),
         validate_default=True,
     )
     max_upload_bytes: int = Field(
         MOST_UPDATE_BYTES,
         ge=1,
-        description="largest update; never more than twice what the federation declares, plus some room: "
-        "[limits](reliability.md#limits-of-size)",
+        description=(
+            "largest update in bytes; at most twice what the federation declares, plus a margin: "
+            "[limits](reliability.md#limits-of-size)"
+        ),
     )
     most_memory_bytes: int | None = Field(
         None,
         ge=1,
-        description="most memory of a run's aggregation, by an estimate before it: a run that takes more is refused: "
-        "[what a run may cost](reliability.md#what-a-run-may-cost); unset: 3/4 of the machine's or container's memory",
+        description=(
+            "largest memory of a run's aggregation, by an estimate; a run that needs more is refused:"
+            " [what a run may cost](reliability.md#what-a-run-may-cost); unset: 3/4 of the machine's "
+            "or container's memory"
+        ),
     )
     quarantine_refusals: int = Field(
         5,
         ge=0,
         le=10_000,
-        description="after so many refused updates in one run a client is quarantined; 0: never: "
-        "[robustness](strategies.md#bad-updates)",
+        description=(
+            "number of refused updates in a run after which a client is quarantined; 0: never: "
+            "[robustness](strategies.md#bad-updates)"
+        ),
     )
-    retention_rounds: int = Field(2, ge=1, description="rounds that stay available")
+    retention_rounds: int = Field(2, ge=1, description="number of rounds that stay available")
     longest_body_seconds: float = Field(
         LONGEST_BODY_SECONDS,
         gt=0,
         le=3600,
-        description="time for the whole body of a request; a slower one is refused with 408",
+        description="longest time for a request's whole body; a slower one is refused with 408",
     )
-    port: int = Field(8800, ge=0, le=65535, description="port that it listens on")
+    port: int = Field(8800, ge=0, le=65535, description="port to listen on")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="`debug`, `info`, `warning` or `error`"
     )

@@ -75,184 +75,224 @@ class ClientSettings(ListenSettings, EnvironmentSettings):
         env_prefix="LPSFED_CLIENT_", env_nested_delimiter="__", frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
-    name: ClientName = Field(description="given by the operator, who has registered the client's public key under it")
-    shard: Path = Field(description="folder with the silo's interactions.parquet")
+    name: ClientName = Field(description="name of the client, under which the operator has registered its public key")
+    shard: Path = Field(description="folder of the shard, with interactions.parquet")
     task: str = Field(
         "items",
-        description="what is learnt from the shard: `items`, what users like, `sessions`, what is clicked next in a"
-        " [visit](visits.md), or `nodes`, the labels of nodes of a graph",
+        description=(
+            "`items`: top-N recommendation; `sessions`: next item of a [visit](visits.md); `nodes`: "
+            "labels of nodes of a graph"
+        ),
     )
-    state_directory: Path = Field(description="ledger, spectrum and models")
+    state_directory: Path = Field(description="folder of ledger, spectrum and models")
     records_directory: Path | None = Field(
         None,
-        description="holds the length of ledger and account under a MAC; put it on another volume, so that nobody "
-        "can change both together; unset: the state directory",
+        description=(
+            "folder of the heads of ledger and account, under a MAC; use another volume, so that no "
+            "one change can alter both; unset: the state directory"
+        ),
     )
     cache_directory: Path | None = Field(
         None,
-        description="caches what follows from the shard alone: its spectrum, and the choices made on its validation "
-        "items; unset: the models' folder",
+        description=(
+            "cache of what follows from the shard alone: its spectrum, and choices by validation; "
+            "unset: the models' folder"
+        ),
     )
     signing_key_file: Path | None = Field(
         None,
-        description="the client's private key, PEM; a file that others may read is refused; unset: `NAME.key` in the "
-        "state directory",
+        description=(
+            "the client's private key, PEM; a file that others can read is refused; unset: `NAME.key`"
+            " in the state directory"
+        ),
     )
     aggregator_url: str = Field(
-        "http://127.0.0.1:8800", pattern=r"^https?://[^/?#]+$", description="where the aggregator answers"
+        "http://127.0.0.1:8800", pattern=r"^https?://[^/?#]+$", description="URL of the aggregator"
     )
     strategy: str = Field(
-        "lpsfed", description="as the aggregator's; what the client is willing to send follows from it and the method"
+        "lpsfed", description="strategy, as the aggregator's; it and the method decide what the client may send"
     )
     catalogue: Path | None = Field(
         None,
-        description="ids of the items that all clients share, one a line; only for a [common basis](sums.md) "
-        ""
-        "and for algorithms that share items: `lpsfed catalogue`",
+        description=(
+            "list of items that all silos share, one id per line, for a [common basis](sums.md) and "
+            "for strategies that share items: `lpsfed catalogue`"
+        ),
     )
     matches: Path | None = Field(
         None,
-        description="which of the silo's own items are which of that list, as the silo has signed it: `lpsfed "
-        "catalogue match`, `join --matches`; it never leaves",
+        description=(
+            "signed matches of own items to that list: `lpsfed catalogue match`, `join --matches`; they never leave"
+        ),
     )
     method: MethodSettings = Field(
         MethodSettings(),
-        description="as the aggregator's, JSON or a `[method]` table: [the method's settings](#the-method)",
+        description=(
+            "settings of the method, as the aggregator's, JSON or a `[method]` table: [the method's "
+            "settings](#the-method)"
+        ),
         validate_default=True,
     )
     secure: bool = Field(
         False,
-        description="updates leave masked; an aggregator of an open federation is refused: [secure "
-        "aggregation](secure-aggregation.md)",
+        description=(
+            "updates leave masked, and an open federation is refused: [secure aggregation](secure-aggregation.md)"
+        ),
     )
     members: Path | None = Field(
         None,
-        description="file of the aggregator's and all clients' public keys, which this silo pins: `lpsfed members`."
-        "Needed with `SECURE`; without it too the aggregator's answers must then be signed",
+        description=(
+            "file of public keys of the aggregator and all clients, which this silo pins: `lpsfed "
+            "members`. Needed with `SECURE`; without `SECURE` the aggregator must then sign its "
+            "answers"
+        ),
     )
     trust_on_first_use: bool = Field(
         False,
-        description="in place of `MEMBERS`: the first secure run pins the set of members and their keys; later names "
-        ""
-        "and other keys need the silo's consent, `lpsfed members accept`: [secure "
-        "aggregation](secure-aggregation.md#members-on-first-use)",
+        description=(
+            "in place of `MEMBERS`: the first secure run pins members and keys; later names and other"
+            " keys need the silo's consent, `lpsfed members accept`: [secure "
+            "aggregation](secure-aggregation.md#members-on-first-use)"
+        ),
     )
     aggregator_key: str | None = Field(
         None, pattern="^[0-9a-f]{64}$", description="the aggregator's public key, with trust_on_first_use"
     )
     known_members: tuple[ClientName, ...] = Field(
-        (), description="with trust_on_first_use: who had a key or an invitation when this silo joined"
+        (), description="names with a key or an invitation when this silo joined, with trust_on_first_use"
     )
     policy: Policy = Field(
         Policy(),
-        description="JSON or a `[policy]` table: what the silo allows, whatever the federation asks for: [its "
-        "fields](#a-silos-policy)",
+        description=(
+            "JSON or a `[policy]` table: what the silo allows, whatever the federation requests: [its"
+            " fields](#a-silos-policy)"
+        ),
     )
     privacy: PrivacySettings = Field(
         PrivacySettings(),
-        description="JSON or a `[privacy]` table: [differential privacy](privacy.md#differential-privacy) "
-        ""
-        "of updates, the silo's choice alone: [its fields](#differential-privacy-of-updates)",
+        description=(
+            "JSON or a `[privacy]` table: [differential privacy](privacy.md#differential-privacy) of "
+            "updates, which the silo alone decides: [its fields](#differential-privacy-of-updates)"
+        ),
     )
     device: DeviceChoice = Field("auto", description="`auto`, `cpu` or `cuda`")
-    threads: int = Field(1, ge=1, le=256, description="CPU threads of training; part of what makes runs repeatable")
+    threads: int = Field(
+        1, ge=1, le=256, description="CPU threads of training; runs repeat exactly only with the same number"
+    )
     wait_seconds: float = Field(
         WAIT_SECONDS, gt=0, description="longest wait of one poll: [all limits of time](reliability.md#limits-of-time)"
     )
-    timeout_seconds: float = Field(TIMEOUT_SECONDS, gt=0, description="longest silence in one step of a call")
+    timeout_seconds: float = Field(TIMEOUT_SECONDS, gt=0, description="longest silence in a step of a call")
     call_seconds: float = Field(
-        CALL_SECONDS, gt=0, le=ANSWER_SECONDS, description="longest time of one whole call, with its wait"
+        CALL_SECONDS, gt=0, le=ANSWER_SECONDS, description="longest time of a whole call, with its wait"
     )
-    poll_seconds: float = Field(
-        POLL_SECONDS, ge=0, le=60, description="least time between calls alike that bring nothing new"
-    )
+    poll_seconds: float = Field(POLL_SECONDS, ge=0, le=60, description="shortest time between equal calls without news")
     allowed_hosts: tuple[HostName, ...] = Field(
         (),
-        description="JSON list of further names that the API answers to; always: IP addresses, names without a dot,"
-        "`*.localhost`, `*.svc`, `*.svc.cluster.local`",
+        description=(
+            "JSON list of further host names of the API; always allowed: IP addresses, names without "
+            "a dot, `*.localhost`, `*.svc`, `*.svc.cluster.local`"
+        ),
     )
     allowed_origins: tuple[str, ...] = Field(
         (),
-        description="JSON list of exact origins, such as `https://shop.example`, whose pages may ask what "
-        "applications ask (CORS); `*` is refused: [from a page](serving.md#from-a-page)",
+        description=(
+            "JSON list of exact origins, such as `https://shop.example`, whose pages may make "
+            "applications' calls (CORS); `*` is refused: [from a page](serving.md#from-a-page)"
+        ),
     )
     application_key: SecretStr | None = Field(
         None,
-        description="key of the application that asks for recommendations, 32 characters or more; needed except on "
-        "loopback",
+        description="key of applications, 32 characters or more; needed except on loopback",
     )
-    application_key_file: Path | None = Field(None, description="a file whose content is that secret")
+    application_key_file: Path | None = Field(None, description="file with that key")
     operator_key: SecretStr | None = Field(
-        None, description="key for status, quality, spectrum, declaration, ledger and pages; needed except on loopback"
+        None, description=("key of status, quality, spectrum, declaration, ledger and pages; needed except on loopback")
     )
-    operator_key_file: Path | None = Field(None, description="a file whose content is that secret")
+    operator_key_file: Path | None = Field(None, description="file with that key")
     aggregator_authority: Path | None = Field(
         None,
-        description="PEM; the aggregator's certificate must be signed by one of these; unset: those that httpx knows",
+        description="CA bundle (PEM) of the aggregator's certificate; unset: httpx's own",
     )
     outbound_proxy: SecretStr | None = Field(
         None,
-        description="URL of a forward proxy that leads to the aggregator, `http://USER:PASSWORD@HOST:PORT` or"
-        "`https://`; proxies of the environment (`HTTPS_PROXY` and its like) are ignored: [a proxy on "
-        "the way out](operations.md#a-proxy-on-the-way-out)",
+        description=(
+            "URL of a forward proxy to the aggregator, `http://USER:PASSWORD@HOST:PORT` or "
+            "`https://`; proxies of the environment (`HTTPS_PROXY` and others) are ignored: [a proxy "
+            "on the way out](operations.md#a-proxy-on-the-way-out)"
+        ),
     )
-    outbound_proxy_file: Path | None = Field(None, description="a file whose content is that URL")
-    tls_client_certificate: Path | None = Field(None, description="PEM; shown to an aggregator that asks for one")
-    tls_client_key: Path | None = Field(None, description="PEM, its private key, without a passphrase")
-    port: int = Field(8801, ge=0, le=65535, description="port that it listens on")
+    outbound_proxy_file: Path | None = Field(None, description="file with that URL")
+    tls_client_certificate: Path | None = Field(
+        None, description="certificate (PEM) for an aggregator that asks for one"
+    )
+    tls_client_key: Path | None = Field(None, description="private key of it (PEM), without a passphrase")
+    port: int = Field(8801, ge=0, le=65535, description="port to listen on")
     workers: int = Field(
         1,
         ge=1,
         le=64,
-        description="number of processes that answer at `PORT`, from one copy of the lists: "
-        "[answers](operations.md#answers)",
+        description=(
+            "number of processes that answer at `PORT`, from one copy of the lists: [answers](operations.md#answers)"
+        ),
     )
     least_rating: float | None = Field(
         None,
         allow_inf_nan=False,
-        description="a posted interaction with a lower rating is seen, not liked; another value than the shard's is "
-        "refused ([ratings](data.md#what-counts-as-a-liking)); unset: the shard's, or 4",
+        description=(
+            "smallest rating that counts as positive in posted interactions; another value than the "
+            "shard's is refused ([ratings](data.md#what-counts-as-a-liking)); unset: the shard's, or "
+            "4"
+        ),
     )
     most_interactions: int = Field(
         1_000_000,
         ge=1,
-        description="that applications may post before the shard absorbs them: [new "
-        "interactions](operations.md#new-interactions)",
+        description=(
+            "largest number of logged interactions before a refresh is needed: [new "
+            "interactions](operations.md#new-interactions)"
+        ),
     )
     most_item_bytes: int = Field(
         64 << 20,
         ge=1,
-        description="of what applications may say of items (`PUT /v1/items/{item}`), all together: it stays in memory",
+        description="largest memory of all posted item metadata (`PUT /v1/items/{item}`), in bytes",
     )
     refresh_seconds: float | None = Field(
         None,
         ge=60,
-        description="seconds between automatic [refreshes](operations.md#refresh) of shard and model; none: off",
+        description=(
+            "interval of automatic [refreshes](operations.md#refresh) of shard and model, in seconds; none: off"
+        ),
     )
     refresh_interactions: int | None = Field(
         None,
         ge=1,
-        description="number of new likings after which shard and model are [refreshed](operations.md#refresh); none: "
-        ""
-        "off",
+        description=(
+            "number of new positive interactions after which shard and model are "
+            "[refreshed](operations.md#refresh); none: off"
+        ),
     )
     trainer_idle_seconds: float = Field(
         60.0,
         ge=0,
-        description="seconds without anything to do after which the trainer gives its memory back and "
-        "[waits](operations.md#answers); 0: never",
+        description=(
+            "idle seconds after which the trainer frees its memory and [waits](operations.md#answers); 0: never"
+        ),
     )
     kept_models: int = Field(
         3,
         ge=1,
         le=100,
-        description="the served model, and those of the runs and refreshes before it, to [roll "
-        "back](operations.md#models) to",
+        description="number of model versions kept, for a [rollback](operations.md#models)",
     )
     fit_everything: bool = Field(
         False,
-        description="choices and figures follow from held-out data; what answers, and the silo's part of a [common "
-        "basis](sums.md), from [all data](operations.md#all-data). `lpsfed join` switches it on",
+        description=(
+            "the served model, and the silo's part of a [common basis](sums.md), use [all "
+            "data](operations.md#all-data); choices and figures still use held-out data. `lpsfed "
+            "join` switches it on"
+        ),
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="`debug`, `info`, `warning` or `error`"

@@ -72,8 +72,8 @@ class NewItemExample:
     @property
     def line(self) -> str:
         """Description in one sentence."""
-        like = f", for its text is like that of {', '.join(self.because)}" if self.because else ""
-        kept = f"Place {self.place} of the list of {self.user} is kept for an item that nobody has bought yet"
+        like = f", because its text is like that of {', '.join(self.because)}" if self.because else ""
+        kept = f"Place {self.place} of the list of {self.user} is reserved for an item without purchases"
         return f"{kept}: {self.item}, {self.title}{like}."
 
 

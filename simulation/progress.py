@@ -116,7 +116,7 @@ class Heartbeat:
             self._due = max(self._due, last_line_at + LINE_SECONDS)
         if visibility.bars == 0 and now >= self._due:
             self._due = now + LINE_SECONDS
-            self._tell(f"{self._name}: still at work after {now - self._began:.0f} s")
+            self._tell(f"{self._name}: still running after {now - self._began:.0f} s")
 
 
 class ProgressLines:

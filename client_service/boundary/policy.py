@@ -31,84 +31,107 @@ class Policy(Message):
 
     strategies: tuple[str, ...] = Field(
         USUAL_STRATEGIES,
-        description="strategies this silo takes part in; one that shares items or tells features must be named",
+        description=("strategies in which this silo takes part; one that shares items or features must be named"),
     )
     item_tables: bool = Field(
-        False, description="may item tables leave where the model, not the strategy, shares them?"
+        False, description="allows item tables to leave where the model, not the strategy, shares them"
     )
     scalars: tuple[str, ...] = Field(USUAL_SCALARS, description="scalars that may leave")
-    counts: bool = Field(False, description="may the numbers of users, items and edges be given for the anchor?")
+    counts: bool = Field(False, description="allows the numbers of users, items and edges to leave, for the anchor")
     anchors: int = Field(
-        32, ge=1, le=10_000, description="different anchors that the spectrum of one shard is compared with"
+        32, ge=1, le=10_000, description="largest number of anchors with which a shard's spectrum is compared"
     )
     anchor_size: Counts | None = Field(None, description="agreed size of the anchor, where it follows from counts")
     changing_members: bool = Field(
-        False, description="secure runs: may a change of this silo alone tell its update, where the operator allows it?"
+        False,
+        description=(
+            "secure runs: allows this silo to leave or join alone between rounds, which can reveal "
+            "its update; the operator must allow it too"
+        ),
     )
     common_basis: SumConsent = Field(
         "no",
-        description="may statistics of the silo's items be summed with the others'? noised: with basis.epsilon alone,"
-        " under masks; secure: under masks alone. The sums tell which items somebody has; in the open the aggregator"
-        " sees this silo's own, and so may every silo, by the difference of two sums",
+        description=(
+            "allows sums of items' statistics. noised: only with basis.epsilon and masks; secure: "
+            "only with masks; open: also unmasked. Others learn which items some silo has; unmasked, "
+            "the aggregator sees this silo's own statistics, and so may every silo, by the difference"
+            " of two sums"
+        ),
     )
     item_list: SumConsent = Field(
         "no",
-        description="may hashed ids of the silo's items be summed with the others', so that all learn which items two"
-        " silos or more have? secure: under masks alone. Whoever guesses an id can test it against the sum; in the open"
-        " the aggregator tests this silo's own",
+        description=(
+            "allows sums of hashed ids of items, of which all learn which items two silos or more "
+            "have. secure: only with masks. An id that is guessed can be tested against the sum; "
+            "unmasked, the aggregator can test this silo's own"
+        ),
     )
     content: SumConsent = Field(
         "no",
-        description="may sums of how features of the silo's items go together in users be added to the others'? secure:"
-        " under masks alone. They have no ids of items or users; in the open the aggregator sees this silo's own, which"
-        " tell the profiles of few users",
+        description=(
+            "allows sums of products of items' features over users. secure: only with masks. They "
+            "have no ids of items or users; unmasked, the aggregator sees this silo's own, which "
+            "reveal the profiles of few users"
+        ),
     )
     transitions: SumConsent = Field(
         "no",
-        description="may what the silo's visits click after what be summed with the others'? secure: under masks alone."
-        " The sums tell which items somebody has; in the open the aggregator sees this silo's own",
+        description=(
+            "allows sums of which item visits click after which. secure: only with masks. Others "
+            "learn which items some silo has; unmasked, the aggregator sees this silo's own"
+        ),
     )
     node_directions: SumConsent = Field(
         "no",
-        description="may products of the features of the silo's nodes with common directions be summed with the"
-        " others'? secure: under masks alone. The sums tell which features go together; in the open the aggregator sees"
-        " this silo's own, which tell the features of single nodes",
+        description=(
+            "allows sums of products of nodes' features with common directions. secure: only with "
+            "masks. Others learn which features occur together; unmasked, the aggregator sees this "
+            "silo's own, which reveal the features of single nodes"
+        ),
     )
     node_gram: SumConsent = Field(
         "no",
-        description="may sums of how features of the silo's labelled nodes and their neighbours go together, and with"
-        " labels, be added to the others'? secure: under masks alone. They have no ids and no edges; in the open the"
-        " aggregator sees this silo's own, which tell the features of few nodes",
+        description=(
+            "allows sums of products of features and labels of nodes and their neighbours. secure: "
+            "only with masks. They have no ids and no edges; unmasked, the aggregator sees this "
+            "silo's own, which reveal the features of few nodes"
+        ),
     )
     node_borders: SumConsent = Field(
         "no",
-        description="may sums of features of the silo's nodes be given to silos whose nodes are their neighbours?"
-        " secure: under masks alone. Each silo reads sums over its own nodes' foreign neighbours, nodes.border_own or"
-        " more of a silo's; where those of two nodes differ by one it reads that one's features by subtraction. Who"
-        " guesses an id learns whether it is a node of some silo. In the open the aggregator sees this silo's own sums",
+        description=(
+            "allows sums of nodes' features for silos whose nodes are their neighbours. secure: only "
+            "with masks. Each silo reads sums over its own nodes' foreign neighbours, "
+            "nodes.border_own or more of a silo's; where those of two nodes differ by one, it reads "
+            "that one's features by subtraction. A guess of an id reveals whether some silo has that "
+            "node. Unmasked, the aggregator sees this silo's own sums"
+        ),
     )
     basis_changes: int = Field(
-        3, ge=3, le=1024, description="least number of silos by whose data two sums of the common basis may differ"
+        3, ge=3, le=1024, description="smallest number of silos by whose data two sums of the common basis may differ"
     )
     basis_budget: float = Field(
         8.0,
         gt=0,
         le=1e6,
-        description="epsilon of one user that noised sums of the common basis may spend, over all runs",
+        description=("largest epsilon of one user that noised sums of the common basis may spend, over all runs"),
     )
-    basis_delta: float = Field(1e-5, gt=0, lt=1, description="at which that epsilon is told")
+    basis_delta: float = Field(1e-5, gt=0, lt=1, description="delta at which that epsilon is computed")
     least_members: int = Field(
-        3, ge=3, le=1024, description="secure runs: members of a sum, of those whom the silo has agreed to"
+        3,
+        ge=3,
+        le=1024,
+        description="secure runs: smallest number of members of a sum, of those that the silo has accepted",
     )
     least_similarity: float = Field(
-        1.0, ge=0, le=1, description="secure runs: least similarity_floor; 1: all begin each round with the mean"
+        1.0, ge=0, le=1, description="secure runs: smallest similarity_floor; 1: all start each round with the mean"
     )
-    max_upload_bytes: int = Field(MOST_UPDATE_BYTES, ge=1, description="largest update that may leave")
+    max_upload_bytes: int = Field(MOST_UPDATE_BYTES, ge=1, description="largest update that may leave, in bytes")
     most_memory_bytes: int | None = Field(
-        None, ge=1, description="that a run may take, by an estimate before it begins; none: 3/4 of what there is"
+        None, ge=1, description="largest memory of a run, by an estimate before it; none: 3/4 of the memory"
     )
     most_round_seconds: float = Field(
-        86_400.0, gt=0, description="that a round's computation may take, by an estimate before the run begins"
+        86_400.0, gt=0, description="longest computation of a round in seconds, by an estimate before the run"
     )
 
 

@@ -40,17 +40,23 @@ class PrivacySettings(Message):
         "off", description="noise on updates: `off`, `gaussian` or `laplace`"
     )
     clip_norm: Positive | None = Field(
-        None, description="C of all tensors' change since they came: L2 with gaussian, L1 with laplace"
+        None, description=("C, largest norm of the change of all tensors in a round: L2 with gaussian, L1 with laplace")
     )
     noise_multiplier: Positive | None = Field(None, description="gaussian: deviation over sensitivity, of the tensors")
-    scalar_noise_multiplier: Positive | None = Field(None, description="of each scalar; by default the tensors'")
-    round_epsilon: Positive | None = Field(None, description="laplace: epsilon of the tensors of one round")
-    scalar_epsilon: Positive | None = Field(None, description="of one value of a scalar; by default the tensors'")
-    delta: Annotated[float, Field(gt=0, lt=1)] | None = Field(None, description="gaussian: at which epsilon is told")
-    scalar_ranges: dict[str, tuple[Finite, Finite]] = Field(
-        {}, description="by scalar, the range that it is clipped into before its noise; <scalar>_range says the same"
+    scalar_noise_multiplier: Positive | None = Field(
+        None, description="gaussian: deviation over sensitivity, of each scalar; default: the tensors'"
     )
-    budget: Positive | None = Field(None, description="epsilon that a shard may spend, over all runs")
+    round_epsilon: Positive | None = Field(None, description="laplace: epsilon of the tensors of one round")
+    scalar_epsilon: Positive | None = Field(
+        None, description="laplace: epsilon of one value of a scalar; default: the tensors'"
+    )
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="gaussian: delta at which epsilon is computed"
+    )
+    scalar_ranges: dict[str, tuple[Finite, Finite]] = Field(
+        {}, description="ranges into which scalars are clipped before noise; <scalar>_range sets the same"
+    )
+    budget: Positive | None = Field(None, description="largest epsilon of a shard, over all runs")
 
     @model_validator(mode="before")
     @classmethod

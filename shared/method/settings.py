@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import ErrorDetails
 
 from shared.errors import SettingsError
 from shared.message import Message
@@ -58,14 +59,16 @@ Magnitudes = Literal["off", "computed", "reported"]
 class AnchorSettings(Message):
     """The neutral random bipartite graph G_R (Appendix D.3)."""
 
-    graph: Literal["gnmk", "er"] = Field("gnmk", description="uniform edges of a given number, or independent edges")
+    graph: Literal["gnmk", "er"] = Field(
+        "gnmk", description="gnmk: uniform edges of a given number; er: independent edges"
+    )
     size: Literal["declared", "counts"] = Field(
-        "declared", description="size from these settings, or the mean of what clients agreed to count"
+        "declared", description="declared: size from these settings; counts: mean of what clients agreed to count"
     )
     users: int = Field(1000, ge=8, le=1_000_000, description="users of the drawn graph")
     items: int = Field(1000, ge=8, le=1_000_000, description="items of the drawn graph")
     edges: int = Field(20_000, ge=8, le=100_000_000, description="edges of the drawn graph")
-    every_round: bool = Field(False, description="draw a new graph each round, as the paper says, or once a run")
+    every_round: bool = Field(False, description="draw a new graph each round, as in the paper, else once per run")
 
 
 SumName = Literal[
@@ -82,23 +85,29 @@ class BasisSettings(Message):
 
     kind: SumName = Field(
         "off",
-        description="nothing; which hashed ids of items silos have; how features of items go together; degrees and"
-        " pairs of all items; the lowest frequencies of the items' graph; for silos of visits, what was clicked after"
-        " what; or, for silos of nodes, the directions of features, and how features go together and with labels",
+        description=(
+            "off; items: hashed ids; content: co-occurrence of item features; exact: degrees and "
+            "pairs of all items; iterated: lowest frequencies of the items' graph; transitions: next "
+            "items of visits; node_directions: common directions of features; node_gram: products of "
+            "features and labels; node_borders: features of foreign neighbours"
+        ),
     )
     rank: int = Field(128, ge=1, le=4096, description="iterated: r, number of frequencies")
     rounds: int = Field(
         3,
         ge=2,
         le=100,
-        description="iterated: rounds; after one alone a basis is worse than none. borders: one more than hops",
+        description="iterated: rounds; a basis of one round is worse than none. borders: one more than hops",
     )
     words: int | None = Field(
         None,
         ge=2,
         le=4096,
-        description="iterated: numbers of 32 bits that an item has in a round; the basis then follows from the products"
-        " of all rounds, which from the second one on are two in a number; none: rank, and from the last round alone",
+        description=(
+            "iterated: numbers of 32 bits per item and round; the basis then follows from the "
+            "products of all rounds, which from the second one on are two in a number. none: rank, "
+            "and the last round alone"
+        ),
         exclude_if=lambda words: words is None,
     )
     exponent: float = Field(0.25, ge=0, le=0.5, description="iterated: e of R = D_u^-e X D_i^-e")
@@ -106,47 +115,57 @@ class BasisSettings(Message):
         None,
         ge=1 << 8,
         le=1 << 22,
-        description="transitions: counters of a row, a power of two, where a number for each pair would be more than"
-        " all counters are; none: 30 or more for each item, 2^19 at least",
+        description=(
+            "transitions: counters of a row, a power of two, used where a number per pair would be "
+            "more. none: 30 or more per item, 2^19 at least"
+        ),
         exclude_if=lambda counters: counters is None,
     )
     places: int | None = Field(
         None,
         ge=1,
         le=MOST_ITEMS,
-        description="exact, iterated: over the list of common items that the silos sum, so many at most; none: over a"
-        " list that all silos have, of `catalogue` items",
+        description=(
+            "exact, iterated: largest number of items of the list that the silos sum; none: all silos"
+            " have a list of `catalogue` items"
+        ),
         exclude_if=lambda places: places is None,
     )
     buckets: int = Field(
         1 << 20,
         ge=1 << 8,
         le=1 << 24,
-        description="items: buckets of hashed ids in each of two tables: ten for each id that somebody has, or more",
+        description="items: buckets of hashed ids in each of two tables; use ten or more per id",
         exclude_if=lambda buckets: buckets == 1 << 20,
     )
     encoder: str = Field(
         USUAL_ENCODER,
         max_length=80,
-        description="content: the encoder of all silos' items, kind/width/version; a silo that encodes them otherwise"
-        " adds zeros",
+        description=(
+            "content: encoder of all silos' items, kind/width/version; a silo with another encoder adds zeros"
+        ),
         exclude_if=lambda encoder: encoder == USUAL_ENCODER,
     )
     least_pairs: int = Field(
         3,
         ge=1,
         le=1000,
-        description="exact, transitions: k; pairs of items that fewer users or visits have count as 0; nodes: features"
-        " and classes that fewer nodes of a silo have are left out of its part",
+        description=(
+            "exact, transitions: k; pairs of items with fewer users or visits count as 0. nodes: "
+            "features and classes of fewer nodes of a silo are left out of its part"
+        ),
     )
     least_silos: int = Field(
-        3, ge=3, le=1024, description="m; fewer are not summed, and no sums may differ by the data of fewer"
+        3,
+        ge=3,
+        le=1024,
+        description="m, smallest number of silos of a sum; no two sums may differ by the data of fewer",
     )
 
     epsilon: float | None = Field(
-        None, gt=0, le=100, description="exact: of one user, for the one noised sum that is made then; none: no noise"
+        None, gt=0, le=100, description="exact: epsilon of one user in the one noised sum; none: no noise"
     )
-    delta: float = Field(1e-5, gt=0, le=0.01, description="at which that epsilon holds")
+    delta: float = Field(1e-5, gt=0, le=0.01, description="delta of that epsilon")
 
     @field_validator("counters")
     @classmethod
@@ -164,16 +183,23 @@ class BasisSettings(Message):
 class ServerStepSettings(Message):
     """How the server steps, where `server` is not none."""
 
-    rate: float | None = Field(None, gt=0, le=1e3, description="eta; none: 1 with momentum, .005 with the others")
-    beta1: float = Field(0.9, ge=0, lt=1, description="how much of the first moment lasts a round")
-    beta2: float = Field(0.99, ge=0, lt=1, description="how much of the second moment lasts a round")
-    tau: float = Field(1e-3, gt=0, le=1e3, description="least divisor of a step; its square begins the second moment")
+    rate: float | None = Field(
+        None, gt=0, le=1e3, description="eta, step of the server; none: 1 with momentum, .005 with the others"
+    )
+    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment per round")
+    beta2: float = Field(0.99, ge=0, lt=1, description="decay of the second moment per round")
+    tau: float = Field(
+        1e-3, gt=0, le=1e3, description="smallest divisor of a step; its square is the first second moment"
+    )
     second_moment: Literal["clip", "ramp"] = Field("clip", description="ga: which reading of C-SME")
     magnitudes: Magnitudes | None = Field(
         None,
-        description="what the second moment follows: the mean's change (off), or the mean of the clients' absolute"
-        " changes, which the aggregator computes; where it sees sums alone, clients report one number, the root mean"
-        " square of their update's change; none: computed with ga, off with the others",
+        description=(
+            "what the second moment follows: the mean's change (off), or the mean of the clients' "
+            "absolute changes, which the aggregator computes; where it sees sums alone, clients "
+            "report one number, the root mean square of their update's change. none: computed with "
+            "ga, off with the others"
+        ),
     )
 
 
@@ -181,11 +207,14 @@ class SessionSettings(Message):
     """How session models are trained."""
 
     candidates: Literal["own", "catalogue"] = Field(
-        "own", description="a click is told from the silo's own items, whose rows alone are trained, or from all items"
+        "own",
+        description=(
+            "own: predict among the silo's own items, whose rows alone are trained; catalogue: among all items"
+        ),
     )
-    weight_decay: float = Field(1e-5, ge=0, le=1, description="L2 of the optimiser, over all tensors that are trained")
+    weight_decay: float = Field(1e-5, ge=0, le=1, description="L2 of the optimiser, over all trained tensors")
     rate_step: int = Field(
-        0, ge=0, le=10_000, description="rounds after which the learning rate is a tenth of what it was; 0: it stays"
+        0, ge=0, le=10_000, description="rounds after which the learning rate falls to a tenth; 0: it stays"
     )
 
 
@@ -195,26 +224,26 @@ ColumnName = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\x0
 class NodeSettings(Message):
     """Settings of node labels, and the sizes that all silos of nodes share."""
 
-    features: int = Field(0, ge=0, le=1 << 20, description="q, columns of each silo's features; 0: as the shard has")
-    classes: int = Field(0, ge=0, le=1 << 10, description="c, classes of labels; 0: as the shard has")
+    features: int = Field(0, ge=0, le=1 << 20, description="q, number of feature columns; 0: as in the shard")
+    classes: int = Field(0, ge=0, le=1 << 10, description="c, number of classes; 0: as in the shard")
     feature_names: tuple[ColumnName, ...] = Field(
         (),
         max_length=4096,
-        description="names of the columns of features, in the order that all silos share; none: only their number is",
+        description=("names of the feature columns in the order of all silos; none: silos share only their number"),
         exclude_if=lambda names: not names,
     )
     class_names: tuple[ColumnName, ...] = Field(
         (),
         max_length=1 << 10,
-        description="names of the classes, in the order that all silos share; none: only their number is",
+        description="names of the classes in the order of all silos; none: silos share only their number",
         exclude_if=lambda names: not names,
     )
-    hops: int = Field(4, ge=0, le=20, description="K, how often the closed form propagates features over edges")
+    hops: int = Field(4, ge=0, le=20, description="K, number of propagations over edges in the closed form")
     directions: int = Field(
-        256, ge=8, le=4096, description="directions to which features are projected where they are more than these"
+        256, ge=8, le=4096, description="number of directions to which more features than these are projected"
     )
     random_features: int = Field(
-        300, ge=0, le=4096, description="random ReLU features of the closed form, drawn alike in all silos; 0: none"
+        300, ge=0, le=4096, description="random ReLU features of the closed form, the same in all silos; 0: none"
     )
     order: int = Field(10, ge=1, le=40, description="unifilter: K, order of the trained filter")
     tau: float = Field(
@@ -222,23 +251,23 @@ class NodeSettings(Message):
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="networks: share of a layer's inputs that training drops")
     filter_learning_rate: float | None = Field(
-        None, gt=0, le=1, description="unifilter: of the filter's coefficients; none: learning_rate"
+        None, gt=0, le=1, description="unifilter: learning rate of the filter's coefficients; none: learning_rate"
     )
     fraction_bits: int = Field(
         32, ge=8, le=44, description="Gram sums are multiples of 2^-this, and below 2^(53 - this) over all silos"
     )
 
     border_least: int = Field(
-        5, ge=2, le=1000, description="borders: k; only of nodes with so many foreign neighbours sums are read"
+        5, ge=2, le=1000, description="borders: k, smallest number of foreign neighbours of a node whose sums are read"
     )
     border_own: int = Field(
         2,
         ge=2,
         le=1000,
-        description="borders: a silo adds only sums over so many of its own nodes, whatever others say",
+        description="borders: smallest number of a silo's own nodes in a sum that it adds to",
     )
     border_numbers: int = Field(
-        1 << 18, ge=1 << 8, le=1 << 24, description="borders: numbers of the table, which a silo sends in each round"
+        1 << 18, ge=1 << 8, le=1 << 24, description="borders: numbers of the table that a silo sends in each round"
     )
 
     @model_validator(mode="after")
@@ -303,92 +332,116 @@ class MethodSettings(Message):
     """Settings of LPSFed. `default` is what validation chose; `paper` is Appendix D.6."""
 
     width: int = Field(64, ge=1, le=1024, description="d, width of embeddings and of both MLPs")
-    model: str = Field("lgcn", description="the client's model, where the strategy has none of its own")
-    catalogue: int = Field(0, ge=0, le=1 << 24, description="items of a catalogue shared by all; 0: there is none")
+    model: str = Field("lgcn", description="model of the clients, where the strategy has none of its own")
+    catalogue: int = Field(
+        0, ge=0, le=1 << 24, description="number of items in a list that all silos share; 0: no list"
+    )
     layers: int = Field(2, ge=1, le=8, description="L, number of low-pass convolutions")
-    cutoff: int = Field(128, ge=1, le=4096, description="Phi, number of lowest frequencies kept")
+    cutoff: int = Field(128, ge=1, le=4096, description="Phi, number of lowest frequencies")
     start: Literal["exact", "common", "random"] = Field(
-        "exact", description="start at the low-pass filter of the own graph, or of the common basis, or at normal noise"
+        "exact",
+        description=(
+            "start of the embeddings: exact: low-pass filter of the own graph; common: of the common "
+            "basis; random: normal noise"
+        ),
     )
     item_start: str = Field(
         "",
         pattern=r"^[a-z0-9][a-z0-9_./-]{0,59}$|^$",
-        description="where rows of an item table begin: random, text, or the name of the encoder of the silos' item"
-        " features; empty: as the model has it, text with fedutr and fedutr_sar, random with the others",
+        description=(
+            "start of an item table's rows: random, text, or the encoder of the silos' item features;"
+            " empty: as the model has it, text with fedutr and fedutr_sar, random with the others"
+        ),
         exclude_if=lambda start: not start,
     )
-    fusion: bool = Field(True, description="rank by the trained score together with closed-form full-spectrum scores")
-    optimiser: Literal["adam", "rmsprop", "sgd"] = Field("adam", description="by which each client trains")
-    learning_rate: float = Field(1e-3, gt=0, le=1, description="of embeddings and kernels")
-    mlp_learning_rate: float = Field(3e-5, gt=0, le=1, description="of both MLPs")
-    table_learning_rate: float = Field(0.05, gt=0, le=10, description="rate of the popularity tables")
-    decay: float = Field(0.0, ge=0, le=1e3, description="pull of the embeddings toward their start")
-    local_epochs: int = Field(1, ge=1, le=100, description="passes over a client's training pairs in a round")
+    fusion: bool = Field(True, description="add closed-form full-spectrum scores to the trained score")
+    optimiser: Literal["adam", "rmsprop", "sgd"] = Field("adam", description="optimiser of the clients")
+    learning_rate: float = Field(1e-3, gt=0, le=1, description="learning rate of embeddings and kernels")
+    mlp_learning_rate: float = Field(3e-5, gt=0, le=1, description="learning rate of both MLPs")
+    table_learning_rate: float = Field(0.05, gt=0, le=10, description="learning rate of the popularity tables")
+    decay: float = Field(0.0, ge=0, le=1e3, description="strength of the embeddings' regularisation toward their start")
+    local_epochs: int = Field(1, ge=1, le=100, description="passes over a client's training pairs per round")
     leave_one_out: bool = Field(True, description="score a training pair as if its own edge were not in the graph")
-    batch_size: int = Field(2048, ge=1, le=1_000_000, description="training pairs of one step")
-    negatives: int = Field(16, ge=1, le=4096, description="sampled items that each batch of pairs is held against")
-    loss: Literal["bc", "bpr"] = Field("bc", description="bc: Eq. 7 to 9; bpr: pairwise")
+    batch_size: int = Field(2048, ge=1, le=1_000_000, description="training pairs per step")
+    negatives: int = Field(16, ge=1, le=4096, description="sampled negative items per batch")
+    loss: Literal["bc", "bpr"] = Field("bc", description="bc: BC loss, Eq. 7 to 9; bpr: pairwise")
     temperature: float = Field(0.1, gt=0, le=10, description="tau of Eq. 7 and Eq. 9")
-    margin_strength: float = Field(0.1, ge=0, le=1, description="gamma of Eq. 8; 0 turns the margin off")
+    margin_strength: float = Field(0.1, ge=0, le=1, description="gamma of Eq. 8; 0: no margin")
     margin_reading: MarginReading = Field(
         "literal",
-        description="of Eq. 8: as printed, xi / pi, BC-Loss's released form, or taken off the cosine",
+        description=("reading of Eq. 8: as printed, xi / pi, BC-Loss's released form, or subtracted from the cosine"),
         exclude_if=lambda reading: reading == "literal",
     )
     refinement: float = Field(0.25, ge=0, le=1, description="omega of Eq. 15")
-    warmup_rounds: int = Field(2, ge=0, le=100, description="rounds before the margin is used; 1 in runs of <= 5")
-    warmup_trains: Literal["all", "tables"] = Field("all", description="model and tables, or the tables alone")
-    signal: Literal["eigenvalues", "trained"] = Field("eigenvalues", description="what K^c is made of (Eq. 6)")
+    warmup_rounds: int = Field(
+        2, ge=0, le=100, description="rounds before the margin is used; at most 1 in runs of 5 rounds or fewer"
+    )
+    warmup_trains: Literal["all", "tables"] = Field(
+        "all", description="what the warm-up trains: all: model and tables; tables: the tables alone"
+    )
+    signal: Literal["eigenvalues", "trained"] = Field("eigenvalues", description="source of K^c (Eq. 6)")
     similarity_floor: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="least rhobar; 1 is plain averaging; none: 0, or 1 in a secure federation",
+        description="smallest rhobar; 1: plain averaging; none: 0, or 1 in a secure federation",
         exclude_if=lambda floor: floor is None,
     )
     aggregate: Literal["mean", "median", "trimmed_mean", "krum"] = Field(
-        "mean", description="what the round's updates become: their mean, or a centre that a few bad ones cannot move"
+        "mean", description="aggregation of a round's updates: mean, or a robust centre"
     )
     tolerated: int = Field(
-        0, ge=0, le=10_000, validate_default=True, description="f, bad clients that trimmed_mean or krum must withstand"
+        0,
+        ge=0,
+        le=10_000,
+        validate_default=True,
+        description="f, number of bad clients that trimmed_mean or krum withstands",
     )
     krum_kept: int = Field(
-        1, ge=1, le=10_000, validate_default=True, description="krum: the mean of so many; 1: the most central alone"
+        1, ge=1, le=10_000, validate_default=True, description="krum: number of central updates in the mean"
     )
     clip_factor: float = Field(
-        0.0, ge=0, le=1e6, description="an update's change is cut to so many times the round's median; 0: it is not"
+        0.0, ge=0, le=1e6, description="cuts an update's change to this multiple of the round's median; 0: off"
     )
     quarantine_factor: float = Field(
-        0.0, ge=0, le=1e6, description="a client whose change is more times the round's median is shut out; 0: none is"
+        0.0,
+        ge=0,
+        le=1e6,
+        description="quarantines a client whose change exceeds this multiple of the round's median; 0: off",
     )
     server: Server = Field(
         "none",
-        description="how the state follows the centre of a round's updates: it adopts it, or an optimiser steps to it",
+        description="optimiser of the server; none: the state becomes the centre of the round's updates",
         exclude_if=lambda server: server == "none",
     )
     server_step: ServerStepSettings = Field(
         ServerStepSettings(),
-        description="of the server's optimiser",
+        description="settings of the server's optimiser",
         exclude_if=lambda settings: settings == ServerStepSettings(),
     )
     sessions: SessionSettings = Field(
-        SessionSettings(), description="of session models", exclude_if=lambda settings: settings == SessionSettings()
+        SessionSettings(),
+        description="settings of session models",
+        exclude_if=lambda settings: settings == SessionSettings(),
     )
     nodes: NodeSettings = Field(
-        NodeSettings(), description="of labels of nodes", exclude_if=lambda settings: settings == NodeSettings()
+        NodeSettings(),
+        description="settings of labels of nodes",
+        exclude_if=lambda settings: settings == NodeSettings(),
     )
-    anchor: AnchorSettings = Field(AnchorSettings(), description="of the neutral graph")
+    anchor: AnchorSettings = Field(AnchorSettings(), description="settings of the neutral graph")
     basis: BasisSettings = Field(
         BasisSettings(),
-        description="of the common basis",
+        description="settings of the common basis",
         validate_default=True,
         exclude_if=lambda basis: basis.kind == "off",
     )
     sums: dict[Annotated[str, Field(pattern=r"^[a-z][a-z_]{0,39}$")], BasisSettings] = Field(
         {},
         max_length=20,
-        description="further sums of the federation, by the part of its work to which each belongs, with the fields of"
-        " `basis`; a run has its one sum in `basis`",
+        description=(
+            "further sums of the federation by part, with the fields of `basis`; a run has its one sum in `basis`"
+        ),
         exclude_if=lambda sums: not sums,
     )
     strategy: dict[str, str | float | bool] = Field(
@@ -532,8 +585,13 @@ def validate_settings(model: type[Model], values: dict[str, Any]) -> Model:
 
 def describe(error: ValidationError) -> str:
     """One line a bad field: its dotted name, what was expected, what came."""
-    lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}, got {_describe_input(e['input'])}" for e in error.errors()]
-    return "; ".join(lines)
+    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {_describe_fault(e)}" for e in error.errors())
+
+
+def _describe_fault(fault: ErrorDetails) -> str:
+    if fault["type"] == "extra_forbidden":
+        return "expected the name of a setting, got an unknown one"
+    return f"{fault['msg']}, got {_describe_input(fault['input'])}"
 
 
 def _describe_input(value: object) -> str:

@@ -48,60 +48,65 @@ class RunIn(Message):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"clients": 3, "rounds": 10}]})
 
-    rounds: int = Field(10, ge=1, le=100_000, description="after which the run has finished")
-    seed: int = Field(0, ge=0, lt=1 << 32, description="from which every client's random draws follow")
-    clients: int = Field(2, ge=1, le=10_000, description="round 1 opens when so many have joined")
+    rounds: int = Field(10, ge=1, le=100_000, description="number of rounds")
+    seed: int = Field(0, ge=0, lt=1 << 32, description="seed of every client's random draws")
+    clients: int = Field(2, ge=1, le=10_000, description="number of joined clients at which round 1 opens")
     quorum: int | None = Field(
-        None, ge=1, le=10_000, description="updates a round needs at its deadline; default: clients"
+        None, ge=1, le=10_000, description="updates that a round needs at its deadline; default: clients"
     )
-    deadline_seconds: float = Field(DEADLINE_SECONDS, gt=0, le=30 * 86400, description="longest wait in any one phase")
+    deadline_seconds: float = Field(
+        DEADLINE_SECONDS, gt=0, le=30 * 86400, description="longest wait in a phase, in seconds"
+    )
     method: MethodSettings = Field(
         MethodSettings(),
-        description="the method's settings for the whole run; what is left out is as this federation has declared it, "
-        "but for the sum that a training run uses",
+        description=(
+            "the method's settings of the run; those left out are as the federation declares them, "
+            "except for the sum that a training run uses"
+        ),
     )
     changing_members: bool = Field(
-        False, description="secure runs: may a single client whose silo allows it leave or join between rounds?"
+        False, description="secure runs: lets a single client whose silo allows it leave or join between rounds"
     )
     start: str | None = Field(
         None,
         pattern=r"^[0-9a-f]{64}$",
-        description="sha256 of the aggregator's file of tensors to begin with",
+        description="sha256 of the aggregator's file of start tensors",
         exclude_if=lambda digest: digest is None,
     )
     part: Part = Field(
         "training",
-        description="another than training: sum the statistics of that part, such as basis, the common basis; `rounds` "
-        "then follows from the method",
+        description=(
+            "training, or the sum to run, such as basis, the common basis; `rounds` of a sum follows from the method"
+        ),
         exclude_if=lambda part: part == "training",
     )
     basis: RunName | None = Field(
         None,
-        description="the basis run whose sums a training run uses; by default the newest that has finished",
+        description="basis run whose sums a training run uses; default: the newest finished one",
         exclude_if=lambda name: name is None,
     )
     why: str | None = Field(
         None,
         max_length=1000,
-        description="why a run that sums has the kind that it has, where the aggregator has chosen it",
+        description="reason for the kind of a sum that the aggregator has chosen",
         exclude_if=lambda why: why is None,
     )
     items: RunName | None = Field(
         None,
-        description="the run that has summed the list of common items, over which this one sums or which it uses; by"
-        " default the newest that has finished",
+        description="run of the list of common items that this run uses; default: the newest finished one",
         exclude_if=lambda name: name is None,
     )
     content: RunName | None = Field(
         None,
-        description="the run of content sums that a training run uses, or what makes a model of sums alone: the newest"
-        " that has finished, whatever is asked for",
+        description="run of content sums that this run uses: always the newest finished one",
         exclude_if=lambda name: name is None,
     )
     over: RunName | None = Field(
         None,
-        description="the run whose sums this one counts over, such as the directions of nodes' features, or over which"
-        " what it uses was counted; by default the newest that has finished",
+        description=(
+            "run whose sums this run counts over, such as the directions of nodes' features; default:"
+            " the newest finished one"
+        ),
         exclude_if=lambda name: name is None,
     )
     makes_models: bool = Field(

@@ -39,6 +39,13 @@ class EnvironmentSettings(BaseSettings):
         return found
 
 
+PLAIN_WORDS = {
+    "Field required": "expected a value, got none",
+    "Extra inputs are not permitted": "expected the name of a setting, got an unknown one",
+}
+"""Messages of pydantic that say what to do."""
+
+
 def read_settings(model: type[Settings], values: dict[str, Any]) -> Settings:
     """`values` over the environment. SettingsError names each bad field, but not what came: it may be a secret; and
     each variable that begins as the settings' do and is none of them, with the one that it is likely meant to be."""
@@ -55,7 +62,7 @@ def read_settings(model: type[Settings], values: dict[str, Any]) -> Settings:
 
 def _describe_fault(place: tuple[str, ...], said: str, model: type[BaseSettings]) -> str:
     """A line that begins with the setting. What one setting's check says of another one names that alone."""
-    said = said.replace("Value error, ", "")
+    said = PLAIN_WORDS.get(said, said.replace("Value error, ", ""))
     named = said.partition(":")[0]
     return said if not place or (named in model.model_fields and named != place[0]) else f"{'.'.join(place)}: {said}"
 

@@ -29,42 +29,52 @@ def duplicate_socket(descriptor: int) -> Socket:
 class ListenSettings(BaseModel):
     """Where a service listens, by which certificate, and how much of it one caller gets."""
 
-    host: str = Field("127.0.0.1", description="address that it listens on")
+    host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(0, ge=0, le=65535)
-    demo: bool = Field(False, description="for trials only: no keys are needed, and a key may be an example's")
-    tls_certificate: Path | None = Field(None, description="PEM, own certificate first; with it the port speaks TLS")
-    tls_key: Path | None = Field(None, description="PEM, the certificate's private key, without a passphrase")
+    demo: bool = Field(False, description="for trials only: keys are optional, and example keys are accepted")
+    tls_certificate: Path | None = Field(
+        None, description="certificate of the port (PEM), own certificate first; enables TLS"
+    )
+    tls_key: Path | None = Field(None, description="private key of TLS_CERTIFICATE (PEM), without a passphrase")
     tls_client_authority: Path | None = Field(
-        None, description="PEM; callers must show a certificate that one of these has signed"
+        None, description="CA bundle (PEM): callers must show a certificate of it"
     )
     requests_per_second: float | None = Field(
         None,
         ge=0,
         allow_inf_nan=False,
-        description="limit for one caller of one process; 0: no limit; unset: 100, on loopback any number",
+        description=(
+            "largest number of requests per second of a caller to a process; 0: no limit; unset: 100,"
+            " on loopback no limit"
+        ),
     )
     most_connections: int = Field(
         MOST,
         ge=1,
-        description="open at once; an idle one is closed to make room, beyond that 503: "
-        "[limits](reliability.md#limits-of-connections)",
+        description=(
+            "largest number of open connections; idle ones are closed to make room, further ones get "
+            "503: [limits](reliability.md#limits-of-connections)"
+        ),
     )
     most_connections_of_address: int = Field(
-        MOST_OF_ADDRESS, ge=0, description="limit for one address, except loopback and trusted proxies; 0: no limit"
+        MOST_OF_ADDRESS,
+        ge=0,
+        description=("largest number of connections of an address, except loopback and trusted proxies; 0: no limit"),
     )
     kept_connections: int | None = Field(
         None,
         ge=0,
-        description="part of `MOST_CONNECTIONS` that is reserved for callers who have shown who they are; unset: a "
-        "quarter",
+        description="part of `MOST_CONNECTIONS` that is reserved for authenticated callers; unset: a quarter",
     )
     trusted_proxies: tuple[str, ...] = Field(
-        (), description="JSON list of addresses and networks whose `X-Forwarded-For` is believed"
+        (), description="JSON list of addresses and networks whose `X-Forwarded-For` is trusted"
     )
     ready_file: Path | None = Field(
         None,
-        description="written while it is ready, for a health check that starts no Python (`shared/web/ready.sh`); "
-        "the images set `/tmp/ready`",
+        description=(
+            "file that exists while the service is ready, for a health check without Python "
+            "(`shared/web/ready.sh`); the images set `/tmp/ready`"
+        ),
     )
 
     @field_validator("trusted_proxies")

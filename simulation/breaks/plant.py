@@ -30,7 +30,7 @@ def is_planted(federation: ComposeFederation) -> bool:
 def plant_breaks(federation: ComposeFederation, kinds: Sequence[str]) -> None:
     """Plants all these faults at once. Raises SettingsError where one is planted already."""
     if is_planted(federation):
-        raise SettingsError(f"{federation.project}: expected no break, got one that is planted; --mend takes it away")
+        raise SettingsError(f"{federation.project}: expected no planted fault, got one; --mend removes it")
     _copy_volumes(federation)
     breaks = _chosen_breaks(federation, kinds)
     for errand in (planted.before for planted in breaks if planted.before):
@@ -49,7 +49,7 @@ def repeat_probes(federation: ComposeFederation, kinds: Sequence[str] = ()) -> N
     for name in federation.probes:
         code = federation.engine.read_output("wait", federation.container_name(name)).strip()
         if code != "0":
-            raise UnavailableError(f"{name}: expected a probe that writes down what it saw, got exit code {code}")
+            raise UnavailableError(f"{name}: expected the probe to succeed, got exit code {code}")
     for errand in (planted.after for planted in _chosen_breaks(federation, kinds) if planted.after):
         _run_volume_script(federation, errand)
 
@@ -66,7 +66,7 @@ def make_report(federation: ComposeFederation) -> PrivacyReport:
 def mend_breaks(federation: ComposeFederation) -> None:
     """Restores containers, states and evidence. Raises SettingsError where nothing is planted."""
     if not is_planted(federation):
-        raise SettingsError(f"{federation.project}: expected a planted break, got none")
+        raise SettingsError(f"{federation.project}: expected a planted fault, got none")
     federation.engine.run_command("docker", "stop", *(federation.container_name(name) for name in federation.writers))
     volumes = {name: f"/to/{name}" for name in federation.volumes} | {BACKUP_VOLUME: "/audit/evidence:ro"}
     script = 'for one in /to/*; do find "$one" -mindepth 1 -delete; cp -a "/audit/evidence/${one##*/}/." "$one/"; done'
@@ -132,7 +132,7 @@ def _wait_until_ready(federation: ComposeFederation) -> None:
         check = ("exec", federation.container_name(name), *READY)
         while not _command_succeeds(federation, check):
             if time.monotonic() > until:
-                raise UnavailableError(f"{name}: expected it to be ready within {READY_SECONDS:g} s, got no word of it")
+                raise UnavailableError(f"{name}: expected it to be ready within {READY_SECONDS:g} s, got no answer")
             time.sleep(PAUSE_SECONDS)
 
 

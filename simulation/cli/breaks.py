@@ -50,9 +50,9 @@ def break_(
 
 def _require_kinds(kinds: Sequence[str], *, mend: bool) -> None:
     if unknown := sorted({*kinds} - {*KINDS}):
-        raise SettingsError(f"expected kinds of break out of {', '.join(KINDS)}, got {', '.join(unknown)}")
+        raise SettingsError(f"expected kinds of fault of {', '.join(KINDS)}, got {', '.join(unknown)}")
     if bool(kinds) == mend:
-        raise SettingsError("expected kinds of break, or --mend, or --list")
+        raise SettingsError("expected kinds of fault, or --mend, or --list, got none or both")
 
 
 def _print_kinds() -> None:

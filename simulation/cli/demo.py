@@ -177,17 +177,17 @@ def _print_next_steps(seen: DemoResult, task: options.TaskName, *, keep: bool) -
     if not keep:
         again = shlex.join(["lpsfed", *sys.argv[1:], "--keep"])
         OUT.print("The services have ended. Next:")
-        OUT.print(f"  {again}    leaves them answering, with their pages", soft_wrap=True)
+        OUT.print(f"  {again}    keeps the services and their pages running", soft_wrap=True)
         own = "lpsfed simulate FILE" + ("" if task is options.TaskName.items else f" --task {task}")
-        OUT.print(f"  {own}    trains silos made of your own data", soft_wrap=True)
+        OUT.print(f"  {own}    trains silos on your own data", soft_wrap=True)
         return
-    OUT.print("Pages; a browser asks for a user, operator, and a password, which is what the file holds:\n")
+    OUT.print("Pages. A browser asks for user and password: operator, and the content of the file:\n")
     pages = {"operator": (seen.places.aggregator, seen.token_file)}
     pages |= {name: (url, seen.page_key_file) for name, url in seen.places.clients.items()}
     for name, (url, file) in pages.items():
         sys.stdout.write(f"  {name:<10} {url}/    {file}\n")
     body = "" if seen.example.body is None else f" --json '{json.dumps(seen.example.body)}'"
-    OUT.print(f"\nThey go on serving until `lpsfed demo --stop`. To ask for {seen.example.asks}:\n")
+    OUT.print(f"\nThe services run until `lpsfed demo --stop`. To ask for {seen.example.asks}:\n")
     asking = f'curl -H "Authorization: Bearer $(cat {seen.key_file})"'
     sys.stdout.write(f"{asking}{body} '{seen.url}'\n")
     if seen.new is not None:

@@ -77,7 +77,7 @@ def compose(
 
     if role is Role.demo:
         return _print_paths(write_compose(silos, out or Path(MAIN), common_basis.value, subnets), silos)
-    asked = read_invitation(_require_given(invitation, "--invitation", "the operator's"))
+    asked = read_invitation(_require_given(invitation, "--invitation", "the operator's invitation"))
     own = _require_given(data, "--data", "the silo's own interactions")
     parse_policy(options.parse_pairs(policy or [], "--policy"))
     agreed = (tuple(policy or ()), allow_http, subnets or SUBNET, catalogue)

@@ -200,7 +200,7 @@ def explain_interrupt(folder: Path, rounds: int, conduct: RunExperiment, *, name
         yield conduct_noted
     except KeyboardInterrupt:
         words = ["lpsfed", *sys.argv[1:], *([] if named else ["--out", str(folder)])]
-        print_on_stderr(f"interrupted: {done} of {count_noun(rounds, 'round')} are kept in {folder}; to go on:")
+        print_on_stderr(f"interrupted: {done} of {count_noun(rounds, 'round')} are kept in {folder}; to resume:")
         print_on_stderr(f"  {shlex.join(words)}")
         raise typer.Exit(options.INTERRUPTED_CODE) from None
 

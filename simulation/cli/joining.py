@@ -293,8 +293,8 @@ def _prepare_shard(
 
 
 def _warn_data_ignored(silo: SiloFolder, path: Path) -> None:
-    kept = f"{silo.shard} has been made before, so --data {path} is not read"
-    print_on_stderr(f"- {kept}: `lpsfed shard append` adds interactions, and another --folder begins anew")
+    kept = f"{silo.shard} exists already, so --data {path} is not read"
+    print_on_stderr(f"- {kept}: `lpsfed shard append` adds interactions, another --folder starts again")
 
 
 def _convert_interactions(
@@ -353,10 +353,10 @@ def _require_explicit_options(dataset: Dataset, given: DataOptions) -> None:
     """Raises SettingsError where the reading of one user's data would depend on others' interactions."""
     why = "in a federation that hides each user in its sums (basis.epsilon)"
     if given.split == "global-time":
-        raise SettingsError(f"--split: expected another than global-time {why}: its dates follow from all users")
+        raise SettingsError(f"--split: expected another than global-time {why}: its dates depend on all users")
     if given.least == "usual" and "rating" in dataset.events.columns:
         expected = "expected it, or --rating-kind, for data with ratings"
-        raise SettingsError(f"--min-rating: {expected} {why}: what a rating means must not follow from all users'")
+        raise SettingsError(f"--min-rating: {expected} {why}: the meaning of a rating must not depend on other users")
 
 
 def _start_client(silo: SiloFolder, *, detach: bool) -> None:
@@ -372,11 +372,9 @@ def _start_client(silo: SiloFolder, *, detach: bool) -> None:
         serve_client(settings)
     url = write_address(settings.host, settings.port, tls=settings.tls_certificate is not None)
     if (running := read_lock_owner(settings.state_directory)) is not None:
-        words = (
-            f"{settings.name}: expected no client of this silo, one is running, with the settings that it began with"
-        )
-        raise ConflictError(f"{words}: `kill {running}` ends it, then the same command starts it with those of now")
+        words = f"{settings.name}: expected no client of this silo, one is running with the settings of its start"
+        raise ConflictError(f"{words}: `kill {running}` ends it, then the same command starts it with the present ones")
     pid = serve_in_background(["client", "--settings", str(silo.settings)], silo.path / "client.log", settings)
     print_on_stderr(f"{url} answers until `kill {pid}`; log: {silo.path / 'client.log'}")
-    print_on_stderr(f"applications show the key in {silo.path / APPLICATION}")
-    print_on_stderr(f"its page is for the user operator; the password is in {silo.path / OPERATOR}")
+    print_on_stderr(f"applications use the key in {silo.path / APPLICATION}")
+    print_on_stderr(f"its page asks for user and password: operator, and the content of {silo.path / OPERATOR}")

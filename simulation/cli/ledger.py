@@ -34,7 +34,7 @@ Key = Annotated[
     Path | None,
     typer.Option("--signing-key-file", help="The client's private key (default: NAME.key in the state directory)"),
 ]
-UNAUTHENTICATED = "; without the client's key, or without heads: who wrote them is not known"
+UNAUTHENTICATED = "; not authenticated: the client's key, or the heads, are missing"
 
 
 @app.command()
@@ -139,7 +139,7 @@ def rekey(
     path = rekey_records(state_directory, read_private(old_key_file), read_private(new_key_file), records_directory)
     if as_json:
         return print_json({"heads": str(path)})
-    OUT.print(f"{path}: made with the new key", soft_wrap=True, markup=False)
+    OUT.print(f"{path}: signed with the new key", soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -163,7 +163,7 @@ def adopt(
     path = adopt_records(state_directory, key, reason, give_up=give_up, directory=records_directory)
     if as_json:
         return print_json({"heads": str(path)})
-    OUT.print(f"{path}: tells of the records as they are", soft_wrap=True, markup=False)
+    OUT.print(f"{path}: signed for the records as they are", soft_wrap=True, markup=False)
 
 
 def _read_signing_key(state_directory: Path, given: Path | None) -> PrivateKey | None:

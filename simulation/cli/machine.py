@@ -48,7 +48,7 @@ def doctor(
 def secret(paths: Annotated[list[Path], typer.Argument(help="Files to make, readable by their owner alone")]) -> None:
     """Makes random 256-bit secrets. An existing file is kept."""
     for path in paths:
-        ERR.print(f"{path}: {'made' if create_secret(path) else 'there already'}", soft_wrap=True)
+        ERR.print(f"{path}: {'made' if create_secret(path) else 'kept, it exists already'}", soft_wrap=True)
 
 
 def certificates(
@@ -66,6 +66,4 @@ def certificates(
     ERR.print(
         f"{folder}: made {AUTHORITY}.crt and a certificate with its key for {', '.join(services)}", soft_wrap=True
     )
-    ERR.print(
-        f"For development only: whoever has {AUTHORITY}.key is believed to be any of them. They end in {DAYS} days."
-    )
+    ERR.print(f"For development only: {AUTHORITY}.key can impersonate each of them. They expire in {DAYS} days.")

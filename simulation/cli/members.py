@@ -96,26 +96,26 @@ def _choose_new_members(found: MembersOut, names: list[str] | None) -> list[Memb
     """Selects members that the silo has not accepted. Raises NotFoundError for other names."""
     open_ones = {one.client: one for one in (*found.members, *found.waiting) if not one.agreed}
     if unknown := [name for name in names or () if name not in open_ones]:
-        waiting = ", ".join(sorted(open_ones)) or "nobody"
+        waiting = ", ".join(sorted(open_ones)) or "none"
         raise NotFoundError(f"expected names that wait for this silo's consent ({waiting}), got {unknown[0]!r}")
     return [one for name, one in sorted(open_ones.items()) if not names or name in names]
 
 
 def _print_new_members(found: MembersOut, chosen: list[MemberKeyOut]) -> None:
     if not chosen:
-        return OUT.print("nobody waits for this silo's consent", soft_wrap=True)
+        return OUT.print("no new member waits for this silo's consent", soft_wrap=True)
     table = word_table("new member", "fingerprint of its key", whole=("fingerprint of its key",))
     for one in chosen:
         table.add_row(one.client, one.fingerprint)
     OUT.print(table)
     if found.refused is not None:
-        OUT.print(f"{found.refused} waits for it", soft_wrap=True)
+        OUT.print(f"{found.refused} waits for this consent", soft_wrap=True)
 
 
 def _confirm() -> bool:
     if not sys.stdin.isatty():
-        raise SettingsError("--yes: expected it where nobody can be asked, got none; nobody was accepted")
-    return typer.confirm("Have their operators told you the same fingerprints, and do they take part?")
+        raise SettingsError("--yes: expected it without a terminal, got none; no member was accepted")
+    return typer.confirm("Have their operators confirmed these fingerprints, and do they take part?")
 
 
 def _open_client(silo: Path, url: str | None, key_file: Path | None, ca: Path | None) -> httpx.Client:

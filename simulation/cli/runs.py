@@ -118,7 +118,7 @@ def run(
             history = made[-1]
             if history.run in before:
                 print_progress(
-                    f"{history.run} had finished before, and nothing was summed now: --renew-basis sums anew"
+                    f"{history.run} has finished earlier, so nothing is summed now: --renew-basis sums again"
                 )
         else:
             started = start_or_follow_run(operator, request) if if_none else start_run(operator, request)
@@ -129,11 +129,9 @@ def run(
         return options.print_json(history.model_dump(mode="json"))
     lines = _await_results(accesses, history.run)
     rounds_held = count_noun(len(history.rounds), "round")
-    print_progress(f"{history.run} is over after {rounds_held}; each silo answers by the best model it has had")
+    print_progress(f"{history.run} has finished after {rounds_held}; each silo serves its best model by validation")
     if not lines:
-        print_progress(
-            "what it brought a silo: on the silo's own machine, lpsfed worth --silo NAME/silo.toml, or its page"
-        )
+        print_progress("what a silo gained: on its own machine, lpsfed worth --silo NAME/silo.toml, or its page")
     for line in lines:
         OUT.print(line, soft_wrap=True)
 
@@ -224,10 +222,10 @@ def _explain_active_run(operator: Operator, words: OperatorFlags) -> Iterator[Ca
         raise ConflictError(f"{error}\n{words.hint(active.run)}") from None
     except KeyboardInterrupt:
         if seen:
-            print_on_stderr(f"interrupted: {seen[0].run} goes on without this command")
+            print_on_stderr(f"interrupted: {seen[0].run} continues at the aggregator")
             print_on_stderr(words.hint(seen[0].run))
         else:
-            print_on_stderr(f"interrupted: whether a run has begun says {words.command('status')}")
+            print_on_stderr(f"interrupted: to see whether a run has started: {words.command('status')}")
         raise typer.Exit(options.INTERRUPTED_CODE) from None
 
 
@@ -304,7 +302,7 @@ def cancel(
     with open_operator(aggregator_url, operator_token_file, tls) as operator:
         name = run or (newest.run if (newest := latest_run(operator)) else None)
         if name is None:
-            raise NotFoundError("expected a run to cancel, got an aggregator that has had none")
+            raise NotFoundError("expected a run to cancel, the aggregator has had none")
         history = cancel_run(operator, name)
     if as_json:
         options.print_json(history.model_dump(mode="json"))

@@ -100,7 +100,7 @@ def aggregator(
     if (token := _choose_token_file(flags)) is not None:
         aggregator_settings(**flags, operator_token=secrets.token_hex())  # nothing is made for what cannot start
         if create_secret(token):
-            print_on_stderr(f"{token}: made; who has it operates this aggregator")
+            print_on_stderr(f"{token}: made; it is the password of the operator")
         flags["operator_token_file"] = token
     settings = aggregator_settings(**flags)
     if listed is not None and listed.resolve() != (settings.state_directory / NODES_FILE).resolve():
@@ -123,23 +123,25 @@ def aggregator(
     _write_invitations(settings, invite, url, authority)
     print_on_stderr(f"{address} answers until `kill {pid}`; log: {log}")
     if settings.operator_token_file is not None:
-        print_on_stderr(f"its page is for the user operator; the password is in {settings.operator_token_file}")
+        print_on_stderr(
+            f"its page asks for user and password: operator, and the content of {settings.operator_token_file}"
+        )
 
 
 SHARE_QUESTION = """What do the silos share?
   parameters  two small networks, trained in rounds and averaged: the least that can leave a silo; it seldom helps
-  sums        masked statistics of the items and of their titles and attributes: everybody learns how often each
-              item, and which items, words and categories together are bought over all silos, nobody one silo's;
-              where silos sell the same or alike items it brings most, in seconds
-  both        sums, and networks on top
+  sums        masked statistics of items, titles and attributes: all silos learn how often each item, and which items,
+              words and categories together, are bought over all silos, but not at one silo. It takes seconds, and gains
+              most where silos sell the same or similar items
+  both        sums, and networks trained on top
 """
 
 
 WITHOUT_CONTENT = {"sums": {"content": {"kind": "off"}}}
 SHARE_FILE, ITEMS_FILE, NODES_FILE = "share.json", "items.txt", "nodes.json"
 EARLIER_VERSION = (
-    "expected a federation whose silos send sums alone, got one of an earlier version, whose silos send untrained"
-    " networks too: start it with --share both and LPSFED_AGGREGATOR_METHOD__STRATEGY__TRAIN=false, or make a new one"
+    "expected a federation whose silos send sums alone, got one of an earlier version, whose silos also send untrained"
+    " networks: start it with --share both and LPSFED_AGGREGATOR_METHOD__STRATEGY__TRAIN=false, or make a new one"
 )
 
 
@@ -190,7 +192,7 @@ def _load_saved_choice(flags: Mapping[str, Any]) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError):
-        raise SettingsError(f"{path}: expected what is shared, got another file: say --share") from None
+        raise SettingsError(f"{path}: expected the saved choice of --share, got another file: give --share") from None
 
 
 def _lacks_content(flags: Mapping[str, Any]) -> bool:
@@ -240,7 +242,7 @@ def _describe_share(settings: AggregatorSettings) -> str:
     from shared.sums.content import CONTENT
 
     method = settings.method
-    texts = " then how features of items go together," if CONTENT in list_sums(method) else ""
+    texts = " then which features of items occur together," if CONTENT in list_sums(method) else ""
     if ITEMS in method.sums:
         return (
             f"this federation shares {settings.share}, masked: first which hashed ids silos have in common,{texts} then"
@@ -258,7 +260,7 @@ def _write_invitations(
     from simulation.joining.invite import write_invitations
 
     for path in write_invitations(settings, names or (), url, Path(), authority):
-        print_on_stderr(f"{path}: an invitation, for that silo alone")
+        print_on_stderr(f"{path}: invitation for this silo alone")
 
 
 def _choose_token_file(flags: Mapping[str, Any]) -> Path | None:

@@ -97,7 +97,7 @@ def _describe_refresh(standing: ShardRefresh) -> str:
     if standing.phase != "idle" or standing.problem is not None:
         return f"refresh: {standing.phase}"
     if not standing.changed:
-        return "nothing has happened since the shard was written: nothing is changed"
+        return "no new interactions: the shard is unchanged"
     waiting = f"; {count_noun(standing.waiting, 'interaction')} wait for the catalogue" if standing.waiting else ""
     answers = standing.model or "popular items"
-    return f"the shard is refreshed after {standing.seconds or 0.0:.1f} s; {answers} answers{waiting}"
+    return f"the shard is refreshed in {standing.seconds or 0.0:.1f} s; {answers} answers{waiting}"

@@ -73,7 +73,7 @@ def tune(
         command = _simulate_command(shards.paths[0].parent, best, doing.name, named, fixed)
         OUT.print(command, soft_wrap=True, highlight=False)
     if stopped:
-        print_on_stderr(f"interrupted: the trials are kept in {out}; the same command goes on")
+        print_on_stderr(f"interrupted: the trials are kept in {out}; the same command resumes")
         raise typer.Exit(options.INTERRUPTED_CODE)
 
 

@@ -91,7 +91,7 @@ def choose_dates(events: pl.DataFrame) -> Int64:
 def describe_split(events: pl.DataFrame, seed: int, kind: SplitKind) -> list[str]:
     """Describes a split that was made here."""
     if kind == "random":
-        return [f"split drawn by user 8:1:1 with seed {seed}"]
+        return [f"interactions of each user are split 8:1:1 at random (seed {seed})"]
     if kind == "time":
         return ["split by time, user by user 8:1:1: the last are for test, those before them for validation"]
     if kind == "global-time":

@@ -38,7 +38,7 @@ def kubernetes_files(folder: Path, silos: int, basis: BasisKind = "exact") -> di
         first = _read_manifest(overlay / "silo-1" / FILE)
         texts |= {overlay / f"silo-{number}" / FILE: FIRST_SILO.sub(str(number), first) for number in numbers}
     if basis == "off":
-        raise SettingsError("--common-basis: expected exact or iterated, got off: other overlays than that are without")
+        raise SettingsError("--common-basis: expected exact or iterated, got off: the other overlays have no basis")
     summed = BASIS_KINDS.sub(basis, _read_manifest(folder / BASIS))
     texts[folder / BASIS] = CATALOGUE.sub(str(count_items(silos)), summed)
     return texts | {

@@ -175,7 +175,7 @@ def measure_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
     """Measures the floors of every shard, and the ceiling of small ones."""
     shards, cutoff, kept = experiment.shards, experiment.method.cutoff, experiment.floors_folder
     reason = too_large_to_pool(shards)
-    with count_bar("floors", len(shards) + (reason is None), shown=shown) as done:
+    with count_bar("baselines", len(shards) + (reason is None), shown=shown) as done:
         floors = measure_all_floors(shards, cutoff, cache_of=experiment.cache_of, observe=done, kept=kept)
         ceiling = measure_ceiling(shards, cutoff, kept) if reason is None else None
         if reason is None:
@@ -189,7 +189,7 @@ def measure_session_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
     There is no ceiling: a network on all silos' sessions is a run of its own.
     """
     found: dict[str, ByName] = {}
-    with count_bar("floors", len(experiment.shards), shown=shown) as done:
+    with count_bar("baselines", len(experiment.shards), shown=shown) as done:
         for path in experiment.shards:
             shard = load_session_shard(path)
             alone = measure_prefixes(score_by_transitions(shard, None).score, shard.test, len(shard.item_ids))

@@ -44,7 +44,7 @@ def measure_node_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
     fits = total <= POOLED_NODES
     kind = hashlib.sha256(f"{VERSION} {method.nodes.model_dump_json()}".encode()).hexdigest()[:16]
     found: dict[str, ByName] = {}
-    with count_bar("floors", len(shards) + fits, shown=shown) as done:
+    with count_bar("baselines", len(shards) + fits, shown=shown) as done:
         for name, shard in zip(names, shards, strict=True):
             path = figures_path(kept, name, (shard,), kind)
             found[name] = load_or_measure(path, partial(measure_floors, shard, method))

@@ -35,7 +35,11 @@ def require_free_port(host: str, port: int) -> None:
         try:
             listener.bind(address)
         except OSError as error:
-            words = "end what listens there, or choose another by --port" if port else "choose one by --port"
+            words = (
+                "end the process that listens there, or choose another port with --port"
+                if port
+                else "choose one by --port"
+            )
             expected = f"port: expected a free one, got {write_address(host, port)} ({error.strerror})"
             raise SettingsError(f"{expected}: {words}") from None
 
@@ -101,4 +105,4 @@ def _last_line(log: Path, start: int) -> str:
     with log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - LOG_BYTES))
         lines = file.read().decode("utf-8", errors="replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it has said nothing")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it has logged nothing")

@@ -33,10 +33,10 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
     for less in [one for one in learnt if any(other != one and other.startswith(one) for other in learnt)]:
         learnt.remove(less)
         learnt.append("in iterated sums also pairs of items that few users have")
-    listed = f"{method.catalogue:,} listed items" if needs_list(method) else "what is known of their items"
+    listed = f"{method.catalogue:,} listed items" if needs_list(method) else "their items"
     over = "items that silos have in common, by their ids" if ITEMS in chosen else listed
     over = "nodes, their neighbours and their labels" if federation.task == "nodes" else over
-    over += ", and of what their titles and attributes say" if CONTENT in chosen else ""
+    over += ", and of their titles and attributes" if CONTENT in chosen else ""
     return (
         f"{name}: this federation of silos sums statistics of {over}. With --accept sums",
         *(f"- leaves this silo: {one}" for one in sums),
@@ -56,7 +56,7 @@ def _describe_sums(declared: Declaration, method: MethodSettings, *, secure: boo
     sent = sum(math.prod(spec.shape) for spec in declared.uploaded) * 4 * count
     rounds = f" in {count} rounds" if count > 1 else ", once"
     masked = (
-        "masked: the sum over all silos alone can be read, if the others are who the aggregator says (`lpsfed members`)"
+        "masked: only the sum over all silos can be read, if the others are who the aggregator says (`lpsfed members`)"
         if secure
         else "in the open: the aggregator reads this silo's"
     )
@@ -108,9 +108,9 @@ def describe_gain(shard: Path, silos: int, task: str) -> str:
     """
     if task != "items":
         told = {
-            "sessions": "what its own visits are too few to count (docs/visits.md has figures)",
-            "nodes": "what its own labels are too few to tell (docs/nodes.md has figures); its page says what"
-            " joining has brought, by its own validation",
+            "sessions": "transitions between items that its own visits lack (docs/visits.md has figures)",
+            "nodes": "labels that its own graph lacks (docs/nodes.md has figures); its page shows what joining has"
+            " brought, by its own validation",
         }
         return told[task]
     from client_service.data.interaction_files import load_shard
@@ -124,6 +124,6 @@ def describe_gain(shard: Path, silos: int, task: str) -> str:
         return command
     estimate = estimate_joining_value(whole, method_settings().cutoff, draws=2)
     if estimate.curve is None or estimate.few:
-        return f"what its own data are too few to forecast ({count_noun(users, 'user')})"
+        return f"an unknown amount: its own data are too few for a forecast ({count_noun(users, 'user')})"
     nearest = min(range(len(TIMES)), key=lambda place: abs(math.log(TIMES[place] / silos)))
     return f"by its own forecast, in {estimate.sentences[nearest]}"

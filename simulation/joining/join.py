@@ -179,7 +179,7 @@ def describe_shard(folder: SiloFolder, task: str) -> str | None:
     if not current_file(folder.shard, INTERACTIONS).exists():
         return None
     head = shard_head(load_shard(folder.shard))
-    more = f" and {head.unmet:,} that nobody has met" if head.unmet else ""
+    more = f" and {head.unmet:,} without interactions" if head.unmet else ""
     nodes = f"{count_noun(head.users, 'user')}, {count_noun(head.items, 'item')}{more}"
     return f"{nodes}, {head.train + head.valid + head.test:,} interactions"
 
@@ -230,7 +230,7 @@ def _require_signed(answer: httpx.Response, invitation: Invitation, asked: str) 
     try:
         require_answer(answer.status_code, answer.headers.items(), sha256, asked, key)
     except UnavailableError as error:
-        words = "it is no aggregator of this version, or somebody on the way answers in its place"
+        words = "it is an aggregator of another version, or another machine answers in its place"
         raise UnavailableError(f"{invitation.url}: {error}, with status {answer.status_code}: {words}") from None
 
 

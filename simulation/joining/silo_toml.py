@@ -22,7 +22,7 @@ from shared.strategies import SHARES_ITEMS, build_strategy
 from shared.strategies.agreement import declare_federation
 from shared.sums import WORDS, find_sum, list_sums, method_of_part, needs_list
 
-COMMENT = "# Written by `lpsfed join`. It is yours: the README lists what else a client can be told.\n"
+COMMENT = "# Written by `lpsfed join`. You may edit it: docs/settings.md lists all settings.\n"
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def describe_missing(name: str, agreed: AgreedSettings, forgone: str) -> str:
     how = f"{flags} --catalogue FILE" if open_sums else "--accept sums"
     return (
         f"{name}: this silo's policy does not allow the federation's sums: it stays in the strict boundary, the"
-        f" aggregator refuses it, and it answers with popular items. It forgoes {forgone}. It agrees by the same"
+        f" aggregator refuses it, and it answers with popular items. It forgoes {forgone}. To agree, run the same"
         f" command with {how}"
     )
 

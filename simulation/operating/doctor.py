@@ -93,7 +93,7 @@ def _require_free_port(port: int) -> str:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
-            raise UnavailableError(f"expected a free port, got one that somebody listens on: {port}") from None
+            raise UnavailableError(f"expected a free port, {port} is in use") from None
     return "free"
 
 

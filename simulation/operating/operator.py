@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 ENDED_EARLY = ("failed", "cancelled")
-NOTHING_OPENED = "expected items that two silos or more have, by their ids, or silos that describe theirs, got neither"
+NOTHING_OPENED = "expected items with the same id in two silos or more, or items with titles or attributes, got neither"
 
 Observe = Callable[[RunHistoryOut], None]
 
@@ -180,7 +180,7 @@ def fetch_federation(operator: Operator) -> DeclaredOut:
     try:
         return DeclaredOut.model_validate(call_as_operator(operator, "GET", "/v1/federation"))
     except ValidationError:
-        raise ProtocolError("expected what the federation is from the aggregator, got another answer") from None
+        raise ProtocolError("expected the federation's settings from the aggregator, got another answer") from None
 
 
 def shares_sums_alone(operator: Operator) -> bool:
@@ -321,7 +321,7 @@ def _describe_missing_clients(run: RunHistoryOut) -> str:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    return ", ".join(names) or "nobody"
+    return ", ".join(names) or "none"
 
 
 def follow_run(operator: Operator, run: str, observe: Observe) -> RunHistoryOut:

@@ -256,14 +256,14 @@ def _loss_notes(dataset: Dataset, parts: Sequence[ClientPart], *, divided: bool)
     kept = sum(len(part.met) for part in parts if part.met is not None) - moved
     met = 0 if dataset.met is None else len(dataset.met) - kept
     whole_silo = len(parts) == 1 and lost["train"] == 0
-    where = "of items without a training interaction" if whole_silo else "outside their user's client"
-    fate = "dropped" if divided else "kept as met"
+    where = "of items without a training interaction" if whole_silo else "with items that the client lacks"
+    fate = "dropped" if divided else "counted as seen, not evaluated"
     counted = [
-        (lost["train"], "training pair", "between clients dropped"),
-        (lost["valid"], "validation pair", f"{where} {fate}"),
-        (lost["test"], "test pair", f"{where} {fate}"),
+        (lost["train"], "training interaction", "between clients: dropped"),
+        (lost["valid"], "validation interaction", f"{where}: {fate}"),
+        (lost["test"], "test interaction", f"{where}: {fate}"),
         (users, "user", f"without a training item{'' if whole_silo else ' inside a client'} dropped"),
         (items, "item", f"without a training interaction{'' if whole_silo else ' or a client'} dropped"),
-        (met, "interaction", "that is no liking dropped: its user is in no client"),
+        (met, "interaction", "below the smallest rating dropped: its user is in no client"),
     ]
     return tuple(counted_lines(counted))

@@ -52,7 +52,7 @@ def describe_joining_value(ways: Sequence[ServingOption]) -> str:
     keys = [key for key in ("ndcg@20", "mrr@20", "auc") if all(way.figures.get(key) is not None for way in ways)]
     own, joined = ([way for way in ways if bool(way.bytes) is crossed] for crossed in (False, True))
     if not (keys and own and joined):
-        return "What joining was worth: no test data say it."
+        return "What joining was worth: unknown, because there are no test data."
     [key, *_] = keys
 
     def figure(way: ServingOption) -> float:
@@ -159,7 +159,7 @@ def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:
 def field_table(ledger: list[dict[str, Any]]) -> Table:
     """Renders the fields of a client's last update."""
     updates = [entry for entry in ledger if entry["kind"] == "intent" and entry["call"] == "update"]
-    table = figure_table("The fields of an update, and nothing else", "field", "shape", "bytes")
+    table = figure_table("All fields of an update", "field", "shape", "bytes")
     for tensor in updates[-1]["tensors"] if updates else ():
         table.add_row(tensor["name"], " x ".join(map(str, tensor["shape"])), f"{tensor['bytes']:,}")
     for name in updates[-1]["scalars"] if updates else ():

@@ -47,17 +47,17 @@ def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Ob
     from shared.method.declaration import TRAINING
     from shared.sums import describe_part
 
-    bars, phases, where = make_bar(), dict.fromkeys(names, "starting"), f"0 of {rounds} rounds"
+    bars, phases, where = make_bar(), dict.fromkeys(names, "starting"), f"training: 0 of {count_noun(rounds, 'round')}"
     tasks = {name: bars.add_task(name, total=rounds, phase=phases[name]) for name in names}
 
     def update_bars(seen: RunProgress) -> None:
         nonlocal where
-        what = "" if seen.part == TRAINING else f"{describe_part(seen.part)}: "
+        what = "training" if seen.part == TRAINING else describe_part(seen.part)
         done = {name: min(rounds_done(status), seen.rounds) for name, status in seen.statuses.items()}
         for name, status in seen.statuses.items():
-            phases[name] = status.problem or f"{what}{status.phase}"
+            phases[name] = status.problem or status.phase
             bars.update(tasks[name], completed=done[name], total=seen.rounds, phase=phases[name])
-        where = f"{what}{min(done.values(), default=0)} of {seen.rounds} rounds"
+        where = f"{what}: {min(done.values(), default=0)} of {count_noun(seen.rounds, 'round')}"
 
     with show_work(bars, lambda: f"{where} ({_count_phases(phases.values())})", shown=shown):
         yield update_bars
@@ -169,7 +169,7 @@ def figure_table(title: str, first: str, *others: str, caption: str | None = Non
 
 def partition_table(summary: Mapping[str, Any]) -> Table:
     """Renders sizes of every client of a partition, and its share of training edges."""
-    title = f"{summary['data']}: {summary['method']} partition {summary['partition']}"
+    title = f"{summary['data']}, divided by {summary['method']} (partition {summary['partition']})"
     kept = f"{100 * summary['edges_kept']:.1f} % of training edges kept"
     kept, counted = summary.get("caption", kept), summary.get("counted", "users")
     shown = summary.get("shown", ("items", "train", "valid", "test"))

@@ -122,7 +122,7 @@ def test_no_key_but_the_silo_s_is_registered_by_its_proof(
     middle.ask = swap_key if how == "swapped" else lambda body: sign_anew(body, tmp_path)
     refused = join(tmp_path)
     assert refused.exit_code == 1 and isinstance(refused.exception, UnavailableError)
-    assert "somebody on the way answers in its place" in str(refused.exception)
+    assert "another machine answers in its place" in str(refused.exception)
     assert names(settings) == set() and not (tmp_path / "north" / "silo.toml").exists()
     middle.ask = bytes
     assert join(tmp_path).exit_code == 0 and names(settings) == {"north"}  # the code is not used up

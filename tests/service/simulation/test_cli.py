@@ -97,7 +97,7 @@ def test_an_interrupted_simulation_says_how_to_go_on_and_ends_as_if_it_had_not_b
         patched.setattr(sys, "argv", ["lpsfed", *words])
         done = run(*words)
     assert done.exit_code == 130
-    assert f"of 2 rounds are kept in {folder}; to go on:\n  {shlex.join(['lpsfed', *words])}" in done.stderr
+    assert f"of 2 rounds are kept in {folder}; to resume:\n  {shlex.join(['lpsfed', *words])}" in done.stderr
     other = CliRunner().invoke(app, [*words, "--seed", "7"])
     assert "was begun with, got another seed" in str(other.exception)
     assert run(*words).exit_code == 0
@@ -254,7 +254,7 @@ def test_a_demo_whose_services_have_ended_says_what_to_do_next(
     monkeypatch.setattr(demo_command, "_print_demo", lambda _: None)
     said = run(*words).stdout
     again, simulate = said[said.index("The services have ended. Next:") :].splitlines()[1:]
-    assert again.strip().startswith(f"{shlex.join(['lpsfed', *words, '--keep'])}    leaves them answering")
+    assert again.strip().startswith(f"{shlex.join(['lpsfed', *words, '--keep'])}    keeps the services")
     assert simulate.startswith(f"  lpsfed simulate FILE{own}    trains silos")
 
 
@@ -265,4 +265,4 @@ def test_what_joining_was_worth_is_one_sentence() -> None:
     ]
     said = "NDCG@20 over all users, .3000 with the common basis, .2400 alone: +25.0 %."
     assert describe_joining_value(ways) == f"What joining was worth: {said}"
-    assert describe_joining_value(ways[:2]) == "What joining was worth: no test data say it."
+    assert describe_joining_value(ways[:2]) == "What joining was worth: unknown, because there are no test data."

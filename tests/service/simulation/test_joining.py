@@ -86,8 +86,11 @@ def test_who_serves_in_the_background_is_told_what_to_do_next(
     assert done.exit_code == 0, done.output
     address, key, page = done.stderr.splitlines()[-3:]
     assert address == f"http://127.0.0.1:8999 answers until `kill 4711`; log: {tmp_path / 'north' / 'client.log'}"
-    assert key == f"applications show the key in {tmp_path / 'north' / 'application.key'}"
-    assert page == f"its page is for the user operator; the password is in {tmp_path / 'north' / 'operator.key'}"
+    assert key == f"applications use the key in {tmp_path / 'north' / 'application.key'}"
+    assert (
+        page
+        == f"its page asks for user and password: operator, and the content of {tmp_path / 'north' / 'operator.key'}"
+    )
 
 
 def test_lines_have_no_colours_of_their_own() -> None:
@@ -115,7 +118,7 @@ def test_what_was_cut_off_is_gone_on_with_and_what_is_there_stays(aggregator: st
     assert done.exit_code == 0 and "is not read" not in done.output, done.output
     assert (folder / "state" / "north.key").read_bytes() == key
     again = call("join", tmp_path / "north.invite", "--data", tmp_path / "other.csv", "--folder", folder, "--no-start")
-    assert f"shard has been made before, so --data {tmp_path / 'other.csv'} is not read" in again.output
+    assert f"shard exists already, so --data {tmp_path / 'other.csv'} is not read" in again.output
     (folder / "silo.toml").write_text((folder / "silo.toml").read_text() + "threads = 2\n")
     assert join(tmp_path, data).exit_code == 0
     assert "threads = 2" in (folder / "silo.toml").read_text()
@@ -208,7 +211,7 @@ def test_an_aggregator_that_starts_again_is_the_federation_that_was_made(
     assert call(*again).exit_code == 0 and served[3].describe_federation() == served[2].describe_federation()
     assert served[3].share == "parameters"
     Path("operator/share.json").write_text("{}")
-    assert "expected what is shared" in str(call(*again).exception)
+    assert "expected the saved choice of --share" in str(call(*again).exception)
 
 
 def test_a_federation_of_sums_that_an_earlier_version_began_goes_on_without_content_sums(

@@ -73,7 +73,7 @@ def test_one_word_agrees_to_the_sums_by_the_list_of_the_invitation(tmp_path: Pat
         )
         assert "312\N{NO-BREAK SPACE}B, once, masked" in told and "no network is trained or sent" in told  # 2 * 12 * 13
         assert "the others learn, from the sums over all silos: " in told and "it gains: what " in told
-        assert "masked: the sum over all silos alone can be read, if the others are who the aggregator says" in told
+        assert "masked: only the sum over all silos can be read, if the others are who the aggregator says" in told
         assert "strict boundary" not in told
         settings = client_settings(Path("north/silo.toml"))
         assert settings.method == chosen.method and settings.policy.common_basis == "secure"
@@ -225,7 +225,7 @@ def test_a_silo_whose_client_is_running_is_told_to_end_it_before_it_is_started_a
         with lock_directory(state):
             done = join(*AGREED, "--detach")
         assert isinstance(done.exception, ConflictError)
-        expected = f"one is running, with the settings that it began with: `kill {os.getpid()}` ends it"
+        expected = f"one is running with the settings of its start: `kill {os.getpid()}` ends it"
         assert expected in str(done.exception)
         assert client_settings(Path("north/silo.toml")).policy.common_basis == "secure"
 

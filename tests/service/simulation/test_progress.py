@@ -78,7 +78,7 @@ def test_a_command_that_tells_nothing_else_is_said_to_go_on(monkeypatch: pytest.
     for now in range(25):
         clock.now = float(now)
         beat.look()
-    assert told == [f"doctor: still at work after {seconds} s" for seconds in (4, 14, 24)]
+    assert told == [f"doctor: still running after {seconds} s" for seconds in (4, 14, 24)]
     progress.visibility.bars = 1
     clock.now = 60.0
     beat.look()
@@ -87,7 +87,7 @@ def test_a_command_that_tells_nothing_else_is_said_to_go_on(monkeypatch: pytest.
     for now in (61, 69, 70):
         clock.now = float(now)
         beat.look()
-    assert told[3:] == ["doctor: still at work after 70 s"]
+    assert told[3:] == ["doctor: still running after 70 s"]
 
 
 def waiting(**fields: Any) -> RunHistoryOut:

@@ -104,7 +104,7 @@ def test_who_follows_the_readme_is_told_what_joining_has_brought(terminal: Termi
     assert "run-2, content sums, round 1 of 1" in done.stderr
     # The keys hide one or two of the shops' 740 items, where two of a shop have one hash.
     assert re.search(r"run-3, common basis: exact sums: 7[34]\d items", done.stderr)
-    assert "run-3 is over after 1 round" in done.stderr
+    assert "run-3 has finished after 1 round" in done.stderr
     told = done.stdout.splitlines()
     assert [line.split(":")[0] for line in told] == list(SHOPS)
     for name, line in zip(SHOPS, told, strict=True):
@@ -112,7 +112,7 @@ def test_who_follows_the_readme_is_told_what_joining_has_brought(terminal: Termi
         low, mid, high = worth["ratio"]
         assert (worth["silo"], worth["run"], worth["measure"], worth["few"]) == (name, "run-3", "NDCG@20", False)
         assert mid == pytest.approx(worth["together"] / worth["alone"]) and 1 < low < mid < high, worth
-        assert f"x {mid:.3f} [{low:.3f}, {high:.3f}] (run-3, {worth['users']} judged users)" in line
+        assert f"x {mid:.3f} [{low:.3f}, {high:.3f}] (run-3, {worth['users']} evaluated users)" in line
     other = tmp_path / "shop-2" / "silo.toml"
     stood = asked("status", *as_operator, "--silo", other)
     where, listed, content, why, last = stood.stdout.splitlines()

@@ -42,7 +42,7 @@ def test_a_bad_setting_is_named_and_no_secret_is_repeated(bad: dict[str, object]
 
 def test_without_settings_the_program_ends_with_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main() == 2
-    assert capsys.readouterr().err == "aggregator: state_directory: Field required\n"
+    assert capsys.readouterr().err == "aggregator: state_directory: expected a value, got none\n"
 
 
 def listed(folder: Path, items: int) -> Path:

@@ -131,7 +131,7 @@ def test_the_exit_leads_to_where_the_invitation_says(
 
 def test_what_is_missing_or_of_no_use_is_named(invitation: Path, data: Path, tmp_path: Path) -> None:
     refused = {
-        ("--data", data): "--invitation: expected the operator's with --role silo",
+        ("--data", data): "--invitation: expected the operator's invitation with --role silo",
         ("--invitation", invitation): "--data: expected the silo's own interactions with --role silo",
         ("--invitation", invitation, "--data", tmp_path / "none.csv"): "expected the silo's own interactions, got",
         ("--invitation", invitation, "--data", data, "--subnets", "8.8.8.0/28"): "expected private addresses",

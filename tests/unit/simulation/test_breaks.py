@@ -186,10 +186,10 @@ def test_several_at_once_leave_each_its_change(docker: Made) -> None:
 
 def test_what_is_planted_is_not_planted_again_and_nothing_is_not_mended(docker: Made, tmp_path: Path) -> None:
     calls = docker((["volume", "ls"], (0, "fed_break")))
-    with pytest.raises(SettingsError, match="expected no break, got one that is planted; --mend takes it away"):
+    with pytest.raises(SettingsError, match="expected no planted fault, got one; --mend removes it"):
         plant.plant_breaks(federation(), ["key"])
     (tmp_path / "answers").write_text("[]")
-    with pytest.raises(SettingsError, match="expected a planted break, got none"):
+    with pytest.raises(SettingsError, match="expected a planted fault, got none"):
         plant.mend_breaks(federation())
     assert all("volume" in line for line in calls.read_text().splitlines())
 
@@ -225,7 +225,7 @@ def test_kinds_are_listed_and_unknown_ones_refused() -> None:
     assert listed.exit_code == 0 and all(kind in listed.stdout for kind in BREAKS)
     for arguments in (["nothing-of-the-kind"], [], ["key", "--mend"]):
         refused = run.invoke(app, ["break", *arguments])
-        assert isinstance(refused.exception, SettingsError) and "kinds of break" in str(refused.exception)
+        assert isinstance(refused.exception, SettingsError) and "kinds of fault" in str(refused.exception)
 
 
 TRIED = """

@@ -71,7 +71,7 @@ def test_they_are_good_for_a_year_and_say_what_they_are_for(folder: Path) -> Non
         assert own.not_valid_after_utc - own.not_valid_before_utc == timedelta(days=365)
         assert "development (not for production)" in own.subject.rfc4514_string()
     done = run("certificates", str(folder / "more"))
-    assert "For development only: whoever has authority.key" in " ".join(done.stderr.split())
+    assert "For development only: authority.key can impersonate" in " ".join(done.stderr.split())
 
 
 def test_nothing_is_overwritten_and_where_one_file_is_there_none_is_made(folder: Path, tmp_path: Path) -> None:

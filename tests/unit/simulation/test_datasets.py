@@ -53,7 +53,7 @@ def test_a_lightgcn_file_alone_is_split(write: Write) -> None:
     path = write("all.txt", "".join(f"{user} {' '.join(map(str, range(10)))}\n" for user in range(3))) / "all.txt"
     dataset = load_dataset(path, seed=0)
     assert (dataset.name, len(pairs(dataset, "train")), len(pairs(dataset, "test"))) == ("all", 24, 3)
-    assert dataset.notes == ("split drawn by user 8:1:1 with seed 0",)
+    assert dataset.notes == ("interactions of each user are split 8:1:1 at random (seed 0)",)
 
 
 @pytest.mark.parametrize("separator", ["::", ",", "\t"])

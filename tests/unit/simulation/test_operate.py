@@ -78,7 +78,7 @@ def test_a_run_is_started_as_asked_and_told_round_by_round(operate: Operate) -> 
     assert "lpsfed worth --silo NAME/silo.toml" in where
     *lines, last = [line.split(":")[0] for line in (*lines, over)]
     assert lines == ["run-1 waits for clients", *(f"run-1, round {n} of 3" for n in (1, 2, 3))]
-    assert last == "run-1 is over after 3 rounds; each silo answers by the best model it has had"
+    assert last == "run-1 has finished after 3 rounds; each silo serves its best model by validation"
 
 
 def test_the_run_there_is_is_followed_and_none_is_started(operate: Operate) -> None:
@@ -193,7 +193,7 @@ def test_secrets_are_made_once_for_their_owner_alone(tmp_path: Path) -> None:
         len(text) == 64 and path.stat().st_mode & 0o777 == 0o600 for text, path in zip(made, paths, strict=True)
     )
     again = CliRunner().invoke(app, ["secret", *map(str, paths)])
-    assert "there already" in again.stderr and [path.read_text() for path in paths] == made
+    assert "exists already" in again.stderr and [path.read_text() for path in paths] == made
 
 
 def part(name: str, *, received: bool) -> ParticipantOut:
@@ -243,7 +243,7 @@ def test_ctrl_c_says_that_the_run_goes_on_and_how_to_follow_and_end_it(operate: 
         done = operate(answer, *words, "--aggregator-url", "http://127.0.0.1:8899")
         assert done.exit_code == 130
         said = done.stderr[done.stderr.index("interrupted") :]
-        assert said.startswith("interrupted: run-1 goes on without this command\nto follow it: lpsfed status --follow")
+        assert said.startswith("interrupted: run-1 continues at the aggregator\nto follow it: lpsfed status --follow")
         assert said.count("--run run-1 --operator-token-file ") == 2 and "to end it: lpsfed cancel --run run-1" in said
         assert said.count("--aggregator-url http://127.0.0.1:8899") == 2
 

@@ -61,8 +61,8 @@ def test_two_circles_are_told_apart_and_the_edge_between_them_is_dropped() -> No
     assert (first.train, first.valid, first.test) == (8, 1, 0)
     assert (second.train, second.valid, second.test) == (4, 0, 0)
     assert result.notes == (
-        "1 training pair between clients dropped",
-        "2 test pairs outside their user's client dropped",
+        "1 training interaction between clients: dropped",
+        "2 test interactions with items that the client lacks: dropped",
         "1 item without a training interaction or a client dropped",
     )
 

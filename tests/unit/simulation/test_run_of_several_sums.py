@@ -94,7 +94,7 @@ def test_over_a_list_of_common_items_no_other_sum_is_dropped(operate: Operate, f
     done = operate(there, "run", "--clients", "3", *flags)
     assert done.exit_code == 0 and there.parts == ["items", "content", "basis_exact"], done.output
     assert "run-1, common items: so; 9 items in common; 2\N{NO-BREAK SPACE}kB of all silos in 1.5 s" in done.stderr
-    assert "run-2, content sums: so; 2\N{NO-BREAK SPACE}kB" in done.stderr and "run-3 is over" in done.stderr
+    assert "run-2, content sums: so; 2\N{NO-BREAK SPACE}kB" in done.stderr and "run-3 has finished" in done.stderr
     stood = operate(there, "status").stdout.splitlines()
     assert [line.split(":")[0] for line in stood[1:]] == [
         "run-1, common items",
@@ -115,7 +115,7 @@ def test_sums_of_items_go_on_where_too_few_know_titles(operate: Operate) -> None
     there = Federation(MethodSettings(sums=LISTED, strategy=ALONE), few=True)
     done = operate(there, "run", "--clients", "3")
     assert done.exit_code == 0 and there.parts == ["items", "content", "basis_exact"], done.output
-    assert f"run-2, content sums: not opened: {FEW}" in done.stderr and "run-3 is over" in done.stderr
+    assert f"run-2, content sums: not opened: {FEW}" in done.stderr and "run-3 has finished" in done.stderr
     assert f"run-2, content sums: not opened: {FEW}" in operate(there, "status").stdout
 
 
@@ -123,7 +123,7 @@ def test_with_no_item_in_common_the_content_sums_are_the_last(operate: Operate) 
     there = Federation(MethodSettings(sums=LISTED, strategy=ALONE), common=0)
     done = operate(there, "run", "--clients", "3")
     assert done.exit_code == 0 and there.parts == ["items", "content"], done.output
-    assert "run-1, common items: so; 0 items in common" in done.stderr and "run-2 is over" in done.stderr
+    assert "run-1, common items: so; 0 items in common" in done.stderr and "run-2 has finished" in done.stderr
     both = Federation(MethodSettings(sums=LISTED), common=0)
     assert operate(both, "run", "--clients", "3").exit_code == 0
     assert both.parts == ["items", "content", "training"] and both.runs[-1].request.method.basis.kind == "off"
@@ -134,4 +134,4 @@ def test_with_neither_items_nor_titles_nothing_is_opened_and_the_error_says_both
     done = operate(there, "run", "--clients", "3")
     assert done.exit_code != 0 and there.parts == ["items", "content"]
     told = str(done.exception)
-    assert "expected items that two silos or more have" in told and FEW in told and "catalogue match" in told
+    assert "expected items with the same id" in told and FEW in told and "catalogue match" in told

@@ -62,7 +62,7 @@ def test_a_run_that_is_over_and_not_judged_yet_is_waited_for(told: Callable[...,
     found = subject.fetch_worth(NORTH)
     assert (found.run, found.ratio) == ("run-2", (1.2, 1.5, 1.9))
     assert (
-        found.line == "north: NDCG@20 alone 0.2000 -> together 0.2000, x 1.500 [1.200, 1.900] (run-2, 60 judged users)"
+        found.line == "north: NDCG@20 alone 0.2000, together 0.2000, x 1.500 [1.200, 1.900] (run-2, 60 evaluated users)"
     )
     told(OPEN, round=3)
     with pytest.raises(ConflictError, match="expected a run that has ended"):
@@ -79,10 +79,13 @@ def test_what_no_interval_can_be_of_has_none(told: Callable[..., None]) -> None:
     compared = ComparisonOut(measure="ndcg@20", users=1, few=True, groups=(group,))
     told(JUDGED.model_copy(update={"comparison": compared}))
     found = subject.fetch_worth(NORTH)
-    assert found.ratio is None and found.line.endswith("together 0.2000 (run-2, 60 judged users: too few to say much)")
+    assert found.ratio is None and found.line.endswith(
+        "together 0.2000 (run-2, 60 evaluated users: too few to say much)"
+    )
     told(JUDGED.model_copy(update={"comparison": compared.model_copy(update={"measure": "auc"})}))
     assert (
-        ": AUC alone 0.2000" in subject.fetch_worth(NORTH).line and "60 judged nodes" in subject.fetch_worth(NORTH).line
+        ": AUC alone 0.2000" in subject.fetch_worth(NORTH).line
+        and "60 evaluated nodes" in subject.fetch_worth(NORTH).line
     )
 
 

@@ -47,7 +47,7 @@ def test_join_keeps_what_nobody_has_met_and_says_how_many(tmp_path: Path, datase
     shard = load_shard(folder.shard)
     assert unmet_of(shard) == UNMET, "not what somebody has met and does not like"
     assert shard.unmet is not None and shard.unmet["genre"].to_list() == ["drama", "drama"]
-    assert "10 items and 2 that nobody has met" in (describe_shard(folder, "items") or "")
+    assert "10 items and 2 without interactions" in (describe_shard(folder, "items") or "")
     other = SiloFolder(tmp_path / "other")
     assert dataset.titles is not None
     save_interactions(other, "shop", replace(dataset, titles=dataset.titles.filter(~pl.col("item").is_in(UNMET))))
