@@ -120,7 +120,7 @@ def test_three_banks_join_with_their_own_tables_and_are_told_what_it_brought(
     done = terminal.lpsfed("run", "--clients", 3, *as_operator, *silos)
     told = done.stdout.splitlines()
     assert [line.split(":")[0] for line in told] == list(BANKS)
-    assert all(re.search(r"AUC alone \d\.\d+ -> together \d\.\d+, x .* judged nodes", line) for line in told), told
+    assert all(re.search(r"AUC alone \d\.\d+, together \d\.\d+, x .* evaluated nodes", line) for line in told), told
 
     key = (tmp_path / "silo-1" / "application.key").read_text("ascii").strip()
     unknown = pl.read_csv(tmp_path / "bank-1" / "nodes.csv", separator=";").filter(pl.col("label").is_null())
