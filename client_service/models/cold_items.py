@@ -47,7 +47,7 @@ SMOOTHINGS = (0.3, 1.0, 3.0)  # r
 CONTENT_SHARES = (0.0, 0.15, 0.3, 0.5, 0.7, 1.0)  # of content-EASE's scores in the sum
 CONTENT_RIDGES = (0.003, 0.03, 0.1, 0.3)  # the first is usual with the sums of other silos, the last of few users
 FEW_USERS = 50.0
-PLAIN_SHARES = (0.0, 0.15, 0.3)  # of the plain likeness, which needs no user and so helps where there are few
+PLAIN_SHARES = (0.0, 0.15, 0.3)  # of the plain similarity, which needs no user and so helps with few of them
 RIDGES = (100.0, 300.0, 1000.0)  # of EASE
 NUGGET = 0.01  # added to K_a's diagonal: anchors of the same features leave it singular
 Rows = NDArray[np.int64]
@@ -125,10 +125,10 @@ def usual_setting(shape: tuple[int, int], *, summed: bool = False) -> ColdSettin
 def choose_cold_setting(
     interactions: sparse.csr_array, features: Float32, seed: int, others: ContentSums | None = None
 ) -> ColdSetting:
-    """Chooses a setting by hiding some of the warm items from everybody.
+    """Chooses a setting by hiding some of the warm items.
 
     One that surely ranks the hidden items better replaces the usual one. others: content sums of the other silos; where
-    these have the hidden items too, they are judged as if they had not.
+    these have the hidden items too, they are evaluated as if they had not.
     """
     ridges = _ridges(interactions.shape)
     chosen = usual_setting(interactions.shape, summed=others is not None)
@@ -218,7 +218,7 @@ class _WarmItems:
     def likeness(self, reach: float) -> tuple[Float32, Float64]:
         """Computes the likeness K_w (N, m) to the anchors, and K_w^T K_w (m, m).
 
-        K_w is 0 for items that nobody has.
+        K_w is 0 for items without interactions.
         """
         found = np.zeros((len(self.features), len(self.anchors)), np.float32)
         found[self.rows] = self.map(reach).likeness(self.features[self.rows])
@@ -297,7 +297,7 @@ def _ridges(shape: tuple[int, int]) -> Sequence[float]:
 
 
 class _Fold:
-    """Items that are hidden from everybody, and how well settings rank them among themselves."""
+    """Fold of hidden items, and how well settings rank them among themselves."""
 
     def __init__(
         self,

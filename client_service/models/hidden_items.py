@@ -12,10 +12,10 @@ from scipy import sparse
 from shared.method.graph import Float64, degrees
 from shared.method.parameters import Float32
 
-HIDDEN = 0.1  # share of the items that somebody has
+HIDDEN = 0.1  # share of the items with interactions
 FOLDS = 2  # draws of hidden items
-MOST_USERS = 2000  # most users who judge
-TOP = 10  # length of the lists that are judged
+MOST_USERS = 2000  # most users in the measure
+TOP = 10  # length of the ranked lists
 Rows = NDArray[np.int64]
 
 

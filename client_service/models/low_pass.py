@@ -162,8 +162,8 @@ class LowPass(Encoder):
         A row of P is the sum of its edges' steps over the root of the degree, so that removing one edge is a
         subtraction. exponent: 1/2 for that root, or the exponent by which the graph is normalised in its place.
         """
-        # Paper: a training pair is scored by the graph that holds it; here: by the graph without it, because such a
-        # pair teaches nothing about pairs that the graph does not hold.
+        # Paper: a training pair is scored by the graph with its edge; here: by the graph without it, because such a
+        # pair shows nothing about pairs without an edge.
         degree, basis = self.degree[nodes][:, None], self.basis[nodes]
         reduced = (degree**exponent * basis - self.edge_step[others]) / (degree - 1).clamp(min=1) ** exponent
         reduced = torch.where(degree > 1, reduced, 0.0)

@@ -72,7 +72,7 @@ def join_sides(sides: Sequence[Side], codes: Codes) -> Side:
 
 @dataclass(frozen=True)
 class Ranker:
-    """A model at rest. Every method is a pure function of arrays."""
+    """Frozen model; every method is a pure function of arrays."""
 
     users: Side
     items: Side

@@ -28,7 +28,7 @@ EARLIER = {"filter": "ridge", "squares": "weighting", "ease": "ease_ridge"}
 
 @dataclass(frozen=True)
 class ChosenPart:
-    """A scorer of the registry by its name, its setting, and its loudness.
+    """Scorer of the registry by its name, its setting, and its loudness (weight).
 
     Loudness 0 leaves it out; 1 makes its scores spread over the items as the trained base score does.
     """

@@ -92,7 +92,7 @@ def _silence_beta_warning() -> None:
 _silence_beta_warning()
 
 
-DEVIATION = 0.1  # of Z(0), which starts at random, whatever `start` says
+DEVIATION = 0.1  # of Z(0), which starts at random for every `start`
 
 
 class WholeGraph(Encoder):

@@ -38,24 +38,24 @@ from client_service.training.recipe_evaluator import (
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
 
-KEPT_ITEMS = 8_000  # from so many items on, only those that may be among the first are ranked
+KEPT_ITEMS = 8_000  # least items from which only those that may be among the first are ranked
 
 
 PRIOR_USERS = 100  # validation users at which their choice and the usual weights count alike
 OWN_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)  # of the silo's own parts beside those of a common basis
-USUAL_SHARE, SHARE_USERS = 0.15, 50  # where there are no validation users; how many count as much as that
-# What sums that tell of everything bring, as a share of what a silo has alone, and how many of its validation users
+USUAL_SHARE, SHARE_USERS = 0.15, 50  # without validation users; number of them that weigh as much
+# Usual gain of sums that cover everything, as a share of a silo's own quality, and how many of its validation users
 # count as much as that; chosen on amazon-video, retailrocket, yelp2018-13k and lastfm, in silos of 30 users on.
 EXPECTED_GAIN, GAIN_USERS = 0.3, 20
 LEAST_COMMON = 0.05  # weight of the common parts, below which they would blur the silo's own and add nothing
 USERS_A_DIRECTION = 8  # of a silo, whose own parts know as much as one direction of all silos' sums
 LEAST_WEIGHT = 0.02  # weight of a part that the search does not begin with, below which it is left out
-LEAST_BASE = 0.02  # weight of the base score: it is what the others are measured by
+LEAST_BASE = 0.02  # of the base score, over which the other weights are divided
 SURE_USERS = 200  # validation users from which on no single part may rank better by one standard error than the sum
-SOME_USERS, MORE_ERRORS = 30, 2.0  # and by so many where there are fewer of them, but so many users
+SOME_USERS, MORE_ERRORS = 30, 2.0  # and with fewer users than that, but at least SOME_USERS
 
 BASE = "base"
-BASE_WEIGHT = 1.0  # where nobody can vote, as the weight of each other part is its own
+BASE_WEIGHT = 1.0  # without validation users, as `ScorerPart.weight` is of the other parts
 Weights = Mapping[str, float]
 """Of each part's standardised scores; they sum to 1."""
 
@@ -335,7 +335,7 @@ def _prefer_single_part(evaluator: RecipeEvaluator, parts: OwnParts, weights: We
 def default_share(users: int, directions: int | None = None, covered_share: float = 1.0) -> float:
     """Computes the weight of the own parts beside the common ones without validation users.
 
-    It grows with the users for each of the `directions` that the sums know, few where there is noise. covered_share:
+    It grows with the users for each of the `directions` in the sums, few in noisy ones. covered_share:
     share of the silo's training pairs whose items other silos have too. A score follows from pairs of items, of which
     the sums know covered_share^2; of the rest the own parts know more.
     """

@@ -98,12 +98,12 @@ class ObjectiveTerms:
 
 
 class ItemTrainer(Trainer):
-    """Trains an encoder and its head by the pairs of users and items.
+    """Trainer of an encoder and its head on pairs of users and items.
 
-    An exact start is at `start`, or where none is given at the filter that the shard's validation data prefer;
-    likewise `recipe` says what is fused with the trained score, with the scorers of a common basis `basis` among it;
-    the attribute `basis` is its digest, "" where there is none. content: what the other silos have added to the content
-    sums; the attribute `content` is the digest.
+    start: the filter of an exact start; None: the one that validation prefers. recipe: the fusion with the trained
+    score; None: the one that validation prefers. basis: the common basis, whose scorers the fusion has too; the
+    attribute `basis` is its digest, "" without one. content: the content sums of the other silos; the attribute
+    `content` is their digest.
     """
 
     task = "items"

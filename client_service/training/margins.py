@@ -55,7 +55,7 @@ MARGIN_FORMS: dict[MarginReading, MarginForm] = {
 }
 
 
-TABLE_STEPS = 600  # at most; the tables hold a few hundred numbers and settle long before
+TABLE_STEPS = 600  # at most; the tables have a few hundred numbers and settle long before
 TABLE_WINDOW = 50  # steps over which the loss must still fall
 TABLE_TOLERANCE = 1e-3  # a relative fall between two windows below this counts as settled
 
@@ -135,7 +135,7 @@ def _is_settled(losses: list[float]) -> bool:
     return before - sum(losses[-TABLE_WINDOW:]) < TABLE_TOLERANCE * abs(before)
 
 
-EXACT_PAIRS = 50_000_000  # up to so many user-item pairs the mean is exact
+EXACT_PAIRS = 50_000_000  # most user-item pairs for an exact mean
 SAMPLED_PAIRS = 1_000_000
 BLOCK_PAIRS = 1 << 20  # pairs that are looked at at a time
 SCORED_NUMBERS = 1 << 21  # pairs x width that the MLP scores at a time beside a base path, some 70 MB

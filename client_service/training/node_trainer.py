@@ -108,7 +108,7 @@ class NodeTrainer(NodeNetworkTrainer):
     def refitted_form(self) -> ClosedForm:
         """Fits the closed form that answers again, on all labelled nodes. Slow.
 
-        Validation has chosen it by training nodes alone, and cannot judge this one.
+        Validation has chosen it by training nodes alone, and cannot evaluate this one.
         """
         closed = self.closed_form
         pooled = None if self.summed is None else self.summed.pool(closed.shard, closed.design)

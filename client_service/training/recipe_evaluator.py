@@ -1,4 +1,4 @@
-"""Judges sums of several scorers by validation items.
+"""Evaluates weighted sums of scorers on validation items.
 
 All items are ranked, or those alone that can be among the first.
 """
@@ -25,16 +25,16 @@ from shared.method.parameters import Float32
 
 MOST_SCORES = 40_000_000  # users x items of one candidate: bounds its memory at 160 MB
 ERRORS = 1.0  # standard errors by which a setting must be better than the usual one
-LISTED = 128  # best items of each scorer that are kept for a user, where not all are
+LISTED = 128  # best items of each scorer that are kept for a user, if not all are
 PADDING, NONE_OUTSIDE = np.float32(-1e9), np.float32(-2e9)  # scores of columns without an item; of no item outside
 TOGETHER = 256  # users whose kept items are ranked at a time
 
 Candidate = TypeVar("Candidate")
 Option = TypeVar("Option")
 Blends = Callable[[slice], Iterable[Float32]]
-"""Places among a judge's users -> the scores of several candidates for them in turn: see `Candidates`."""
+"""Function from places among the evaluator's users to the scores of several candidates in turn."""
 Score = Callable[[slice], Float32]
-"""Places among a judge's users -> their scores, which the caller may overwrite."""
+"""Function from places among the evaluator's users to their scores, which the caller may overwrite."""
 
 
 def take_rows(scores: Float32) -> Score:
@@ -140,10 +140,10 @@ class RecipeEvaluator:
     def keep_best(
         self, scores: Callable[[Rows], Iterable[Float32]], count: int
     ) -> tuple[KeptItemsEvaluator, list[Float32]]:
-        """Makes a judge of the kept items alone, and their scores by each scorer.
+        """Builds an evaluator of the kept items alone, and their scores by each scorer.
 
         Kept are the items among the best LISTED of at least one of `count` scorers. scores: users (B,) -> the scores of
-        each scorer in turn, (B, N). The judge ranks any sum of them with weights of at least 0. A scorer's last
+        each scorer in turn, (B, N). The evaluator ranks any sum of them with weights of at least 0. A scorer's last
         column is the best score of an item that was not kept.
         """
         shard, items = self._shard, self._shard.train.shape[1]
@@ -182,7 +182,7 @@ class RecipeEvaluator:
 
 
 class KeptItemsEvaluator(RecipeEvaluator):
-    """A judge that ranks the kept items of each user alone.
+    """Evaluator that ranks the kept items of each user alone.
 
     Its values are the same, for a fiftieth of the work and memory.
     wanted: which kept items are validation items, (users, kept). Scores have one more column: see `keep_best`. A sum is

@@ -21,7 +21,7 @@ from shared.method.graph import Float64
 from shared.method.parameters import Float32
 
 USERS = 256  # by whose validation items it is fitted
-DRAWN = 200  # items a user that stand for all that he has not met
+DRAWN = 200  # drawn items a user, for all that the user has not met
 STEEPEST = 20.0  # logits from one standard deviation of the scores to the next
 
 Scored = tuple[Float64, Float64, Float64]

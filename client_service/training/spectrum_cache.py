@@ -43,9 +43,9 @@ def cached_spectrum(
 ) -> Spectrum:
     """Reads or computes the low spectrum of the shard's training graph.
 
-    The file's name holds the digest and the cut-off: when the shard changes, the basis turns and the old file is of
+    The file's name holds the digest and the cut-off: when the shard changes, the basis changes and the old file is of
     no use. A file that cannot be read is computed anew. Without a folder nothing is kept. beside: cut-off and exponent
-    of a spectrum that `rank_by` will be asked for; both are computed at the same time, since one keeps one core busy.
+    of a spectrum that `rank_by` will need; both are computed at the same time, since one keeps one core busy.
     """
     if folder is None:
         return low_spectrum(shard.train, cutoff, accuracy=accuracy)

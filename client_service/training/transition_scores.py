@@ -21,20 +21,20 @@ from client_service.sums.transitions import Transitions, own_transitions, shard_
 from shared.method.parameters import Float32
 
 DAMPING = 0.7  # of an item that much is clicked after: its counts are divided by their sum to this power
-BACKWARD = (0.4, 0.0)  # of what came before, beside what came after; the usual first
+BACKWARD = (0.4, 0.0)  # weight of preceding items beside following ones; the usual first
 NEXT_ALONE = (1,)  # other weights that a silo may try on its own visits: the next click alone
 DECAYS = (0.4, 0.2, 0.6, 0.8, 0.0)  # of the weight of a click, for each later one; the usual first
 REPEATS = (0.1, 0.0, 0.3, 1.0)  # of the visit's own items, beside all others together
 SECONDS = (0.3, 0.1, 0.0, 0.6)  # of what goes with items that go with the visit's, beside these
 POPULAR = 0.01  # of popular items, for visits of which nothing is known
 CHOSEN_BY = 500  # validation examples that choose such a number
-COMPARED_BY = 1000  # those that compare what is served with what the silo has alone
+COMPARED_BY = 1000  # examples that compare served scores with the silo's own
 USUAL_BY = 100  # examples as much as which the usual value counts
 SUM_SHARES = (1.0, 0.5, 0.0)  # of the sum's scores beside those of the silo's own transitions; the usual first
 NETWORK_SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 USUAL_SHARE = 0.5
 LEAST_GAIN = 1.0  # standard errors of the mean difference by which another value has to be better than the usual one
-NETWORK_GAIN = 2.0  # likewise, of the best share of a network: one of six has some luck
+NETWORK_GAIN = 2.0  # the same for the best share of a network: one of six may win by chance
 DEPTH = 20
 
 

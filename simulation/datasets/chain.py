@@ -31,7 +31,7 @@ Int64 = NDArray[np.int64]
 USERS, ITEMS = 1200, 800
 THEMES = 60  # of 10 genres, each in 6 qualities
 TASTE = 0.05  # Dirichlet parameter of a customer's themes: small, so that a customer likes few of them
-REGION = 0.5  # standard deviation of the logarithm of what a shop's customers stress
+REGION = 0.5  # standard deviation of the log weights that a shop's customers give themes
 ASTRAY = 0.02  # share of a customer's weight that lies on all items alike
 POPULARITY = 0.8  # exponent of the power law
 STOCK = 0.9  # share of the catalogue that a shop has
@@ -39,7 +39,7 @@ BOUGHT, SPREAD = 20.0, 0.5  # items of a customer: mean, and standard deviation 
 FEWEST, MOST = 5, 100
 MOST_SHOPS = 50  # the smallest then has five customers
 LONE_ITEMS, LONE_USERS = 300, 60  # of the lone shop
-NEW = 0.1  # share of the items that have just arrived, where there is a lone shop
+NEW = 0.1  # share of new items, with a lone shop
 
 
 @dataclass(frozen=True, eq=False)

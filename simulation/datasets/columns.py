@@ -27,7 +27,7 @@ _ATTRIBUTES = (
 _NUMBERS = "year release_year publication_year jahr erscheinungsjahr 年份 price preis pages"
 ATTRIBUTES, NUMBERS = (frozenset(words.split()) for words in (_ATTRIBUTES, _NUMBERS))
 """Columns of a file of items that a shop states of them. Tags, ratings and counts are left out: they come from users,
-and an item that nobody has met cannot have them."""
+and an item without interactions cannot have them."""
 ID_FIELDS, DETAIL_FIELDS = (
     ("session", "user", "item", "split"),
     ("time", "rating", "label", "count", "event", "quantity"),

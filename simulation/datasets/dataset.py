@@ -21,13 +21,13 @@ from simulation.datasets.splits import Draws, SplitKind, describe_split, require
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Implicit feedback. Every user has a training item; a (user, item) pair occurs once.
+    """Implicit feedback: each user has a training item, each pair occurs once.
 
     events: user and item (strings), split (train, valid or test), and where they are known time (seconds since 1970
-    UTC) and rating; sorted by user and item. met: likewise, without a split, what users have met and do not like, or
-    None: nothing is learnt from it, and its users and items need not occur in events. titles: item, title and the
-    items' attributes (String or Float64), or None.
-    notes: every clean-up and every drawn split, counted. meaning: of the ratings, None where there are none.
+    UTC) and rating; sorted by user and item. met: the same columns without a split: known interactions that are not
+    positive, or None: they are not learnt from, and their users and items need not occur in events. titles: item, title
+    and the items' attributes (String or Float64), or None. notes: every clean-up and every drawn split, counted.
+    meaning: of the ratings, None without any.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Dataset:
     meaning: RatingMeaning | None = None
 
     def all_events(self) -> pl.DataFrame:
-        """Positives, and what is met with the split `met`, as a shard takes them."""
+        """Returns positive interactions, and other known ones with the split `met`."""
         return join_met(self.events, self.met)
 
 
 def join_met(events: pl.DataFrame, met: pl.DataFrame | None) -> pl.DataFrame:
-    """Positives with what is met beside them, under the split `met`."""
+    """Joins positive interactions with other known ones under the split `met`."""
     if met is None:
         return events
     return pl.concat([events, met.with_columns(split=pl.lit(MET, dtype=SPLIT_TYPE))], how="diagonal")

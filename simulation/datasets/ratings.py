@@ -16,7 +16,7 @@ from shared.words import count_noun
 from simulation.datasets.dataset import WHOLE
 
 STARS = 5.0  # the best of the commonest scale
-NOT_RATED = 99.0  # what some tables of ratings from -10 to 10 write where there is none
+NOT_RATED = 99.0  # stands for a missing rating in some tables of ratings from -10 to 10
 FEWEST_TO_JUDGE = 20  # ratings, from which on their frequencies say whether they are counts
 
 Tables = Mapping[str, pl.DataFrame]

@@ -23,7 +23,7 @@ Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
 SplitKind = Literal["random", "time", "leave-one-out", "global-time"]
 Draws = Literal["pair", "table"]
-"""pair: each (user, item) has a draw of its own. table: one stream over all rows, in which a user moves everybody
+"""pair: each (user, item) has a draw of its own. table: one stream over all rows, in which a user moves all users
 behind; published tables were made so, and no data of a real silo may be."""
 
 HELD_OUT = 10  # one interaction in ten for each of valid and test

@@ -34,7 +34,7 @@ RATED = ("rating", "label", "count")  # fields that ratings come from, the first
 MOST_NAMES = 12  # of columns in one message
 NO_GENRES = "(no genres listed)"  # MovieLens writes it where it knows none
 SHOWN_VALUE = 40  # characters of a value that an error shows
-ROWS_OF_EVIDENCE = 100  # by which a header is told from a first line of data
+ROWS_OF_EVIDENCE = 100  # that decide whether the first line is a header
 FEWEST_ROWS = 3  # of fewer none may lack an id
 
 

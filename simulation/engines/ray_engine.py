@@ -22,7 +22,7 @@ from simulation.experiments.federation import Observe, Outcome
 START_SECONDS = 300.0  # for the first host: a busy machine loads its libraries for minutes
 LATE_SECONDS = 60.0  # after the first: who is not there by then has no place in the cluster
 ANSWER_SECONDS = 5.0  # of a cluster's address
-LOOK_SECONDS = 1.0  # an interrupt at the terminal is heard between two looks
+LOOK_SECONDS = 1.0  # an interrupt at the terminal takes effect between two looks
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would tell its makers of every cluster
 
 

@@ -20,7 +20,7 @@ Marks = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class FolderChanges:
-    """What has been written and what has gone."""
+    """Changes of a folder: files written, and files deleted."""
 
     written: Files
     gone: tuple[str, ...] = ()

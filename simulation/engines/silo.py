@@ -66,7 +66,7 @@ class SiloRun:
         self._settings, self._task = settings, task_named(settings.task)
         self._device, self._device_reason = choose_device(settings.device)
         self._shard = self._task.read(settings)
-        self._answers = ModelServer()  # nobody asks here
+        self._answers = ModelServer()  # it answers no requests here
         self._phase, self._applied = "starting", 0
         self._terms: RunTerms | None = None
         self._part: ClientRun | None = None

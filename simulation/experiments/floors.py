@@ -30,10 +30,10 @@ from simulation.experiments.pooled import pool_items, pool_shards
 from simulation.progress import count_bar
 
 FLOORS = ("popularity", *CLOSED_FORMS)
-START = "start"  # what a silo has alone before any training, fused: it tells what training adds, and is no floor
+START = "start"  # a silo's own fused closed forms before any training: it shows the gain of training, and is no floor
 VERSION = 4  # of the figures: raise it with every change of code that changes one, so that no kept file answers for it
-POOLED_ITEMS = 25_000  # in all silos: up to so many the ceiling is computed
-POOLED_SCORES = 400_000_000  # users x items of all silos: likewise
+POOLED_ITEMS = 25_000  # most items in all silos for the ceiling
+POOLED_SCORES = 400_000_000  # most users x items of all silos for the ceiling
 
 
 class Digested(Protocol):

@@ -42,7 +42,7 @@ def fail_when_stuck(observe: Observe, clock: Callable[[], float] = time.monotoni
     return observe_and_check
 
 
-AGGREGATOR = "http://127.0.0.1"  # nothing listens there: what is asked goes to the app in this process
+AGGREGATOR = "http://127.0.0.1"  # nothing listens there: requests go to the app in this process
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ from simulation.progress import count_bar
 MAJORITY, PROPAGATION = "majority", "label propagation"
 VERSION = 1  # of the figures: raise it with every change of code that changes one
 KEPT_SHARE, STEPS = 0.9, 50  # of a node's score that comes from its neighbours; steps of the propagation
-POOLED_NODES = 200_000  # in all silos: up to so many the ceiling is computed
+POOLED_NODES = 200_000  # most nodes in all silos for the ceiling
 
 Float64 = NDArray[np.float64]
 

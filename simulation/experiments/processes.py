@@ -140,7 +140,7 @@ async def connect_services(
 ) -> AsyncIterator[Federation]:
     """Ways to talk to the processes, once all of them are ready.
 
-    UnavailableError when one does not get so far; at once where `children` show that it has ended.
+    UnavailableError when one is not ready in time; at once where `children` show that it has ended.
     """
     started = {} if children is None else children.processes
     async with AsyncExitStack() as stack:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 GRAM = "node_gram"  # shared.sums.node_gram
 SHOWN = 5  # items of an example
-LIST_LENGTH, ASKED_USERS = 10, 20  # items of a list with a place for a new one; users who are asked for such a list
+LIST_LENGTH, ASKED_USERS = 10, 20  # items of a list with a place for a new one; users in such requests
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class ItemTask(SimulatedTask):
 
 
 class SessionTask(SimulatedTask):
-    """What comes next in a session."""
+    """Task of the next click in a session."""
 
     name = "sessions"
     generated = "clicks"  # simulation.sessions.source.CLICKS
@@ -250,7 +250,7 @@ class NodeTask(SimulatedTask):
     sums = GRAM
 
     def choose_method(self, preset: str | None, strategy: str, changes: dict[str, Any]) -> tuple[MethodSettings, int]:
-        """Chooses Gram sums of all silos, unless something else is asked for."""
+        """Chooses Gram sums of all silos by default."""
         if strategy == self.strategy and changes.get("basis.kind", GRAM) != "off":
             alone = {"strategy.train": "false", "strategy.send": "false"}
             changes = {"basis.kind": GRAM, **({} if {*alone} & {*changes} else alone), **changes}

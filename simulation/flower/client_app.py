@@ -43,7 +43,7 @@ def make_client_app(given: Mapping[str, Any] | None = None) -> ClientApp:
 
 
 Act = Callable[[SiloRun, dict[str, Any], bytes, RecordDict], tuple[dict[str, Any], bytes]]
-"""(silo, words, body, what the node keeps) -> the words and the body of the reply."""
+"""Function of silo, words, body and the node's state, which returns the words and the body of the reply."""
 
 
 def _answer(config: Mapping[str, Any], act: Act, message: Message, context: Context) -> Message:

@@ -31,7 +31,7 @@ CATALOGUE = "catalogue.txt"
 
 @dataclass(frozen=True)
 class DataReading:
-    """How a data file is read: which ratings are likings, and which columns hold what."""
+    """Options of a data file: least positive rating, and columns."""
 
     least: LeastRating = "usual"
     file_options: FileOptions = DEFAULT_OPTIONS

@@ -26,7 +26,7 @@ Float64 = NDArray[np.float64]
 Key = Literal["gtin", "title", "id"]
 KEYS: tuple[Key, ...] = ("gtin", "title", "id")
 COLUMNS = ("own", "title", "shared", "shared_title", "by", "sure", "take", "note")
-TAKEN = 0.9  # so sure is a proposal that is taken unless the silo says otherwise
+TAKEN = 0.9  # least certainty of a proposal that is taken by default
 SURE = {
     "id": 1.0,
     "number": 0.99,
@@ -39,7 +39,7 @@ PREFIXED, CONTRADICTED, AMBIGUOUS = 0.7, 0.3, 0.5
 BRACKETED = r"[(\[（【][^)\]）】]*[)\]）】]"  # another name, or another language's
 UNLIKE = 0.2  # share of words in common below which two titles are of different items
 SIMILAR, MARGIN = 0.75, 0.15  # share of weighted words in common, and how much less the next best may have
-SHORTEST = 6  # letters of a title that is told by itself, without its year
+SHORTEST = 6  # least letters of a title that matches without its year
 MOST_ALIKE = 3  # items of one side that are looked at where all have one title
 ROWS = 1024  # own items that are compared with the list at a time
 

@@ -46,7 +46,7 @@ class Groups:
 
 
 Cut = Callable[[sparse.csr_array, int, float], Groups]
-"""(graph, number of parts, what is added to its degrees) -> the part of each node."""
+"""Function of graph, number of parts and addend of the degrees, which returns the part of each node."""
 
 
 def least_users(users: int, clients: int) -> int:
@@ -137,7 +137,9 @@ def _large_parts(graph: sparse.csr_array, groups: Groups, least: int) -> list[in
 def _merge_parts(graph: sparse.csr_array, groups: Groups, large: list[int]) -> Groups:
     """Merges each small part into a large one, and renumbers these."""
     common = _common_interactions(graph, groups)
-    client = np.zeros(len(common) + 1, dtype=np.int64)  # the largest: for the last place, -1, and for what stands apart
+    client = np.zeros(
+        len(common) + 1, dtype=np.int64
+    )  # the largest client: for -1 in the last place, and for separate parts
     client[:-1] = np.argmax(common[:, large], axis=1)
     client[large] = np.arange(len(large))
     return Groups(client[groups.users], None if groups.items is None else client[groups.items])
@@ -207,7 +209,7 @@ def _columns_to_pivot(vectors: Float64, seed: int) -> Int64:
 
 
 def _require_clusters(interactions: sparse.csr_array, clusters: int) -> int:
-    most = max(1, min(interactions.shape) - 1)  # so many eigenvectors are to be had
+    most = max(1, min(interactions.shape) - 1)  # number of eigenvectors that can be computed
     if clusters > most:
         users, items = interactions.shape
         there = f"{count_noun(users, 'user')} and {count_noun(items, 'item')}"
@@ -246,7 +248,7 @@ def interconnected_groups(graph: sparse.csr_array, clients: int, seed: int) -> G
 def ego_groups(graph: sparse.csr_array, clients: int, seed: int) -> Groups:
     """Divides users by the nearest ego, and items by the largest share of edges."""
     # Paper: "a 1-hop ego network of a single user", 100 clients a round; here: every user joins the ego that is the
-    # fewest hops away, because a client of one user has nobody to learn from and nothing to compare.
+    # fewest hops away, because a client of one user has no other user to learn from and nothing to compare.
     egos = _draw_egos(graph, clients, np.random.default_rng(seed))
     users = _nearest_ego(graph, egos)
     edges = graph.T @ (users[:, None] == np.arange(clients)).astype(np.float64)  # (N, clients)
@@ -283,8 +285,8 @@ def _nearest_ego(graph: sparse.csr_array, egos: Int64) -> Int64:
     reached[egos, np.arange(len(egos))] = 1.0
     while True:
         items = (graph.T @ reached) > 0
-        weight = 1.0 / np.sqrt(np.maximum(items.sum(axis=0), 1))  # without it the ego with most items takes everybody
-        common = graph @ (items * weight)  # (M, clients): items shared with what each ego has reached so far
+        weight = 1.0 / np.sqrt(np.maximum(items.sum(axis=0), 1))  # without it the ego with most items takes all users
+        common = graph @ (items * weight)  # (M, clients): items shared with the users that each ego has reached
         new = (label < 0) & common.any(axis=1)
         if not new.any():
             return label

@@ -21,11 +21,9 @@ from simulation.progress import step
 
 LATE_USERS = 20  # of the silo that joins after the run, in `late-joiner`
 LARGE_SHARE = 0.7  # of all users, in the large silo of `big-and-tiny`
-SMALL_USERS = 25  # of the small shop in `disjoint` and `disjoint-genres`, unless --small says otherwise
-VISITOR_SHARE = (
-    0.25  # of the other users, who are in no shop: how well the small one serves strangers is judged by them
-)
-COLD_SHARE = 0.1  # of the items of each such shop, which nobody has while the shops learn
+SMALL_USERS = 25  # of the small shop in `disjoint` and `disjoint-genres`, unless --small is given
+VISITOR_SHARE = 0.25  # of the other users, who are in no shop: they measure how well the small one serves strangers
+COLD_SHARE = 0.1  # of the items of each such shop, without interactions while the shops learn
 GENRES = ("genres", "genre", "category", "categories")  # columns by which `disjoint-genres` divides items
 COMMON_SHARE = 0.6  # of the catalogue that all regions sell, in `regional`
 RENAMED = r"^own-\d+-(.+)$"  # the ids that a silo alone uses, in `ids-differ`
@@ -40,7 +38,7 @@ class Scenario:
 
     title: in words. place_users: (data set, silos, seed) -> the silo (M,) of each user with a training item, users
     sorted by id. change: (data set, users and their silos, seed) -> the data set as the silos have it. place_items:
-    (data set, silos, seed) -> item and shop; each shop sells its own items alone, and nobody has some of them.
+    (data set, silos, seed) -> item and shop; each shop sells its own items alone, some without interactions.
     """
 
     title: str
@@ -300,7 +298,7 @@ def find_late_silos(name: str, shards: Sequence[Path]) -> tuple[Path, ...]:
 def divide_by_scenario(
     dataset: Dataset, name: str, silos: int, seed: int, small: int | None = None
 ) -> tuple[Dataset, Partition]:
-    """Divides a data set as a scenario says.
+    """Divides a data set by a scenario.
 
     Returns the data set as the silos have it, and its parts. small: users of the small shop in scenarios that have one.
 

@@ -51,7 +51,7 @@ class ShopGain(Message):
 
 
 def shop_gains(qualities: Mapping[str, QualityOut], lone: Collection[str]) -> tuple[ShopGain, ...]:
-    """Collects what each silo says of its last run; one without test items says nothing."""
+    """Collects each silo's gain by its last run; one without test items is left out."""
     found = []
     for name, quality in sorted(qualities.items()):
         compared = quality.comparison

@@ -85,10 +85,10 @@ def _bounding_figures(bounds: Bounds, labels: Labels) -> dict[str, Any]:
 def _silo_figures(
     qualities: Mapping[str, QualityOut], bounds: Bounds, labels: Labels, primary: str, late: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Compares what each silo has alone with what it serves after the run.
+    """Compares each silo's own baseline with its model after the run.
 
     Where a mean gains, a silo may lose. gain: in the measure by which the silo's test data are judged, with its 95 %
-    interval, where the silo has judged them.
+    interval, where the silo has measured them.
     """
     found: list[dict[str, Any]] = []
     for name, quality in sorted(qualities.items()):

@@ -34,7 +34,7 @@ __all__ = ["ERR", "OUT", "count_bar", "print_on_stderr"]  # what commands print 
 
 OUT = LiteralConsole()
 CHANGE_SECONDS = 30.0  # between two lines about a run in which something changes
-QUIET_SECONDS = 120.0  # without a word about a run that goes on
+QUIET_SECONDS = 120.0  # between two lines about a run without news
 BETWEEN = ("waiting", "finished", "evaluating")  # phases in which the round named is done
 
 

@@ -40,7 +40,7 @@ def cut_at_random(sessions: Sessions, clients: int, seed: int) -> Int64:
 
 
 def cut_by_items(sessions: Sessions, clients: int, seed: int) -> Int64:
-    """Sessions whose items are alike: k-means of what each has of the items' main directions."""
+    """Divides sessions by similar items: k-means in the items' main directions."""
     owners = np.repeat(np.arange(len(sessions)), sessions.lengths)
     having = occurring_pairs(owners, sessions.clicks, (len(sessions), len(sessions.items)))
     having = scale_rows(having, 1.0 / np.sqrt(np.diff(having.indptr)))

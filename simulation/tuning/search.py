@@ -171,7 +171,7 @@ def run_search(plan: Search, study: optuna.Study, trials: int, observe: Callable
     while (spent := len(spent_trials(study))) < trials:
         if spent == 0 and not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
             study.enqueue_trial({name: initial_value(name, plan.strategy, plan.base) for name in plan.space})
-        # Seeded anew for each trial: a search in two goes tries what one in a single go would have tried.
+        # Seeded anew for each trial: a resumed search tries the same values as an uninterrupted one.
         seed = int(np.random.SeedSequence([plan.seed, spent]).generate_state(1)[0])
         study.sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=seed)
         trial = study.ask(plan.space)

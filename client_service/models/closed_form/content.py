@@ -26,14 +26,14 @@ from shared.method.parameters import Float32
 ROWS = 4096  # users whose sums of features are computed at a time
 RIDGES = (0.001, 0.003, 0.01, 0.03)  # a, in means of A's diagonal
 USUAL_RIDGE = 0.003
-ERRORS = 2.0  # by which another share must be better: there are many settings, and small silos have few judges
+ERRORS = 2.0  # standard errors by which another share must be better: many settings, few validation users
 SHARES = (1.0, 0.0, 0.3, 3.0)  # of the other silos' sums, the usual one first
 COLD_RIDGES = (0.003, 0.03, 0.3)
 USUAL_COLD_RIDGE = 0.03
 LEAST_EVIDENCE = 4.0  # by which the items' own features must be better than shuffled ones, in standard deviations
 SHUFFLES = 20  # orders of the features among the items; they tell nothing of taste
 EVIDENCE_SHARE, EVIDENCE_FOLDS = 0.4, 4  # of the items, which are hidden to see if their features tell anything
-EVIDENCE_USERS = 64  # who judge: a silo of more has evidence enough by these
+EVIDENCE_USERS = 64  # most users of a fold: more would not change the verdict
 HIDING_SEED = 4
 WEIGHT = 3.0  # of small silos, in which validation can hardly weigh it
 PAIRS = 800  # training pairs from which a silo's own sums count a quarter of what all silos' do
@@ -226,7 +226,7 @@ def cold_scorer(graph: TrainingGraph, setting: ContentSetting) -> ColdItemScorer
 
 
 def rank_hidden_items(graph: TrainingGraph, settings: Sequence[ContentSetting]) -> Float64:
-    """Hides items from everybody, and measures how each setting ranks them among themselves.
+    """Measures how each setting ranks hidden items among themselves.
 
     Returns NDCG@10 of each user who has a hidden item and another one, in each fold, (settings, users).
     """
@@ -246,12 +246,12 @@ def rank_hidden_items(graph: TrainingGraph, settings: Sequence[ContentSetting]) 
 
 
 def predicts_taste(graph: TrainingGraph) -> bool:
-    """Checks if the features of items tell what users like.
+    """Tells whether the features of items predict what users like.
 
     Items are hidden, and `_Fold` measures how well they are scored by their own features, and by those of other items
     in SHUFFLES random orders. Their own must be above the mean of the orders by LEAST_EVIDENCE standard deviations of
-    the orders, with the silo's own sums or with those of all silos. Features that tell nothing are one order among the
-    others, also where users judge the same items. They would add noise, which few validation users do not see.
+    the orders, with the silo's own sums or with those of all silos. Features without information are one order among
+    the others, also where many users have the same items. They would add noise, which few validation users do not show.
     """
     if graph.features is None:
         return False
@@ -308,7 +308,7 @@ def cold_settings(graph: TrainingGraph) -> tuple[ContentSetting, ...]:
 
 
 def content_settings(graph: TrainingGraph) -> tuple[ContentSetting, ...]:
-    """Lists the settings of content-EASE to try; none unless the features tell what users like.
+    """Lists the settings of content-EASE to try; none unless the features predict what users like.
 
     They are the ridges with the silo's own sums, and with the others' sums where there are any.
     """

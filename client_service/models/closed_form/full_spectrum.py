@@ -21,7 +21,7 @@ from shared.method.spectrum import Spectrum
 
 EXPONENT = 0.25  # of the degree normalisation: halfway between none and the Laplacian's
 COMPONENTS = 128
-DENSE_ITEMS = 4096  # up to so many items the whole item-item matrix is kept, 16 N^2 bytes at most
+DENSE_ITEMS = 4096  # most items for which the whole item-item matrix is stored, 16 N^2 bytes at most
 SPARSE = 0.01  # share of users who have an item of a basket, below which a product by them alone is faster
 MOST_OWN = 0.95  # of an item's score that may come from itself
 RIDGES, USUAL_RIDGE = (3.0, 10.0, 20.0), 10.0

@@ -22,7 +22,7 @@ MOST_PAIRS = 6000  # items up to which their pairs are counted once for all sett
 LOUDNESSES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of a part beside the sum of the others
 FEW_LOUDNESSES = (0.0, 0.25, 0.5, 1.0)
 Code = Float32 | sparse.csr_array
-"""What a scorer knows of baskets, one row each."""
+"""Codes of baskets that a scorer stores, one row each."""
 
 
 class Scorer(Protocol):
@@ -159,7 +159,7 @@ class ScorerPart:
     settings that validation chooses from, numbers or a `Weighting`; none where the scorer does not fit. usual: the
     one that is kept unless another is better for sure. make: the scorer of a silo's own graph. make_each, score_each:
     the same for several settings at once, and their scores of baskets in turn, where that saves work. from_sums: the
-    scorer of the pairs of all silos, where it follows from these; None: a silo has it of its own graph alone.
+    scorer from the item pairs of all silos, where they suffice; None: the silo's own graph is needed.
     loudnesses: of which validation chooses one, beside the sum of the others. from_base: is it also weighed where the
     search begins at the base score? A part that is not costs less than half as much. errors: by how many standard
     errors another setting must be better than the usual one.

@@ -99,7 +99,7 @@ class FedUTR(Factors):
         self.fusion, self.local = FusionLayer(self.width, trained=True), FusionLayer(self.width, trained=False)
         self.adaptation = Adaptation(self.width)
         self.local_known = nn.Parameter(torch.zeros(()), requires_grad=False)
-        self.trained: str | None = None  # of the training that goes on
+        self.trained: str | None = None  # of the current training
 
     def item_rows(self, items: Tensor) -> Tensor:
         return self.fuse(super().item_rows(items))

@@ -100,7 +100,7 @@ class SparsityAware(FedUTR):
 class SparsityAwareHead(Head):
     """Factored score of FedUTR-SAR.
 
-    At rest it is a dot product, in which an item's length is interpolated between shares.
+    Frozen, it is a dot product, in which an item's length is interpolated between shares.
     """
 
     residual = True
@@ -111,7 +111,7 @@ class SparsityAwareHead(Head):
 
     @property
     def encoder(self) -> SparsityAware:
-        """Returns the encoder that determines the knots of the form at rest."""
+        """Returns the encoder that determines the knots of the frozen form."""
         return self._encoder[0]
 
     def pool_users(self, users: Nodes) -> Pooled:

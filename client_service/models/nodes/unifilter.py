@@ -176,7 +176,7 @@ def measure_signature(shard: NodeShard, order: int, name: str) -> Float32:
     p^k (signature_low) and q^k (signature_high) are the first right singular vector of the centred basis (n, F), with
     its largest entry above 0.
     """
-    # Paper: which numbers of a client p and q are is told in the main text alone; here: the released code's leading
+    # Paper: which numbers of a client p and q are is said in the main text alone; here: the released code's leading
     # directions, with a fixed sign, because distances between clients depend on it.
     propagation = propagation_matrix(shard.adjacency)
     bases = mixed_bases(propagation, shard.features, order, training_homophily(shard), SIGNATURE_TAUS[name])

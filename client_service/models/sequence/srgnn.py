@@ -53,7 +53,7 @@ def _distinct(clicks: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
     real = ordered != beyond
     count = int((rank.masked_fill(~real, 0).amax()) + 1)
     nodes = torch.zeros(len(clicks), clicks.shape[1], dtype=clicks.dtype, device=clicks.device)
-    nodes.scatter_(1, rank, ordered.masked_fill(~real, 0))  # what lies behind the end has a place of its own, and is 0
+    nodes.scatter_(1, rank, ordered.masked_fill(~real, 0))  # padding has a place of its own, and is 0
     return nodes[:, :count], places.masked_fill(~inside, 0)
 
 
