@@ -24,7 +24,7 @@ from client_service.models.nodes.closed_form import build_design_spec, fit_nodes
 from client_service.models.nodes.measures import area_under_roc
 from client_service.sums.node_gram import count_nodes, own_gram
 from shared.method.settings import MethodSettings, NodeSettings
-from simulation.graphs.cut import draw_splits, draw_stratified_splits, take_nodes
+from simulation.graphs.cut import draw_splits, draw_stratified_splits, select_nodes
 from simulation.graphs.generator import GraphSizes, generate_graph
 
 WAYS: dict[str, Callable[[Int64, list[int]], NDArray[np.int8]]] = {
@@ -40,7 +40,7 @@ ANSWERS = ("alone", "alone, refitted", "together", "choice", "choice, refitted")
 def make_silos(seed: int, given: argparse.Namespace) -> list[NodeShard]:
     """Creates each platform's graph with all labels, and marks known ones by splits."""
     whole, cut = generate_graph(seed, given.silos, GraphSizes(accounts=given.accounts, labelled=1.0))
-    silos = [take_nodes(whole, f"bank-{place + 1}", nodes) for place, nodes in enumerate(cut.nodes)]
+    silos = [select_nodes(whole, f"bank-{place + 1}", nodes) for place, nodes in enumerate(cut.nodes)]
     rng = np.random.default_rng([seed, 1])
     shown = [rng.random(len(one.labels)) < given.labelled for one in silos]
     return [

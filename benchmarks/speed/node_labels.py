@@ -36,7 +36,7 @@ from simulation.experiments.federation import execute_run
 from simulation.experiments.in_process import fail_when_stuck
 from simulation.experiments.processes import choose_addresses, connect_services, start_services
 from simulation.graphs.read import read_graph
-from simulation.graphs.source import GraphRules, brings_split, split_own_graph
+from simulation.graphs.source import GraphRules, has_split, split_own_graph
 
 BATCH = 100
 
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--neighbours", type=int, default=20)
     arguments = parser.parse_args()
     graph = read_graph(arguments.graph)
-    shard = graph if brings_split(graph) else split_own_graph(graph, "silo", GraphRules())
+    shard = graph if has_split(graph) else split_own_graph(graph, "silo", GraphRules())
     rows = measure(shard, arguments.asked, arguments.neighbours)
     print(
         render_table(

@@ -329,7 +329,7 @@ def _convert_graph(
 
     Returns what was left out.
     """
-    from simulation.graphs.read import add_shared_names, read_graph, take_columns
+    from simulation.graphs.read import add_shared_names, read_graph, select_columns
     from simulation.graphs.source import parse_graph_rules
     from simulation.joining.join import save_graph
 
@@ -339,7 +339,7 @@ def _convert_graph(
     rules, said = parse_graph_rules(options.parse_pairs(given.rules, "--rule")), given.files
     reading = options.parse_graph_options(said.columns, said.delimiter, said.values, shared=False)
     reading = add_shared_names(reading, nodes.feature_names, nodes.class_names)
-    graph = take_columns(read_graph(path, said.edges, reading, official=rules.official), nodes.feature_names)
+    graph = select_columns(read_graph(path, said.edges, reading, official=rules.official), nodes.feature_names)
     for what, agreed, own in (
         ("columns of features", nodes.features, len(graph.feature_names)),
         ("classes", nodes.classes, len(graph.classes)),

@@ -258,10 +258,10 @@ class NodeTask(SimulatedTask):
 
     def recognises(self, data: str) -> bool:
         """Checks if data are rings, node shards, .npz, GraphML or tables of a graph."""
-        from simulation.graphs.read import holds_graph
+        from simulation.graphs.read import is_graph
         from simulation.partitioning.sources import holds_shards
 
-        return data == self.generated or holds_graph(Path(data)) or holds_shards(Path(data), "nodes.parquet")
+        return data == self.generated or is_graph(Path(data)) or holds_shards(Path(data), "nodes.parquet")
 
     def choose_primary(self, shards: Sequence[Path]) -> str:
         """Chooses the area under the ROC curve with two classes, else accuracy."""

@@ -1,1 +1,1 @@
-"""Node graphs for experiments: read, generated, divided among silos."""
+"""Node graphs of experiments: files, generated graphs, and divisions among silos."""

@@ -1,9 +1,8 @@
 """Divides a node graph among silos, and draws each silo's splits.
 
-METIS, balanced growth, random parts, and overlapping samples divide.
-
-What METIS cuts differs from what growth cuts: METIS keeps 89 % of Cora's edges in ten parts, breadth growth 67 %. Each
-shard's notes therefore name the cut, and the share of edges that it keeps.
+The methods are METIS, balanced growth, random parts, and overlapping samples. METIS and growth differ: METIS keeps 89
+% of Cora's edges in ten parts, breadth growth 67 %. Each shard's notes therefore name the method, and the share of
+edges that it keeps.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class GraphCut:
 
     @property
     def note(self) -> str:
-        """Names the cut, and what it keeps."""
+        """Describes the method, and the share of edges that it keeps."""
         return f"cut by {self.method} into {count_noun(len(self.nodes), 'silo')}: {self.kept:.1%} of the edges kept"
 
 
@@ -112,17 +111,17 @@ OVERLAPPING = "overlapping"  # by METIS, or by growth without it
 METHODS = (*CUTS, OVERLAPPING)
 
 
-def usual_cut() -> str:
-    """Names the usual cut: METIS where it is installed, else growth."""
+def default_cut() -> str:
+    """Returns the default method: METIS where it is installed, else growth."""
     return "metis" if importlib.util.find_spec("pymetis") is not None else "growth"
 
 
 def cut_graph(graph: NodeShard, silos: int, seed: int, method: str | None = None) -> GraphCut:
     """Chooses the nodes of each silo.
 
-    method: None is the usual one. SettingsError for more silos than nodes.
+    method: None for the default. Raises SettingsError for more silos than nodes.
     """
-    method = method or usual_cut()
+    method = method or default_cut()
     if method not in METHODS:
         raise SettingsError(f"--method: expected one of {', '.join(METHODS)} for nodes, got {method!r}")
     if silos > (most := len(graph.node_ids)):
@@ -133,21 +132,21 @@ def cut_graph(graph: NodeShard, silos: int, seed: int, method: str | None = None
     else:
         owners = CUTS[method](graph.adjacency, silos, seed)
         nodes = tuple(np.flatnonzero(owners == part) for part in range(silos))
-    return GraphCut(method, tuple(one for one in nodes if len(one)), share_kept(graph, nodes))
+    return GraphCut(method, tuple(one for one in nodes if len(one)), share_of_kept_edges(graph, nodes))
 
 
 def _overlapping_samples(graph: NodeShard, silos: int, seed: int) -> tuple[tuple[Int64, ...], str]:
     """Draws five samples of half of the nodes of each of floor(M / 5) parts."""
     if silos < SAMPLES or silos % SAMPLES:
         raise SettingsError(f"--clients: expected a multiple of {SAMPLES} with --method {OVERLAPPING}, got {silos}")
-    used = usual_cut()
+    used = default_cut()
     owners, rng = CUTS[used](graph.adjacency, silos // SAMPLES, seed), np.random.default_rng([seed, SAMPLES])
     parts = [np.flatnonzero(owners == part) for part in range(silos // SAMPLES)]
     samples = [np.sort(rng.permutation(part)[: max(1, len(part) // 2)]) for part in parts for _ in range(SAMPLES)]
     return tuple(samples), used
 
 
-def share_kept(graph: NodeShard, nodes: Sequence[Int64]) -> float:
+def share_of_kept_edges(graph: NodeShard, nodes: Sequence[Int64]) -> float:
     """Computes the share of edges inside one silo; 1 of a graph without edges."""
     sources, targets, _ = graph.list_edges()
     inside = np.zeros(len(sources), bool)
@@ -158,10 +157,10 @@ def share_kept(graph: NodeShard, nodes: Sequence[Int64]) -> float:
     return float(inside.mean()) if len(inside) else 1.0
 
 
-def take_nodes(graph: NodeShard, name: str, nodes: Int64) -> NodeShard:
+def select_nodes(graph: NodeShard, name: str, nodes: Int64) -> NodeShard:
     """Returns a silo's graph: these nodes (ascending rows), with the edges between them.
 
-    Their other edges are foreign, and those that were foreign to the whole graph stay so.
+    Their other edges become foreign edges, beside those that were foreign to the whole graph.
     """
     rows = graph.adjacency[nodes]
     outside = np.ones(len(graph.node_ids), bool)
@@ -191,7 +190,7 @@ def draw_splits(
 ) -> NDArray[np.int8]:
     """Draws TRAIN, VALID and TEST of the labelled nodes of one silo, (n,).
 
-    Where few are labelled, one is for training.
+    Where few nodes are labelled, one of them is for training.
     """
     known = np.random.default_rng(seed).permutation(np.flatnonzero(labels != UNKNOWN))
     found = np.full(len(labels), UNLABELLED, np.int8)
@@ -204,7 +203,10 @@ def draw_splits(
 def draw_stratified_splits(
     labels: Int64, seed: Sequence[int] | int, shares: tuple[float, float, float]
 ) -> NDArray[np.int8]:
-    """Draws TRAIN, VALID and TEST of each class, (n,): one node is for training, the next for validation."""
+    """Draws TRAIN, VALID and TEST within each class, (n,).
+
+    Of each class the first node is for training, the next for validation.
+    """
     found, rng = np.full(len(labels), UNLABELLED, np.int8), np.random.default_rng(seed)
     for label in np.unique(labels[labels != UNKNOWN]):
         own = rng.permutation(np.flatnonzero(labels == label))
@@ -237,7 +239,7 @@ def divide_graph(
         graph = graph.with_splits(draw_splits(graph.labels, split_seed, shares))
     found = []
     for place, (name, nodes) in enumerate(zip(names, cut.nodes, strict=True)):
-        part = take_nodes(graph, name, nodes)
+        part = select_nodes(graph, name, nodes)
         if split_seed is not None and not overlap:
             part = part.with_splits(draw_splits(part.labels, [split_seed, place], shares))
         ends = int(whole[nodes].sum())

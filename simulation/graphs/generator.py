@@ -23,7 +23,7 @@ from client_service.data.node_graphs import (
     build_adjacency,
     sort_entries,
 )
-from simulation.graphs.cut import GraphCut, share_kept
+from simulation.graphs.cut import GraphCut, share_of_kept_edges
 
 HOMOPHILY = (0.9, 0.75, 0.6, 0.4)  # of the platforms, again from the first where they are more
 CLASSES = ("honest", "fraud")
@@ -49,10 +49,10 @@ class GraphSizes:
     labelled: float = LABELLED
 
 
-USUAL_SIZES = GraphSizes()
+DEFAULT_SIZES = GraphSizes()
 
 
-def generate_graph(seed: int, platforms: int, sizes: GraphSizes = USUAL_SIZES) -> tuple[NodeShard, GraphCut]:
+def generate_graph(seed: int, platforms: int, sizes: GraphSizes = DEFAULT_SIZES) -> tuple[NodeShard, GraphCut]:
     """Generates the graph of all platforms, and lists the accounts of each.
 
     The same seed gives the same graph.
@@ -80,7 +80,7 @@ def generate_graph(seed: int, platforms: int, sizes: GraphSizes = USUAL_SIZES) -
         np.where(known, TRAIN, UNLABELLED).astype(np.int8),
     )
     nodes = tuple(np.flatnonzero(owners == platform) for platform in range(platforms))
-    return graph, GraphCut("platform", nodes, share_kept(graph, nodes))
+    return graph, GraphCut("platform", nodes, share_of_kept_edges(graph, nodes))
 
 
 def _places(owners: Int64, accounts: int) -> Sequence[tuple[int, int]]:

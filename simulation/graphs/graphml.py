@@ -1,4 +1,7 @@
-"""Reads GraphML as two tables, of nodes and of edges. DataError with file and line, never an id."""
+"""Reads GraphML as tables of nodes and edges.
+
+A DataError names file and line, never an id.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ from simulation.datasets.tables import Table
 
 
 def read_graphml(path: Path, options: FileOptions) -> tuple[Table, Table]:
-    """Reads nodes and edges, whose `data` are columns by their keys' names.
+    """Reads nodes and edges, whose `data` are columns named by their keys.
 
-    Directions do not count.
+    Directions of edges are ignored.
     """
     file = GraphmlFile()
     parser = expat.ParserCreate()
@@ -45,7 +48,7 @@ def read_graphml(path: Path, options: FileOptions) -> tuple[Table, Table]:
 
 
 class GraphmlFile:
-    """Collects nodes and edges of a GraphML file as its parser meets them."""
+    """Nodes and edges of a GraphML file, collected while its parser runs."""
 
     def __init__(self) -> None:
         self.line_of: Any = None
@@ -58,7 +61,7 @@ class GraphmlFile:
         self._text: list[str] | None = None
 
     def begin(self, tag: str, values: dict[str, str]) -> None:
-        """Takes the start of an element."""
+        """Handles the start of an element."""
         name = tag.rpartition(":")[2]
         if name == "key":
             self._key = values.get("id", "")
@@ -74,7 +77,7 @@ class GraphmlFile:
             self._text = []
 
     def end(self, tag: str) -> None:
-        """Takes the end of an element."""
+        """Handles the end of an element."""
         name = tag.rpartition(":")[2]
         if name in ("data", "default") and self._text is not None:
             if self._open is not None:
@@ -84,14 +87,14 @@ class GraphmlFile:
             self._open = None
 
     def add_text(self, text: str) -> None:
-        """Takes text between tags."""
+        """Collects text between tags."""
         if self._text is not None:
             self._text.append(text)
 
     def build_table(self, path: Path, kind: str, options: FileOptions) -> Table:
         """Returns all nodes, or all edges, each with its line.
 
-        Ends and ids stand under the names of their fields.
+        Ids and ends of edges are in the columns of their fields.
         """
         rows, usual = self._rows[kind], self._usual[kind]
         if not rows and kind == "node":

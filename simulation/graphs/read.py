@@ -1,9 +1,8 @@
 """Reads files of node graphs as one NodeShard over all nodes.
 
-DataError with file and line, never an id or a label.
-
-A pair of tables (nodes and edges) in any format that is read of interactions, or a folder with both; GraphML; or the
-`.npz` files in which Planetoid and the heterophilous graphs of Platonov et al. (2023) are handed on.
+Formats: a pair of tables (nodes and edges) in any format of interactions, or a folder with both; GraphML; the `.npz`
+files of Planetoid and of the heterophilous graphs of Platonov et al. (2023). A DataError names file and line, never
+an id or a label.
 """
 
 from __future__ import annotations
@@ -66,9 +65,9 @@ MOST_VALUES = 50  # of a column of words that becomes columns of 0 and 1
 class GraphOptions(FileOptions):
     """Options of the files of a graph.
 
-    values: column -> the words of it that count, in their order, in all silos alike; of `label`, the classes.
-    shared_values: may the columns of words, and the classes, follow from this data alone, as where one data set is
-    divided? A silo that reads its own data for a federation may not.
+    values: by column, its words in the order of all silos; of `label`, the classes. shared_values: whether the
+    columns of words, and the classes, may follow from this data alone, as where one data set is divided. A silo that
+    reads its own data for a federation may not.
     """
 
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -83,15 +82,15 @@ class GraphOptions(FileOptions):
         return (name,) if (name := self.columns[of].strip().lower()) else ()
 
     def is_id(self, name: str) -> bool:
-        """Checks if a column of this name holds ids."""
+        """Tells whether a column of this name holds ids."""
         return any(name in self.names(of) for of in self.IDS)
 
     def is_read(self, name: str) -> bool:
-        """Accepts every column: what is no field is a feature."""
+        """Accepts every column: each that is no field is a feature."""
         return bool(name)
 
     def is_attribute(self, name: str) -> bool:
-        """Accepts every column: what is no field is a feature."""
+        """Accepts every column: each that is no field is a feature."""
         return bool(name)
 
 
@@ -99,9 +98,9 @@ DEFAULT_OPTIONS = GraphOptions()
 
 
 def add_shared_names(options: GraphOptions, features: Sequence[str], classes: Sequence[str]) -> GraphOptions:
-    """Adds the words that a federation's names say: classes, and words of columns.
+    """Adds the classes, and words of columns, of a federation's names.
 
-    A name `country=DE` says the word DE of the column country.
+    A name `country=DE` stands for the word DE of the column country.
     """
     values = dict(options.values)
     words: dict[str, list[str]] = {}
@@ -116,10 +115,10 @@ def add_shared_names(options: GraphOptions, features: Sequence[str], classes: Se
     return replace(options, values=values)
 
 
-def take_columns(graph: NodeShard, names: Sequence[str]) -> NodeShard:
+def select_columns(graph: NodeShard, names: Sequence[str]) -> NodeShard:
     """Selects these columns of features, in this order.
 
-    DataError for a column that the graph does not have.
+    Raises DataError for a column that the graph does not have.
     """
     if not names or tuple(names) == tuple(graph.feature_names):
         return graph
@@ -143,10 +142,10 @@ def take_columns(graph: NodeShard, names: Sequence[str]) -> NodeShard:
 def read_graph(
     path: Path, edges: Path | None = None, options: GraphOptions = DEFAULT_OPTIONS, *, official: int | None = None
 ) -> NodeShard:
-    """Reads the whole graph of a file, of a folder, or of a pair of files.
+    """Reads the graph of a file, a folder, or a pair of files.
 
-    A split that a table brings is kept; else all labelled nodes are for training until `draw_splits` divides them.
-    official: which of the splits of a `.npz` file. DataError for what is no graph.
+    A split in a table is kept; else all labelled nodes are for training until `draw_splits` divides them. official:
+    number of the split of a `.npz` file. Raises DataError for files that hold no graph.
     """
     nodes_path, edges_path = locate_graph(path, edges)
     if edges_path is not None:
@@ -160,9 +159,9 @@ def read_graph(
 
 
 def locate_graph(path: Path, edges: Path | None = None) -> tuple[Path, Path | None]:
-    """Finds the file of nodes and that of edges; None for a file of both.
+    """Finds the files of nodes and of edges; None for one file of both.
 
-    DataError for a folder that lacks one.
+    Raises DataError for a folder that lacks one.
     """
     if not path.exists() or (edges is not None and not edges.exists()):
         raise DataError(f"{edges if path.exists() else path}: expected a file or a folder, got nothing there")
@@ -187,8 +186,8 @@ def find_table(folder: Path, stems: Sequence[str]) -> Path | None:
     return next((file for stem in stems for file in files if file_stem(file).lower() == stem), None)
 
 
-def holds_graph(path: Path) -> bool:
-    """Checks if a path is a graph by its name, or a folder with both tables."""
+def is_graph(path: Path) -> bool:
+    """Tells whether a path is a graph file, or a folder with both tables."""
     if path.is_dir():
         return all(find_table(path, stems[:1]) is not None for stems in (NODE_STEMS, EDGE_STEMS))
     return path.is_file() and format_extension(path) in ("npz", "graphml")
@@ -197,7 +196,7 @@ def holds_graph(path: Path) -> bool:
 def read_tables(nodes_path: Path, edges_path: Path, options: GraphOptions = DEFAULT_OPTIONS) -> NodeShard:
     """Reads a table of nodes and one of edges.
 
-    An edge to a node that the first table does not have is foreign: another silo's.
+    An edge to a node that the first table lacks is foreign: it leads to another silo.
     """
     nodes = _read_table(nodes_path, options, "node")
     edges = _read_table(edges_path, replace(options, needs_rows=False), "source")
@@ -244,8 +243,8 @@ def _build_graph(name: str, nodes: Table, edges: Table, options: GraphOptions) -
 def _read_edges(edges: Table, ids: pl.Series, notes: list[str]) -> tuple[sparse.csr_array, ForeignEdges | None]:
     """Reads edges between the nodes, and foreign ones.
 
-    With a column of weights, those of an edge that is listed again, in either direction, add up; without, such an edge
-    counts once.
+    With a column of weights, the weights of an edge that is listed several times, in either direction, add up;
+    without, it counts once.
     """
     names = [edges.ids_of(of) for of in ("source", "target")]
     if not len(names[0]):
@@ -301,7 +300,7 @@ def _read_weights(edges: Table, count: int) -> NDArray[np.float64]:
 
 
 def _parse_numbers(column: pl.Series) -> pl.Series | None:
-    """Parses numbers, null where nothing stands; None for words or dates."""
+    """Parses numbers, null for empty cells; None for words or dates."""
     texts = column
     if column.dtype == pl.String:
         texts = column.str.strip_chars()
@@ -318,7 +317,7 @@ def _parse_numbers(column: pl.Series) -> pl.Series | None:
 def _read_labels(nodes: Table, options: GraphOptions, notes: list[str]) -> tuple[Int64, tuple[str, ...]]:
     """Reads labels as rows of the classes, or UNKNOWN.
 
-    The classes are those that --values says, else the words that occur.
+    The classes are those of --values, else the words that occur.
     """
     column = nodes.find_column("label")
     if column is None:
@@ -377,7 +376,7 @@ def _read_splits(nodes: Table, labels: Int64) -> NDArray[np.int8]:
 def _read_features(nodes: Table, options: GraphOptions, notes: list[str]) -> tuple[sparse.csr_array, tuple[str, ...]]:
     """Reads numbers as they are, and words as columns of 0 and 1.
 
-    A number that is missing is 0.
+    A missing number is 0.
     """
     fields = {name for of in ("node", "label", "split") for name in options.names(of)[:1] if name in nodes.columns}
     fields |= {name for of in ("node", "label", "split") if (name := nodes.name_of(of)) is not None}

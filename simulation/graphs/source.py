@@ -1,4 +1,4 @@
-"""Writes the shards of a graph that a user names: a file, a folder, or 'rings'."""
+"""Writes the shards of a graph: a file, a folder, or 'rings'."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ class GraphRules(Message):
         return self
 
     def find_shares(self, usual: tuple[float, float, float]) -> tuple[float, float, float]:
-        """Returns the shares of training, validation and test; what no rule says is divided as usual."""
+        """Returns the shares of training, validation and test.
+
+        Shares without a rule are divided in the usual proportion.
+        """
         train, valid = self.train, self.valid
         if train is None:
             train = usual[0] if valid is None else (1.0 - valid) * usual[0] / (usual[0] + usual[2])
@@ -69,7 +72,7 @@ class GraphRules(Message):
 
 
 def parse_graph_rules(changes: dict[str, Any]) -> GraphRules:
-    """Parses rules. SettingsError for a rule that is unknown or out of range."""
+    """Parses rules. Raises SettingsError for a rule that is unknown or out of range."""
     return validate_settings(GraphRules, changes)
 
 
@@ -100,31 +103,32 @@ def cut_node_shards(data: str, cut: Cut, folder: Path) -> Shards:
 
 
 def divide_shards(graph: NodeShard, cut: GraphCut, rules: GraphRules, split_seed: int) -> list[NodeShard]:
-    """Builds a shard for each silo; a split that comes with the data is kept."""
+    """Builds a shard for each silo. A split in the data is kept."""
     names = [f"client-{number}" for number in number_silos(len(cut.nodes))]
-    own = rules.official is not None or brings_split(graph)
+    own = rules.official is not None or has_split(graph)
     return divide_graph(
         graph, cut, split_seed=None if own else split_seed, names=names, shares=rules.find_shares(SHARES)
     )
 
 
-def brings_split(graph: NodeShard) -> bool:
-    """Checks if the data say which nodes are for validation or test."""
+def has_split(graph: NodeShard) -> bool:
+    """Tells whether the data say which nodes are for validation or test."""
     return bool(np.isin(graph.splits, (VALID, TEST)).any())
 
 
 def split_own_graph(graph: NodeShard, name: str, rules: GraphRules, seed: int = 0) -> NodeShard:
-    """Builds the shard of a silo's own graph, with a split of each class drawn where none is.
+    """Builds the shard of a silo's own graph, and draws a split per class.
 
-    Nobody compares its figures with published ones, so that most labels are for training.
+    A split in the data is kept. Most labels are for training: figures of a silo's own graph need not be comparable
+    with published ones.
     """
-    if brings_split(graph):
+    if has_split(graph):
         return replace(graph, name=name)
     return replace(graph, name=name, splits=draw_stratified_splits(graph.labels, seed, rules.find_shares(OWN_SHARES)))
 
 
 def require_summable(shard: NodeShard, method: MethodSettings) -> None:
-    """Checks that Gram sums have room for the silo's features. DataError with their names where they have not."""
+    """Raises DataError, with names, for features whose Gram sums would overflow."""
     basis = next((one for one in list_sums(method).values() if one.kind == NODE_GRAM.name), None)
     if basis is None:
         return

@@ -18,7 +18,7 @@ import pytest
 
 from client_service.data.node_graphs import UNKNOWN, NodeShard
 from simulation.experiments.processes import free_ports
-from simulation.graphs.cut import take_nodes
+from simulation.graphs.cut import select_nodes
 from simulation.graphs.generator import GraphSizes, generate_graph
 from tests.support.questions import LONGEST_SECONDS
 
@@ -31,7 +31,7 @@ def write_banks(folder: Path) -> None:
     graph, cut = generate_graph(0, len(BANKS), GraphSizes(accounts=300, homophily=(0.9, 0.8, 0.6)))
     for name, nodes in zip(BANKS, cut.nodes, strict=True):
         (folder / name).mkdir()
-        write_tables(folder / name, take_nodes(graph, name, nodes))
+        write_tables(folder / name, select_nodes(graph, name, nodes))
     columns = [*graph.feature_names, *(f"country={country}" for country in COUNTRIES)]
     shared = {"features": columns, "classes": list(graph.classes)}
     (folder / "columns.json").write_text(json.dumps(shared), encoding="utf-8")

@@ -89,7 +89,6 @@ NOT_YET: frozenset[str] = frozenset(
         "shared/timeouts",
         "shared/web",
         "shared/words",
-        "simulation/graphs",
     }
 )
 

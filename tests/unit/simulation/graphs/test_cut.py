@@ -20,8 +20,8 @@ from simulation.graphs.cut import (
     divide_graph,
     draw_splits,
     draw_stratified_splits,
-    share_kept,
-    take_nodes,
+    select_nodes,
+    share_of_kept_edges,
 )
 
 METIS = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="pymetis is an extra")
@@ -53,7 +53,7 @@ def test_each_node_is_in_one_silo_and_silos_are_of_equal_size(method: str) -> No
     assert max(map(len, cut.nodes)) - min(map(len, cut.nodes)) <= 4
     shards = divide_graph(graph, cut)
     kept = sum(shard.edges for shard in shards) / graph.edges
-    assert cut.kept == pytest.approx(kept) == share_kept(graph, cut.nodes)
+    assert cut.kept == pytest.approx(kept) == share_of_kept_edges(graph, cut.nodes)
     assert {"metis": 0.9, "growth": 0.6, "random": 0.1}[method] < kept < {"random": 0.5}.get(method, 1.0)
     assert all(f"cut by {method} into 4 silos: {kept:.1%} of the edges kept" in shard.notes for shard in shards)
     outer = sum(0 if shard.foreign is None else shard.foreign.weights.nnz for shard in shards)
@@ -134,7 +134,7 @@ def test_without_pymetis_growth_is_usual_and_metis_says_what_to_do(monkeypatch: 
 def test_edges_that_are_foreign_to_the_whole_graph_stay_foreign_in_each_silo() -> None:
     whole = make_blocks(1, 12)
     outer = build_foreign_edges(np.array([0, 5, 5]), ["x", "x", "y"], np.array([1, 2, 3], np.float32), 12)
-    shard = take_nodes(replace(whole, foreign=outer), "one", np.array([1, 5, 7]))
+    shard = select_nodes(replace(whole, foreign=outer), "one", np.array([1, 5, 7]))
     assert shard.foreign is not None
     kept = shard.foreign.list_edges(shard.node_ids).filter(pl.col("foreign").is_in(["x", "y"]))
     assert kept.rows() == [(whole.node_ids[5], "x", 2.0), (whole.node_ids[5], "y", 3.0)]

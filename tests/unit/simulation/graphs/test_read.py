@@ -13,7 +13,7 @@ import pytest
 from client_service.data.node_files import load_node_shard, save_node_shard
 from client_service.data.node_graphs import TEST, TRAIN, UNKNOWN, UNLABELLED, VALID
 from shared.errors import DataError, SettingsError
-from simulation.graphs.read import GraphOptions, holds_graph, read_graph
+from simulation.graphs.read import GraphOptions, is_graph, read_graph
 
 NODES = "node,label,amount,country\nb,fraud,1.5,DE\na,ok,2,FR\nc,,,DE\nd,ok,4,\n"
 EDGES = "source,target\na,b\nb,a\nb,c\na,a\nc,elsewhere\nx,y\n"
@@ -273,10 +273,10 @@ def test_a_graph_without_edges_or_features(tmp_path: Path) -> None:
 
 
 def test_what_is_known_as_a_graph_by_its_name(tmp_path: Path) -> None:
-    assert holds_graph(write_tables(tmp_path / "bank"))
-    assert holds_graph(write_npz(tmp_path / "mines.npz"))
+    assert is_graph(write_tables(tmp_path / "bank"))
+    assert is_graph(write_npz(tmp_path / "mines.npz"))
     (tmp_path / "bank" / "edges.csv").unlink()
-    assert not holds_graph(tmp_path / "bank")
+    assert not is_graph(tmp_path / "bank")
     with pytest.raises(DataError, match="expected a file edges"):
         read_graph(tmp_path / "bank")
     with pytest.raises(DataError, match="with a file edges beside it"):

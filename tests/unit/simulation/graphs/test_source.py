@@ -21,7 +21,7 @@ from simulation.experiments.node_floors import count_majority, pool_graphs, prop
 from simulation.experiments.tasks import recognise_task, simulated_task
 from simulation.graphs.cut import cut_graph, divide_graph
 from simulation.graphs.generator import GraphSizes, generate_graph
-from simulation.graphs.read import GraphOptions, add_shared_names, take_columns
+from simulation.graphs.read import GraphOptions, add_shared_names, select_columns
 from simulation.graphs.source import cut_node_shards, parse_graph_rules, require_summable, split_own_graph
 from simulation.partitioning.sources import Cut
 
@@ -159,12 +159,12 @@ def test_few_labels_are_for_training_first(labels: list[int], train: int, valid:
 def test_a_silo_takes_the_columns_that_all_silos_share() -> None:
     shard = make_platforms()[0]
     names = ("habit-07", "habit-02")
-    found = take_columns(shard, names)
+    found = select_columns(shard, names)
     assert found.feature_names == names and found.notes[-1].startswith("22 columns of features")
     assert (found.dense_features == shard.dense_features[:, [6, 1]]).all()
-    assert take_columns(shard, ()) is shard
+    assert select_columns(shard, ()) is shard
     with pytest.raises(DataError, match="got none for other, more"):
-        take_columns(shard, ("habit-01", "other", "more"))
+        select_columns(shard, ("habit-01", "other", "more"))
     said = add_shared_names(GraphOptions(), ("amount", "country=DE", "country=AT"), ("ok", "fraud"))
     assert said.values == {"country": ("DE", "AT"), "label": ("ok", "fraud")}
     with pytest.raises(SettingsError, match="the federation says"):
