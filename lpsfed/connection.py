@@ -59,5 +59,5 @@ def _describe_answer(answer: httpx.Response) -> str:
 def _describe_transport(error: httpx.TransportError) -> str:
     failed = find_tls_error(error)
     if isinstance(failed, ssl.SSLCertVerificationError):
-        return f"none: the certificate is not believed ({failed.verify_message})"
+        return f"none: the certificate is not trusted ({failed.verify_message})"
     return type(error).__name__ if failed is None else f"none: TLS failed ({failed.reason or 'no reason'})"

@@ -1,6 +1,6 @@
-"""Work that falls into pieces, each computed by itself -> all of them, on the cores that this process may use.
+"""Independent pieces of work on all cores that this process may use.
 
-What a piece gives does not depend on who computes it, nor on how many do: cores change seconds and nothing else.
+The result of a piece does not depend on the number of cores: they change only the time.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ Result = TypeVar("Result")
 
 
 def available_cores() -> int:
-    """Of the machine, those that this process may run on."""
+    """Returns the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def map_in_threads(work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> list[Result]:
-    """What the work gives for each piece, in their order. The first error ends it: later pieces are not begun."""
+    """Maps a function over pieces in threads; returns results in order.
+
+    The first error ends it: later pieces are not started.
+    """
     todo, cores = list(pieces), available_cores()
     if cores == 1 or len(todo) <= 1:
         return [work(piece) for piece in todo]

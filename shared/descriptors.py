@@ -1,4 +1,4 @@
-"""Passes bytes and open descriptors between a process and one that it has forked."""
+"""Connection that passes bytes and open descriptors between a process and its fork."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MOST_DESCRIPTORS = 8  # in one piece
 
 
 class DescriptorLine:
-    """One end of a connection between two processes.
+    """End of a connection between two processes.
 
     Selectors and event loops take it as a file.
     """
@@ -22,7 +22,7 @@ class DescriptorLine:
         return self._end.fileno()
 
     def set_blocking(self, blocking: bool) -> None:
-        """Sets whether reading waits for the other end; BlockingIOError where it does not."""
+        """Sets whether reading waits; without, reading raises BlockingIOError."""
         self._end.setblocking(blocking)
 
     def send(self, content: bytes, descriptors: Sequence[int] = ()) -> None:
@@ -33,7 +33,7 @@ class DescriptorLine:
             self._end.sendall(content)
 
     def receive(self, most: int) -> tuple[bytes, list[int]]:
-        """Receives at most so many bytes, and the descriptors beside them.
+        """Receives at most `most` bytes, and the descriptors beside them.
 
         No bytes come once the other end is closed.
         """

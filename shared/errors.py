@@ -1,4 +1,4 @@
-"""Every error the project raises on purpose, as one tree under FederationError."""
+"""Errors of the project, as one tree under FederationError."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ FaultCode = Literal[
 
 
 class Fault(NamedTuple):
-    """One thing that is wrong with a message, of a kind that programs may match on. at: where, such as `body.users.0`,
-    "" for the message as a whole."""
+    """Fault of a message, with a stable code for programs.
+
+    at: its place, such as `body.users.0`; "" for the message as a whole.
+    """
 
     code: FaultCode
     at: str
@@ -19,27 +21,27 @@ class Fault(NamedTuple):
 
 
 class FederationError(Exception):
-    """Root of the tree. `code` is part of the public interface: programs match on it, wording may change."""
+    """Root of the project's errors. `code` is stable for programs; messages may change."""
 
     code = "federation"
 
 
 class DataError(FederationError):
-    """A data set or shard cannot be used. The message names the file, and the line where there is one."""
+    """Data set or shard that cannot be used. The message names file and line."""
 
     code = "data"
 
 
 class SettingsError(FederationError):
-    """A setting is missing, out of range, or excludes another."""
+    """Setting that is missing, out of range, or excludes another."""
 
     code = "settings"
 
 
 class ProtocolError(FederationError):
-    """A message differs from its declaration; the message says what was expected and what came.
+    """Message that differs from its declaration.
 
-    faults: each thing that is wrong; by default the message itself is the one.
+    The text says what was expected and what came. faults: each fault; by default the text itself is the only one.
     """
 
     code = "protocol"
@@ -50,100 +52,100 @@ class ProtocolError(FederationError):
 
 
 class MediaTypeError(ProtocolError):
-    """The body is not of the one kind that it may be."""
+    """Body whose content type is not the declared one."""
 
     code = "media-type"
 
 
 class HeadError(ProtocolError):
-    """A request's head has more in it than a client sends, or says it in another way."""
+    """Request head with more, or in another form, than a client sends."""
 
     code = "request-head"
 
 
 class PrivacyError(FederationError):
-    """Something undeclared was about to leave this client; nothing was sent."""
+    """Undeclared data that was about to leave this client; nothing was sent."""
 
     code = "privacy"
 
 
 class AuthenticationError(FederationError):
-    """The caller's secret or signature is missing, or nobody's."""
+    """Missing secret or signature, or one that belongs to no known caller."""
 
     code = "authentication"
 
 
 class ClockError(AuthenticationError):
-    """The request was signed at another time than now; the message says by how much the clocks differ."""
+    """Request signed at another time than now; the text has the clocks' difference."""
 
     code = "clock"
 
 
 class ReplayError(AuthenticationError):
-    """The very same signed request came before. Signed anew, it may come again."""
+    """Signed request that came before. Signed anew, it may come again."""
 
     code = "replay"
 
 
 class DigestError(AuthenticationError):
-    """The body is not the one that was signed."""
+    """Body that differs from the signed one."""
 
     code = "content-digest"
 
 
 class ForbiddenError(AuthenticationError):
-    """The caller is known, but by another name or in another role."""
+    """Known caller without permission for this call."""
 
     code = "forbidden"
 
 
 class QuarantinedError(ForbiddenError):
-    """The caller is shut out by the operator or by a rule of the run: nothing that it sends is taken."""
+    """Caller excluded by the operator or by a rule of the run."""
 
     code = "quarantined"
 
 
 class NotFoundError(FederationError):
-    """There is no such run, round, client, user or item."""
+    """Unknown run, round, client, user or item."""
 
     code = "not-found"
 
 
 class ConflictError(FederationError):
-    """A message with the same address came before, with other content."""
+    """Message whose address already has one with other content."""
 
     code = "conflict"
 
 
 class RoundClosedError(ConflictError):
-    """The round does not accept this message (any more, or yet)."""
+    """Message that the round does not accept yet, or any more."""
 
     code = "round-closed"
 
 
 class TooLargeError(FederationError):
-    """A body or a request is larger than its limit."""
+    """Body or request larger than its limit."""
 
     code = "too-large"
 
 
 class DamagedError(FederationError):
-    """What the disk gives back is not what was stored; nothing is computed from it."""
+    """Stored data that differs from what was written; nothing is computed from it."""
 
     code = "damaged"
 
 
 class UnavailableError(FederationError):
-    """The other side cannot be reached within its deadline, or this side is not ready yet."""
+    """Other side that cannot be reached in time, or this side before it is ready."""
 
     code = "unavailable"
 
 
 class UnsettledError(UnavailableError):
-    """This side's database was lost while it stored what came: it may be stored or not, and may be sent again."""
+    """Database lost while it stored a message; the message may be sent again."""
 
 
 class StorageFullError(UnavailableError):
-    """This side's disk has no room for what came. The same message may be sent again once it has."""
+    """Disk without room for a message; it may be sent again later."""
 
     code = "storage-full"

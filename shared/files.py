@@ -1,4 +1,4 @@
-"""Writes files whole or not at all, keeps secrets private, and locks a state directory."""
+"""Files written whole or not at all, private permissions, and locks of state directories."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Stored = TypeVar("Stored", bound="Message")
 
 @contextmanager
 def use_private_umask() -> Iterator[None]:
-    """Files and folders that this process and its children make meanwhile are for their user alone.
+    """Makes new files and folders private to their user inside a `with` block.
 
-    What others have to read is PUBLIC, said by `write_new` or `replace_file`.
+    Files for others are PUBLIC, by `write_new` or `replace_file`.
     """
     before = os.umask(OTHERS)
     try:
@@ -42,14 +42,14 @@ def use_private_umask() -> Iterator[None]:
 
 
 def make_private_folder(folder: Path) -> None:
-    """A folder for its user alone; one that is there stays as it is."""
+    """Makes a folder for its user alone; an existing one stays as it is."""
     folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
 
 
 def remove_public_access(folder: Path) -> Path | None:
-    """Take from everybody but the owner what they may do with a folder and all that lies in it, but public keys.
+    """Removes others' permissions from a folder and all in it, but public keys.
 
-    The first file that others can read all the same, because it is not this user's; None where there is none.
+    Returns the first file that others can still read, because it is not this user's; else None.
     """
     left: Path | None = None
     for place, _, names in os.walk(folder):
@@ -60,7 +60,10 @@ def remove_public_access(folder: Path) -> Path | None:
 
 
 def _close_path(path: Path) -> bool:
-    """Closed now; True also of a folder of another user, whose names alone can be read."""
+    """Removes others' permissions; returns whether the path is closed to them now.
+
+    True also of another user's folder, whose names alone can be read.
+    """
     try:
         found = path.lstat()
         if stat.S_ISLNK(found.st_mode) or not found.st_mode & OTHERS:
@@ -74,12 +77,12 @@ def _close_path(path: Path) -> bool:
 
 
 def create_secret(path: Path) -> bool:
-    """A new secret, 64 hex characters, in a file that only its user may read; False where there is a file already."""
+    """Creates a file with 64 random hex characters; False where it exists."""
     return write_new(path, secrets.token_hex(32).encode("ascii"), PRIVATE)
 
 
 def write_new(path: Path, content: bytes, mode: int) -> bool:
-    """Durable when this returns; False, and nothing done, where there is a file already."""
+    """Writes a new file, durably; returns False and does nothing where it exists."""
     if path.exists():
         return False
     try:
@@ -99,15 +102,14 @@ def write_new(path: Path, content: bytes, mode: int) -> bool:
 
 
 def replace_file(path: Path, content: bytes, mode: int = PRIVATE) -> None:
-    """Put `content` at `path` in one step, durable when this returns. A crash leaves what was there, or all of it."""
+    """Replaces a file in one step, durably; a crash leaves the old or the new."""
     with open_replacement(path) as partial:
         write_file(partial, content, mode)
 
 
 @contextmanager
 def open_replacement(path: Path) -> Iterator[Path]:
-    """A place where a new file is written; at the end it is put at `path`, as `replace_file` does. An error leaves
-    what was there."""
+    """Yields a temporary path that replaces `path` at the end, unless an error occurs."""
     partial = _partial_path(path)
     try:
         yield partial
@@ -117,14 +119,19 @@ def open_replacement(path: Path) -> Iterator[Path]:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
-    """Replace a safetensors file by these arrays, which lie in C order, as `replace_file` does. OSError where the disk
-    refuses."""
+    """Replaces a safetensors file by these arrays, which lie in C order.
+
+    Raises OSError where the disk refuses.
+    """
     with open_replacement(path) as partial:
         write_arrays(partial, arrays, metadata)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
-    """Write arrays, which lie in C order, to a file that nobody reads yet. OSError where the disk refuses."""
+    """Writes arrays, which lie in C order, to a new safetensors file.
+
+    Raises OSError where the disk refuses.
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
@@ -138,7 +145,7 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mappi
 
 
 def load_message(path: Path, kind: type[Stored]) -> Stored | None:
-    """The message in a JSON file; None where there is none, or another content."""
+    """Reads the message of a JSON file; None where it is missing or different."""
     from pydantic import ValidationError  # which the list of commands does without
 
     try:
@@ -148,14 +155,14 @@ def load_message(path: Path, kind: type[Stored]) -> Stored | None:
 
 
 def put_in_place(partial: Path, path: Path) -> None:
-    """Make a file that was written at `partial` durable, then put it at `path` in one step."""
+    """Makes a written file durable, then renames it to `path`."""
     sync_path(partial)
     partial.replace(path)
     sync_path(path.parent)
 
 
 def sync_path(path: Path) -> None:
-    """A file's bytes, or the names in a folder, are durable when this returns."""
+    """Makes a file's bytes, or a folder's names, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -164,7 +171,7 @@ def sync_path(path: Path) -> None:
 
 
 def write_file(path: Path, content: bytes, mode: int = PRIVATE) -> None:
-    """A new file, which those whom `mode` names may use, whatever the umask says."""
+    """Writes a new file with this mode, whatever the umask."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(descriptor, mode)
@@ -172,12 +179,12 @@ def write_file(path: Path, content: bytes, mode: int = PRIVATE) -> None:
 
 
 def _partial_path(path: Path) -> Path:
-    """Beside `path`, under a name of its own: others may be writing to `path` at the same time."""
+    """Returns a unique path beside `path`: others may write to `path` meanwhile."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what killed processes have left half written. To be called while nobody else writes there."""
+    """Removes partial files of killed processes. Call it while no other process writes there."""
     for place, _, names in os.walk(directory):
         for name in names:
             if any(fnmatchcase(name, pattern) for pattern in LEFTOVERS):
@@ -186,7 +193,7 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def read_lock_owner(directory: Path) -> int | None:
-    """The id of the process that has the lock of a state directory; None where none has, or it has not said so."""
+    """Returns the id of the process that holds a directory's lock, if known."""
     try:
         with (directory / LOCK).open("r", encoding="utf-8") as lock:
             try:
@@ -200,12 +207,10 @@ def read_lock_owner(directory: Path) -> int | None:
 
 
 def lock_directory(directory: Path, process: int | None = None, held: int | None = None) -> TextIO:
-    """The lock, to be closed at the end. SettingsError where another process has it, or nothing can be written.
+    """Locks a state directory and removes partial files; close the result to unlock.
 
-    process: the one to end where the lock is to become free; None: this one. held: descriptor of the lock, where an
-    earlier image of this process has taken it.
-
-    Whoever gets it is the only one who writes there, so what earlier processes left half written is removed.
+    Raises SettingsError where another process holds it, or nothing can be written. process: id to store as the owner;
+    None: this one. held: descriptor of a lock that this process took before it replaced its program.
     """
     if held is not None:
         return os.fdopen(held, "a", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What every JSON message and every settings model has in common: it is immutable and has no undeclared field."""
+"""Base of all JSON messages and settings: immutable, without undeclared fields."""
 
 from __future__ import annotations
 

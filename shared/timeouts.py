@@ -1,7 +1,7 @@
-"""Every limit of time of both services: seven that an operator may set, what follows from them, and what is fixed.
+"""Time limits of both services: seven settings, what follows from them, and constants.
 
-The table with their meanings is in docs/reliability.md. Two that exclude each other are refused where both are known:
-at a service's start, at the start of a run, or, where only the other side knows one of them, when a client joins.
+The table of their meanings is in docs/reliability.md. Limits that exclude each other are refused where both are
+known: at a service's start, at a run's start, or, where only the other side knows one of them, when a client joins.
 """
 
 from __future__ import annotations
@@ -60,8 +60,11 @@ IDLE_SECONDS = 300.0  # a relay's, without a byte in one direction
 
 @dataclass(frozen=True)
 class CallLimits:
-    """Of one client's calls: silence in a step, a long poll, all of one call with its body, wait and answer; and the
-    least time between two alike that were answered at once with nothing new."""
+    """Time limits of a client's calls, in seconds.
+
+    timeout: silence in one step. wait: a long poll. call: one whole call with body, wait and answer. poll: least time
+    between two calls that were answered at once with nothing new.
+    """
 
     timeout: float = TIMEOUT_SECONDS
     wait: float = WAIT_SECONDS
@@ -70,11 +73,11 @@ class CallLimits:
 
     @property
     def longest(self) -> float:
-        """All of a call with its repetitions: the last one begins within `RETRY_SECONDS`."""
+        """Longest time of a call with its retries: the last begins within RETRY_SECONDS."""
         return RETRY_SECONDS + self.call
 
     def require_possible(self) -> None:
-        """ValueError naming two limits that exclude each other."""
+        """Raises ValueError for two limits that exclude each other."""
         if self.wait > LONGEST_WAIT_SECONDS:
             raise ValueError(
                 f"wait_seconds: expected at most {LONGEST_WAIT_SECONDS:g}, the longest that an aggregator waits, "
@@ -87,9 +90,9 @@ class CallLimits:
             )
 
     def list_conflicts(self, *, signature: float | None, deadline: float | None) -> tuple[str, ...]:
-        """What will not do with what the aggregator has said: one sentence each, for log and status.
+        """Lists conflicts with the aggregator's limits, for log and status, one sentence each.
 
-        `signature`: its signature_seconds; `deadline`: the run's deadline_seconds; None where it has not said.
+        signature: its signature_seconds. deadline: the run's deadline_seconds. None: not known yet.
         """
         found = []
         if signature is not None and self.timeout >= signature:
@@ -106,7 +109,7 @@ class CallLimits:
 
 
 def require_deadline_above_body(deadline: float, body: float) -> None:
-    """ValueError for a phase of a run that may end before an update that is allowed to take so long."""
+    """Raises ValueError where a phase may end before an update's longest upload."""
     if deadline <= body:
         raise ValueError(
             f"deadline_seconds: expected more than longest_body_seconds = {body:g}, because an update may take that "

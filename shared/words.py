@@ -1,4 +1,4 @@
-"""Numbers -> words that people read, in reports and on pages."""
+"""Numbers in words, for reports and pages."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 
 def count_noun(number: int, one: str, many: str = "") -> str:
-    """A number with its noun."""
+    """Returns a number with its noun in singular or plural."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def counted_lines(counted: Iterable[tuple[int, str, str]]) -> list[str]:
-    """(2, "user", "dropped") -> "2 users dropped"; no line for a number of 0."""
+    """Lists lines such as "2 users dropped", without those of 0."""
     return [f"{count_noun(number, one)} {what}" for number, one, what in counted if number]

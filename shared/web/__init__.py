@@ -1,1 +1,1 @@
-"""HTTP manners that both services share: problem documents, limits, access logs. It knows nothing of the method."""
+"""HTTP layer of both services: problem documents, limits, access logs, pages. It knows no method."""

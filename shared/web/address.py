@@ -1,4 +1,4 @@
-"""Names and addresses of services: which are this machine's own, and whether one that is written can be called."""
+"""Host names and addresses: which are loopback, and which URLs can be called."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 def is_loopback(host: str) -> bool:
-    """Is it a name or an address of this machine that no other can reach?"""
+    """Tells whether a host is a name or an address of loopback."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -36,13 +36,16 @@ def caller_address(host: str) -> str:
 
 
 def write_address(host: str, port: int, *, tls: bool = False) -> str:
-    """How this machine calls a service that listens at `host`: an address of loopback where it listens at all."""
+    """Returns the URL by which this machine calls a service that listens at `host`."""
     name = ANY_ADDRESS.get(host, host)
     return f"{'https' if tls else 'http'}://{f'[{name}]' if ':' in name else name}:{port}"
 
 
 def require_url(text: str) -> str:
-    """http://HOST or http://HOST:PORT, or the same with https; SettingsError for what nobody can be called by."""
+    """Returns a URL of the form http://HOST[:PORT] or https.
+
+    Raises SettingsError for another form.
+    """
     import httpx  # which the aggregator does without
 
     try:
@@ -56,23 +59,26 @@ def require_url(text: str) -> str:
 
 
 def require_port(option: str, port: int) -> int:
-    """A port that somebody can listen on; 0, by which the system chooses one, is none."""
+    """Returns a port from 1 to 65535; raises SettingsError for another number."""
     if not 1 <= port <= HIGHEST_PORT:
         raise SettingsError(f"{option}: expected 1..{HIGHEST_PORT}, got {port}")
     return port
 
 
 def require_https(url: str, *, allow_http: bool, secure: bool = False) -> str:
-    """https, or an address of this machine. SettingsError for plain http to anywhere else, which a secure federation
-    never uses, and others where `allow_http` says that the way is trusted."""
+    """Returns a URL with https, or one of this machine.
+
+    Raises SettingsError for plain http to another machine: always in a secure federation, elsewhere unless
+    `allow_http` says that the network is trusted.
+    """
     import httpx
 
     parts = httpx.URL(require_url(url))
     if parts.scheme == "https" or is_loopback(parts.host):
         return url
-    words = "because whoever is on the way reads and changes what is said by http"
+    words = "because others on the network can read and change plain http"
     if secure:
         raise SettingsError(f"{url}: expected https:// in a secure federation, {words}")
     if not allow_http:
-        raise SettingsError(f"{url}: expected https://, {words}; --allow-http where the way is trusted")
+        raise SettingsError(f"{url}: expected https://, {words}; add --allow-http if the network is trusted")
     return url

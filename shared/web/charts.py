@@ -1,4 +1,4 @@
-"""Charts of pages: curves and bars with intervals, beside the same numbers as a table."""
+"""Charts of pages: curves, and bars with intervals, beside the same numbers as a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ STEPS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)  # times a power of 
 
 @dataclass(frozen=True)
 class IntervalBar:
-    """One figure with its interval; `width`, `left` and `right` in percent of the axis; `colour`: of the lines'."""
+    """Bar of a chart, with its interval.
+
+    width, left, right: in percent of the axis. colour: number of the style sheet's colour.
+    """
 
     name: str
     colour: int
@@ -23,7 +26,10 @@ class IntervalBar:
 
 @dataclass(frozen=True)
 class IntervalGroup:
-    """Figures (value, low, high) of one group, in the order of the chart's names, and what the table adds."""
+    """Group of bars: (value, low, high) for each of the chart's names.
+
+    more: text of the table's last column.
+    """
 
     label: str
     note: str
@@ -33,9 +39,10 @@ class IntervalGroup:
 
 @dataclass(frozen=True)
 class IntervalChart:
-    """A chart in words and numbers. `key`: unique on the page; names: whose figures; more: of the last column.
+    """Bar chart with intervals, and the same numbers as a table.
 
-    colours: of each name, as those of a chart's lines are numbered.
+    key: unique on the page. names: one for each bar of a group. more: heading of the table's last column. colours:
+    number of each name's colour.
     """
 
     key: str
@@ -49,7 +56,7 @@ class IntervalChart:
 
     @property
     def end(self) -> float:
-        """Where the axis ends, which begins at 0: a round number, the same for all groups."""
+        """Right end of the axis, which begins at 0; a round number."""
         most = max((high for group in self.groups for _, _, high in group.figures), default=0.0)
         if most <= 0.0:
             return 1.0
@@ -58,12 +65,12 @@ class IntervalChart:
 
     @property
     def ticks(self) -> tuple[str, ...]:
-        """What stands below the axis: at its beginning, its middle and its end."""
+        """Labels of the axis at its beginning, middle and end."""
         return tuple(f"{self.end * part:g}" for part in (0.0, 0.5, 1.0))
 
     @property
     def bars(self) -> tuple[tuple[IntervalGroup, tuple[IntervalBar, ...]], ...]:
-        """Each group with a bar for each of the names."""
+        """Groups, each with a bar for every name."""
         return tuple(
             (group, tuple(self._bar(order, one) for order, one in enumerate(group.figures))) for group in self.groups
         )
@@ -78,9 +85,9 @@ MOST_ROWS = 160  # of a chart; of more, so many are chosen
 
 @dataclass(frozen=True)
 class Line:
-    """A named line; a point whose value is None or not finite is left out.
+    """Named line of a chart; points with None or no finite value are left out.
 
-    `dashed`: what others are held against; where another line lies beneath it, that one is seen between the dashes.
+    dashed: the line is a reference; a line beneath it shows between the dashes.
     """
 
     name: str
@@ -90,9 +97,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart in words and numbers. `key`: unique on the page. `bounds`: where the y axis begins and ends, if fixed.
+    """Line chart, and the same numbers as a table.
 
-    `mark`: one x to point out, and the words beside it. `digits`: places after the point; 0: the values are whole.
+    key: unique on the page. bounds: fixed ends of the y axis, if any. mark: one x to point out, with its label.
+    digits: decimals; 0 for whole numbers.
     """
 
     key: str
@@ -107,7 +115,7 @@ class Chart:
 
     @property
     def rows(self) -> list[tuple[float, list[float | None]]]:
-        """Each x with the value of every line, at most MOST_ROWS, evenly chosen, the first and the last among them."""
+        """Rows of the table: x and each line's value, at most MOST_ROWS, evenly spaced."""
         values = [dict(line.points) for line in self.lines]
         every = sorted({x for line in values for x in line})
         step = max(1.0, (len(every) - 1) / (MOST_ROWS - 1))
@@ -116,7 +124,7 @@ class Chart:
 
     @property
     def json(self) -> str:
-        """What `static/charts.js` reads; empty where no line has a value."""
+        """Data for `static/charts.js`; empty where no line has a value."""
         rows = self.rows
         if all(value is None for _, values in rows for value in values):
             return ""

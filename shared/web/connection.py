@@ -1,9 +1,8 @@
-"""uvicorn's connection -> one that nobody can hold open by saying nothing, or by not listening.
+"""HTTP connection that closes when the caller sends or reads too slowly.
 
-uvicorn limits the time between two requests alone. It waits for ever for the rest of a request's head, for whatever
-is left of a body that was refused unread, and for a caller to take its answer. Bodies that are read have a limit of
-their own: `shared.web.middleware.BodyTimeout`. And it counts connections only once they have shaken hands, whoever
-they are.
+uvicorn limits only the time between two requests. It waits without end for the rest of a request's head, for the rest
+of a refused body, and for a caller that does not read its answer. Bodies that are read have their own limit:
+`shared.web.middleware.BodyTimeout`. uvicorn also counts connections only after the TLS handshake.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from shared.web.raw_heads import STATE, MeasuredConnection, RawHead
 from shared.web.request_bodies import CLOSE
 
 LONGEST_HEAD = 32 << 10  # bytes of a request's first line and headers
-NO_ROOM = "expected at most so many connections at once, got one more"
-NO_HTTP = "expected a request of HTTP/1.1, got something else"
+NO_ROOM = "expected a free connection, got a full port: try again later, or see most_connections"
+NO_HTTP = "expected an HTTP/1.1 request, got other data"
 TOO_LONG = f"expected a head of at most {LONGEST_HEAD} bytes, got a longer one"
 MOST_WAITING = 64 << 10  # bytes written that wait for the end of the turn of the event loop
 CLOCK_TOLERANCE = 0.01  # seconds by which a timer may fire early
@@ -42,7 +41,7 @@ sslproto.SSLProtocol.max_size = 32 << 10
 
 
 class BufferedTransport:
-    """A transport whose small writes leave together. All else is as the transport itself has it."""
+    """Transport that sends small writes together, at the end of the event loop's turn."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
@@ -53,8 +52,10 @@ class BufferedTransport:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Leave with what else is written in this turn; at once where that has become much, so that a caller who does
-        not listen holds the sender up as by the transport itself."""
+        """Buffers data until the end of the turn; sends at once beyond MOST_WAITING bytes.
+
+        Beyond that size a slow reader slows the writer down, as with the transport itself.
+        """
         if not data:
             return
         if not self._waiting:
@@ -65,7 +66,7 @@ class BufferedTransport:
             self._flush()
 
     def write_now(self, data: bytes) -> None:
-        """Writes data at once, behind all that was written before."""
+        """Writes data at once, after everything buffered before."""
         if self._waiting:
             self._flush()
         if not self._transport.is_closing():
@@ -76,17 +77,17 @@ class BufferedTransport:
         return self._transport.is_closing()
 
     def close(self) -> None:
-        """What was written leaves first."""
+        """Sends the buffered data and closes the connection."""
         self._flush()
         self._transport.close()
 
     def write_eof(self) -> None:
-        """What was written leaves first; what comes can still be read."""
+        """Sends the buffered data and closes the writing side; reading continues."""
         self._flush()
         self._transport.write_eof()
 
     def abort(self) -> None:
-        """What was written and has not left is dropped."""
+        """Drops the buffered data and closes the connection."""
         self._take()
         self._transport.abort()
 
@@ -103,14 +104,17 @@ class BufferedTransport:
 
 
 class ServerConfig(Config):
-    """uvicorn's configuration, with whom to let in and how to speak to them."""
+    """Configuration of uvicorn with a connection limiter and a TLS context."""
 
     limiter: ConnectionLimiter
     context: ssl.SSLContext | None = None
 
 
 class Connection(H11Protocol):
-    """A clock runs while no request is under way; a byte does not set it back, and at its end the connection goes."""
+    """HTTP connection with a timer that runs while no request is being answered.
+
+    A byte does not reset the timer. The connection closes when it ends.
+    """
 
     config: ServerConfig
     conn: MeasuredConnection
@@ -126,16 +130,16 @@ class Connection(H11Protocol):
         self._early: bytearray | None = bytearray()  # what comes before this is a connection; None once it is
 
     def _note_head(self, size: int, names: tuple[str, ...]) -> None:
-        """Where the request's state will be copied from in a moment."""
+        """Stores the head's size and names in the state that the next request gets."""
         self.app_state = {**self.app_state, STATE: self._describe_head(size, names)}
 
     def _describe_head(self, size: int, names: tuple[str, ...]) -> RawHead:
         return RawHead(size, names, self.client[0] if self.client else None)
 
     def _begin_plain(self, data: bytes) -> bool:
-        """Begins to answer a plain request; False: h11 is to read the data.
+        """Starts answering a plain request; returns False where h11 must read the data.
 
-        Also False where h11 has not finished the request before it.
+        Also False while h11 has not finished the request before it.
         """
         conn = self.conn
         if not (conn.our_state is conn.their_state is h11.IDLE) or conn.trailing_data[0] or self.limit_concurrency:
@@ -202,7 +206,7 @@ class Connection(H11Protocol):
             self._handshake = self.loop.create_task(self._shake_hands(transport, self.config.context))
 
     async def _shake_hands(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
-        """TLS begins here and not in the listening socket, so that who does not end it counts, and can be sent away."""
+        """Makes the TLS handshake here, so that unfinished handshakes count as connections."""
         try:
             secured = await self.loop.start_tls(
                 transport, self, context, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
@@ -246,7 +250,7 @@ class Connection(H11Protocol):
         self._watch(HEAD_SECONDS)
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP, or too much of it, is refused here, before anybody knows whose request it would be."""
+        """Refuses data that is no HTTP request, or whose head is too long."""
         del msg  # the server's, which says nothing of what came
         if self._is_under_way():  # whoever answers it would write into this refusal
             self.cycle.disconnected = True
@@ -278,10 +282,10 @@ class Connection(H11Protocol):
         self._watch(UNREAD_SECONDS if self._is_refused_unread() else ANSWER_SECONDS)
 
     def _end_plain(self, pipelined: bytes = b"") -> None:
-        """Ends the answer to a plain request, and takes up the next one.
+        """Ends the answer to a plain request, and starts on the next one.
 
-        pipelined: bytes of the next request that have come already. Nothing of a plain request is left to read: a timer
-        starts only for an answer that the caller has still to take.
+        pipelined: bytes of the next request that are already here. Nothing of a plain request is left to read: a
+        timer starts only where the caller has still to read the answer.
         """
         self.server_state.total_requests += 1
         if self.transport.is_closing():
@@ -298,10 +302,10 @@ class Connection(H11Protocol):
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Closes a connection on which no request has come for `timeout_keep_alive` seconds.
+        """Closes a connection without a request for `timeout_keep_alive` seconds.
 
-        Between plain requests the timer goes on: a second look at its end costs less than a new timer after each
-        answer.
+        Between plain requests the timer keeps running: a second check at its end costs less than a new timer after
+        each answer.
         """
         self.timeout_keep_alive_task = None
         if self._is_under_way():
@@ -318,8 +322,11 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _is_refused_unread(self) -> bool:
-        """Is something still coming in whose refusal has gone out? Nobody reads it, but a caller whose sending is cut
-        off at once would not come to read why: so it goes on for a moment, and up to so many bytes."""
+        """Tells whether the rest of a refused body is still arriving.
+
+        A caller that is cut off at once would not read the refusal: the connection stays open for UNREAD_SECONDS and
+        MOST_UNREAD bytes.
+        """
         if self._refused:
             return True
         answered = self.cycle is not None and self.cycle.response_complete

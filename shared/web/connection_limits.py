@@ -1,8 +1,8 @@
-"""All connections of one port -> which of them may stay, so that nobody keeps the others out by holding many.
+"""Connection limits of a port, in total and for each address.
 
-A caller that has shown whose it is (a client's signature, an operator's token, a key) is trusted. Whoever has not,
-and has no whole request under way, makes room for the next one when there is none, the oldest first: a request that
-comes in one piece needs its place for a moment, one that never comes whole keeps it only while nobody else wants it.
+A caller that has shown a signature, an operator's token or a key is trusted. When the port is full, the oldest
+connection that is not trusted and has no complete request in progress is closed for the next one. A request that
+arrives in one piece needs its place only for a moment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ Admission = Literal["admitted", "full", "refused"]
 
 @dataclass(eq=False)
 class LimitedConnection:
-    """One connection. `is_evictable`: has it no whole request under way; `abort`: end it at once."""
+    """Connection as the limiter sees it.
+
+    is_evictable: returns whether no complete request is in progress. abort: closes it at once.
+    """
 
     host: str
     is_evictable: Callable[[], bool]
@@ -43,8 +46,11 @@ class LimitedConnection:
 
 
 class ConnectionLimiter:
-    """most: connections at once; of_address: of one address, but of loopback's and of `exempt` networks (0: any);
-    kept: of `most`, those that only callers get who are trusted, or come from an address that was."""
+    """Limiter of a port's connections.
+
+    most: connections at once. of_address: connections of one address, except loopback and `exempt` networks; 0: no
+    limit. kept: part of `most` that is reserved for trusted callers and their addresses.
+    """
 
     def __init__(
         self, most: int = MOST, of_address: int = MOST_OF_ADDRESS, kept: int | None = None, exempt: Iterable[str] = ()
@@ -58,7 +64,10 @@ class ConnectionLimiter:
         self._known: OrderedDict[str, None] = OrderedDict()
 
     def admit(self, connection: LimitedConnection) -> Admission:
-        """What becomes of a new connection. Another one may be hung up on for it."""
+        """Returns whether a new connection is admitted, told that it is full, or refused.
+
+        Another connection may be closed for it.
+        """
         connection.exempt = self._is_exempt(connection)
         if self._make_room(connection):
             self._connections[connection] = None
@@ -70,7 +79,7 @@ class ConnectionLimiter:
         return "full"
 
     def release(self, connection: LimitedConnection) -> None:
-        """It is gone; to say so again changes nothing."""
+        """Forgets a closed connection; a second call changes nothing."""
         self._told_full.discard(connection)
         if connection in self._connections:
             del self._connections[connection]
@@ -79,7 +88,7 @@ class ConnectionLimiter:
                 del self._of[connection.address]
 
     def mark_trusted(self, connection: LimitedConnection) -> None:
-        """It has shown whose it is."""
+        """Marks a connection whose caller has shown a valid credential."""
         connection.trusted = True
         if not connection.exempt:  # behind a proxy everybody has the same address
             self._known.pop(connection.address, None)
@@ -99,7 +108,7 @@ class ConnectionLimiter:
         return len(self._connections) < self.most or self._evict()
 
     def _evict(self, chosen: Callable[[LimitedConnection], bool] = lambda _: True) -> bool:
-        """Hang up on the oldest of these that is evictable, if there is one."""
+        """Closes the oldest connection that may be closed; returns whether there was one."""
         for connection in self._connections:
             if not connection.trusted and chosen(connection) and connection.is_evictable():
                 self.release(connection)
@@ -119,6 +128,6 @@ class ConnectionLimiter:
 
 
 def mark_trusted(scope: Scope) -> None:
-    """Whoever has sent this request has shown whose it is; where the server keeps no crowd nothing follows."""
+    """Marks the connection of a request as trusted, where the server has a limiter."""
     if (trusted := scope.get("state", {}).get(MARK_TRUSTED)) is not None:
         trusted()

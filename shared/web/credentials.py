@@ -1,4 +1,4 @@
-"""An Authorization header -> the secret in it; settings -> a secret that nobody can guess or look up."""
+"""Secrets in Authorization headers and settings, and checks that they are strong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXAMPLE_WORDS = re.compile(
 
 
 def read_bearer_secret(header: str | None) -> str:
-    """The secret in an Authorization header."""
+    """Returns the bearer secret of an Authorization header."""
     scheme, _, secret = (header or "").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
         raise AuthenticationError("expected the header 'Authorization: Bearer <secret>'")
@@ -28,7 +28,7 @@ def read_bearer_secret(header: str | None) -> str:
 
 
 def read_operator_secret(header: str | None) -> str:
-    """The secret in the operator's Authorization header: a bearer's, or the password of the user `operator`."""
+    """Returns the operator's secret: a bearer secret, or the password of user `operator`."""
     scheme, _, coded = (header or "").partition(" ")
     if scheme.lower() != "basic":
         return read_bearer_secret(header)
@@ -42,14 +42,14 @@ def read_operator_secret(header: str | None) -> str:
 
 
 def is_same_secret(left: str, right: str) -> bool:
-    """Equality in a time that does not tell where two texts differ."""
+    """Tells whether two texts are equal, in a time that does not depend on them."""
     return hmac.compare_digest(left.encode("utf-8", "surrogateescape"), right.encode("utf-8", "surrogateescape"))
 
 
 def read_secret_setting(name: str, value: SecretStr | None, file: Path | None, least: int) -> str | None:
-    """The secret of a setting, or of the file that its twin `<name>_file` names; None where neither is given.
+    """Returns the secret of a setting or of its file `<name>_file`, else None.
 
-    ValueError for both, for a file that cannot be read, and for a secret shorter than `least` characters.
+    Raises ValueError where both are given, the file cannot be read, or the secret is shorter than `least` characters.
     """
     if value is not None and file is not None:
         raise ValueError(f"{name}: expected either it or {name}_file, got both")
@@ -62,11 +62,13 @@ def read_secret_setting(name: str, value: SecretStr | None, file: Path | None, l
 
 
 def require_strong_secret(name: str, secret: str) -> None:
-    """ValueError for a secret that reads like an example's, or like no random one."""
+    """Raises ValueError for a secret copied from an example, or with too few different characters."""
     if EXAMPLE_WORDS.search(secret):
-        raise ValueError(f"{name}: expected a secret of your own, got one that reads like an example's")
+        raise ValueError(
+            f"{name}: expected your own secret, got one copied from an example: set a random one, such as `openssl rand -hex 32` prints"
+        )
     if len(set(secret)) < FEWEST_CHARACTERS:
-        raise ValueError(f"{name}: expected a random secret, got one of {len(set(secret))} different characters")
+        raise ValueError(f"{name}: expected a random secret, got one with {len(set(secret))} different characters")
 
 
 def _read_secret_file(name: str, file: Path | None) -> str:

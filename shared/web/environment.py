@@ -1,4 +1,4 @@
-"""Environment and arguments -> a service's settings, or one clear line."""
+"""Settings of a service from the environment and arguments, with one-line errors."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ LINK_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+")
 
 
 class EnvironmentSettings(BaseSettings):
-    """Settings that ignore the variables which Kubernetes sets for services, also one that a setting has as its name:
-    `LPSFED_CLIENT_PORT=tcp://10.0.0.5:8801` of a service called lpsfed-client."""
+    """Settings that ignore the variables which Kubernetes sets for services.
+
+    Also where such a variable has a setting's name: `LPSFED_CLIENT_PORT=tcp://10.0.0.5:8801` of a service called
+    lpsfed-client.
+    """
 
     @classmethod
     def settings_customise_sources(
         cls, settings_cls: type[BaseSettings], *sources: Any, **named: PydanticBaseSettingsSource
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The usual sources, the environment without links."""
+        """Returns pydantic's sources, the environment without Kubernetes' service links."""
         found = super().settings_customise_sources(settings_cls, *sources, **named)
         prefix = str(settings_cls.model_config["env_prefix"])
         for source in found:
@@ -41,14 +44,17 @@ class EnvironmentSettings(BaseSettings):
 
 PLAIN_WORDS = {
     "Field required": "expected a value, got none",
-    "Extra inputs are not permitted": "expected the name of a setting, got an unknown one",
+    "Extra inputs are not permitted": "expected the name of a setting, got an unknown name",
 }
 """Messages of pydantic that say what to do."""
 
 
 def read_settings(model: type[Settings], values: dict[str, Any]) -> Settings:
-    """`values` over the environment. SettingsError names each bad field, but not what came: it may be a secret; and
-    each variable that begins as the settings' do and is none of them, with the one that it is likely meant to be."""
+    """Reads settings from `values` and the environment; `values` come first.
+
+    Raises SettingsError that names each wrong field, without its value, which may be a secret; and each unknown
+    variable with the settings' prefix, with the likely name.
+    """
     if unknown := _list_unknown_settings(model):
         raise SettingsError("; ".join(unknown))
     try:
@@ -61,14 +67,14 @@ def read_settings(model: type[Settings], values: dict[str, Any]) -> Settings:
 
 
 def _describe_fault(place: tuple[str, ...], said: str, model: type[BaseSettings]) -> str:
-    """A line that begins with the setting. What one setting's check says of another one names that alone."""
+    """Returns one line that begins with the name of the setting at fault."""
     said = PLAIN_WORDS.get(said, said.replace("Value error, ", ""))
     named = said.partition(":")[0]
     return said if not place or (named in model.model_fields and named != place[0]) else f"{'.'.join(place)}: {said}"
 
 
 def _list_unknown_settings(model: type[BaseSettings]) -> list[str]:
-    """A line for each variable that would be ignored."""
+    """Lists a line for each variable with the prefix that is no setting."""
     prefix, mark = str(model.model_config["env_prefix"]), str(model.model_config["env_nested_delimiter"])
     known = [prefix + name.upper() for name in model.model_fields]
     given = [
@@ -82,7 +88,7 @@ def _list_unknown_settings(model: type[BaseSettings]) -> list[str]:
 
 
 def is_service_link(name: str, value: str | None, prefix: str) -> bool:
-    """Whether Kubernetes sets this variable for a service whose name begins as the settings' prefix."""
+    """Tells whether Kubernetes sets this variable for a service with the settings' prefix."""
     rest = name.upper().removeprefix(prefix.upper())
     address = re.fullmatch("(.+_)?PORT", rest) and LINK_ADDRESS.fullmatch(value or "")
     return bool(address or SERVICE_LINK.fullmatch(rest))
@@ -90,4 +96,4 @@ def is_service_link(name: str, value: str | None, prefix: str) -> bool:
 
 def _describe_unknown_setting(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=LEAST_SIMILARITY)
-    return f"{name}: expected the name of a setting, got an unknown one" + "".join(f"; likely {one}" for one in near)
+    return f"{name}: expected the name of a setting, got an unknown name" + "".join(f"; likely {one}" for one in near)

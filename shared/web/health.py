@@ -21,13 +21,13 @@ TrainerStatus = Literal["running", "starting"]
 
 
 class LiveOut(Message):
-    """The process runs as it should."""
+    """Answer of /health/live: the process runs."""
 
     status: Literal["live"] = Field("live", description="always the same")
 
 
 class ReadyOut(Message):
-    """The service takes calls."""
+    """Answer of /health/ready: the service takes calls."""
 
     status: Literal["ready"] = Field("ready", description="always the same")
     model: Literal["none yet", "serving"] | None = Field(

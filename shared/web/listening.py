@@ -1,4 +1,4 @@
-"""How a service listens: the settings that both services share, and what is to be said of them at the start."""
+"""Settings of a service's port, shared by both services, and warnings about them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def duplicate_socket(descriptor: int) -> Socket:
 
 
 class ListenSettings(BaseModel):
-    """Where a service listens, by which certificate, and how much of it one caller gets."""
+    """Settings of the port: address, certificate, and limits of one caller."""
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(0, ge=0, le=65535)
@@ -88,7 +88,7 @@ class ListenSettings(BaseModel):
     def _open_to_strangers(self) -> Self:
         if self.kept_connections is not None and self.kept_connections >= self.most_connections:
             expected = f"kept_connections: expected less than most_connections = {self.most_connections}"
-            raise ValueError(f"{expected}, because whoever comes is a stranger at first, got {self.kept_connections}")
+            raise ValueError(f"{expected}, because every caller is untrusted at first, got {self.kept_connections}")
         return self
 
     @model_validator(mode="after")
@@ -102,11 +102,14 @@ class ListenSettings(BaseModel):
 
     @property
     def on_loopback(self) -> bool:
-        """Can this machine alone reach the port?"""
+        """Whether only this machine can reach the port."""
         return is_loopback(self.host)
 
     def identities(self) -> dict[str, TlsIdentity]:
-        """The port's certificate, loaded, where there is one. SettingsError for files of no use."""
+        """Loads the port's certificate, by name; empty without one.
+
+        Raises SettingsError for files that cannot be used.
+        """
         if self.tls_certificate is None or self.tls_key is None:
             return {}
         from shared.web.tls import load_port_identity  # which takes memory, and who has no certificate needs none
@@ -114,19 +117,19 @@ class ListenSettings(BaseModel):
         return {PORT: load_port_identity(self.tls_certificate, self.tls_key, self.tls_client_authority)}
 
     def connection_limiter(self) -> ConnectionLimiter:
-        """Whom the port lets in."""
+        """Makes the port's connection limiter."""
         most, of_address = self.most_connections, self.most_connections_of_address
         return ConnectionLimiter(most, of_address, self.kept_connections, self.trusted_proxies)
 
     @property
     def rate_limit(self) -> float:
-        """Requests a second of one caller; 0 for any number."""
+        """Requests a second of one caller; 0: no limit."""
         if self.requests_per_second is not None:
             return self.requests_per_second
         return 0.0 if self.on_loopback else REQUESTS_PER_SECOND
 
     def list_warnings(self) -> list[str]:
-        """What the operator should know before others call: one sentence each, for the log."""
+        """Lists warnings about the settings for the log, one sentence each."""
         if self.on_loopback or self.tls_certificate is not None:
             return []
-        return ["without tls_certificate whoever is on the way reads and changes what is said at this port"]
+        return ["without tls_certificate others on the network can read and change the traffic of this port"]

@@ -1,7 +1,7 @@
-"""Events with fields -> one JSON line each. Silent below warnings until `configure` is called.
+"""Logging of events as JSON lines. Only warnings are shown before `configure_logging` is called.
 
-What goes wrong is told by its kind and by where it went wrong. The words of an error that is not of the project's own
-tree are left out: whatever was at hand where it was raised may stand in them, a user's id for one.
+An error is logged by its type and place. The message of an error that is not the project's own is left out: it may
+hold data, such as a user's id.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ DEEPEST = 20  # frames of a traceback, the innermost
 
 class _Bound(structlog.stdlib.BoundLogger):
     def exception(self, event: str | None = None, *args: Any, **fields: Any) -> Any:
-        """The standard logger's own `exception` would add the error's words to the line."""
+        """Logs an error with its traceback, without the message that logging would add."""
         return self.error(event, *args, exc_info=True, **fields)
 
 
 def make_logger(package: str) -> structlog.stdlib.BoundLogger:
-    """The event log of one service, on top of the standard logger of its package's name."""
+    """Makes the structured logger of a service, on the standard logger of its package."""
     bound: structlog.stdlib.BoundLogger = structlog.wrap_logger(
         logging.getLogger(package),
         processors=[
@@ -49,7 +49,7 @@ def make_logger(package: str) -> structlog.stdlib.BoundLogger:
 
 
 def configure_logging(package: str, level: str) -> None:
-    """For a process of its own: lines to stderr, this package's from `level` on, and what libraries warn of."""
+    """Configures a process to log JSON lines to stderr, from `level` on."""
     handler = LineHandler()
     handler.setFormatter(LineFormatter(package))
     logging.basicConfig(handlers=[handler], force=True)
@@ -61,7 +61,7 @@ def configure_logging(package: str, level: str) -> None:
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """Writes lines to stderr."""
+    """Logging handler that writes JSON lines to stderr."""
 
     def write_line(self, line: str) -> None:
         """Writes a line of the service itself, without a record of the standard library."""
@@ -85,7 +85,7 @@ def write_line(to: logging.Logger, line: str) -> None:
 
 
 class LineFormatter(logging.Formatter):
-    """The service's own lines as they are; those of a library in the same form."""
+    """Formatter that passes the service's lines and writes libraries' records as JSON."""
 
     def __init__(self, package: str) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class LineFormatter(logging.Formatter):
 
 
 def _message_template(record: logging.LogRecord) -> str:
-    """A library's words before it fills in what was at hand; of a warning, where it is and of which kind."""
+    """Returns a library's message without its arguments; of a warning its place and category."""
     if record.name == WARNINGS:
         return ": ".join(record.getMessage().split(": ")[:2])
     return str(record.msg)
@@ -119,7 +119,7 @@ def _replace_exception(_: WrappedLogger, __: str, event: EventDict) -> EventDict
 
 
 def describe_errors(given: ExcInfo | BaseException | bool | tuple[None, None, None]) -> list[str]:
-    """The chain of errors, the first one last: each with its kind, the words of our own, and where it was raised."""
+    """Lists a chain of errors, latest first: type, our own message, and where raised."""
     error, lines, seen = _find_error(given), [], set[int]()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -1,6 +1,6 @@
-"""What stands before every route: log line and latency, limits of rate, length and time, the host's own name.
+"""ASGI middleware of both services: access log, rate and size limits, timeouts, Host check.
 
-Each request -> one log line and one latency sample, by route template: never a path, a query, a body or a secret.
+Each request gives one log line and one latency sample by route template: never a path, a query, a body or a secret.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ CallerKey = Callable[[Scope], str]
 
 
 class TokenBuckets:
-    """A token bucket a caller: it fills at `rate` tokens a second, and each request takes one. Rate 0: no limit."""
+    """Token bucket of each caller, filled with `rate` tokens a second; rate 0: no limit."""
 
     def __init__(self, rate: float, *, clock: Clock = time.monotonic) -> None:
         self.rate, self._size, self._clock = rate, max(1.0, rate * BURST_SECONDS), clock
         self._held: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, who: str) -> float:
-        """0 where a request may come, and it is counted; else the seconds until the next one may."""
+        """Takes a token; returns 0, or the seconds until the next request may come."""
         if self.rate == 0.0:
             return 0.0
         now = self._clock()
@@ -66,7 +66,7 @@ class TokenBuckets:
         return 0.0 if allowed else (1.0 - tokens) / self.rate
 
     def refund(self, who: str) -> None:
-        """Gives back the token of a request that will be counted once more."""
+        """Returns the token of a request that will be counted once more."""
         if (held := self._held.get(who)) is not None:
             self._held[who] = (held[0] + 1.0, held[1])
 
@@ -75,15 +75,15 @@ UNLIMITED = TokenBuckets(0.0)
 
 
 def address_key(scope: Scope) -> str:
-    """The caller's address; of IPv6 the network, in which a caller may take any address."""
+    """Returns the caller's address, or the network of an IPv6 address."""
     return caller_address((scope.get("client") or ("",))[0])
 
 
 class RateLimit:
-    """Refuses with 429 what comes too fast; nothing of it is read.
+    """Middleware that answers 429 to requests beyond the rate limit, unread.
 
-    `/health` has buckets of its own, by address, of HEALTH_AT_LEAST a second or more: what a caller asks otherwise
-    must not make a service look dead to whoever watches it from the same address. On loopback it has none.
+    `/health` has its own buckets, by address, of HEALTH_AT_LEAST requests a second or more: other calls from the same
+    address must not make the service look dead to its monitor. On loopback it has none.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class RateLimit:
             await self.app(scope, receive, send)
 
     def _bucket_of(self, scope: Scope) -> tuple[TokenBuckets, str]:
-        """Where a request counts, and as whose."""
+        """Returns the buckets that count a request, and its caller's key."""
         if not scope["path"].startswith(HEALTH):
             return self.buckets, self.who(scope)
         address = address_key(scope)
@@ -114,7 +114,7 @@ class RateLimit:
 
 
 def _is_loopback(address: str) -> bool:
-    """An address of this machine, IPv6 as its network."""
+    """Tells whether an address, or an IPv6 address as its network, is loopback."""
     try:
         return ipaddress.ip_network(address).network_address.is_loopback or address == LOOPBACK_NETWORK
     except ValueError:
@@ -133,9 +133,9 @@ EXPECTED = (
 
 
 class FrontedApp(FastAPI):
-    """An app with layers in front of the framework.
+    """FastAPI app with middleware in front of the framework.
 
-    The framework's own way to its first layer takes as long as an answer.
+    The framework's own way to its first middleware takes as long as an answer.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -143,11 +143,11 @@ class FrontedApp(FastAPI):
         self.front: ASGIApp = super().__call__
 
     def put_in_front(self, layer: Callable[..., ASGIApp], **options: Any) -> None:
-        """Puts a layer in front of all present layers."""
+        """Adds middleware in front of all present middleware."""
         self.front = layer(self.front, **options)
 
     def answer_at_once(self, scope: Scope) -> tuple[list[tuple[bytes, bytes]], bytes] | None:
-        """Returns the foremost layer's prepared answer: see `shared.web.plain_requests.AnswerAtOnce`."""
+        """Returns the prepared answer of the foremost middleware: see `shared.web.plain_requests.AnswerAtOnce`."""
         at_once: AnswerAtOnce | None = getattr(self.front, "answer_at_once", None)
         return None if at_once is None else at_once(scope)
 
@@ -159,10 +159,10 @@ WELL_FORMED = re.compile("[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{1
 
 
 def choose_request_id(scope: Scope, *, callers_own: bool) -> str:
-    """Chooses the id of a request: 32 hexadecimal digits.
+    """Returns the id of a request, 32 hexadecimal digits.
 
-    With `callers_own` it is the caller's, where the caller gave one UUID; otherwise it is new. Any other text of the
-    caller's would stand in the log. The id is in each log line of the request, in its answer, and in a problem
+    With `callers_own` it is the caller's where the caller gave one UUID; otherwise it is new: any other text of the
+    caller's would get into the log. The id is in each log line of the request, in its answer, and in a problem
     document.
     """
     given = Headers(scope=scope).getlist(problems.REQUEST_ID_HEADER) if callers_own else []
@@ -170,10 +170,7 @@ def choose_request_id(scope: Scope, *, callers_own: bool) -> str:
 
 
 def adopt_or_create(given: str | None) -> str:
-    """Returns a given id if it is a UUID, else a new one.
-
-    The id has 32 hexadecimal digits.
-    """
+    """Returns the digits of the given id if it is a UUID, else new ones."""
     if given is not None and WELL_FORMED.fullmatch(given):
         return uuid.UUID(given).hex
     return os.urandom(16).hex()
@@ -189,9 +186,9 @@ def bind_request_id(identity: str) -> AbstractContextManager[object]:
 
 @dataclass(frozen=True)
 class AccessLog:
-    """Measures and logs what it wraps, under an id of its own for each request.
+    """Middleware that gives each request an id, measures and logs it.
 
-    `requests` has the labels method, route, status. `callers_ids`: may a caller say which id?
+    `requests` has the labels method, route, status. `callers_ids`: whether a caller may give the id.
     """
 
     app: ASGIApp
@@ -236,8 +233,10 @@ class AccessLog:
 
 
 def label_method(method: str, route: object) -> str:
-    """A label of a fixed set, since the method is the caller's own text: one that the route answers, or `other`; of a
-    path without a route `any`."""
+    """Returns the method as a metric label: the route's, `other`, or `any` without route.
+
+    The method is the caller's own text and would make any number of labels.
+    """
     if route is None:
         return "any"
     answered: set[str] = getattr(route, "methods", None) or set()
@@ -246,18 +245,18 @@ def label_method(method: str, route: object) -> str:
 
 @dataclass
 class HeldBytes:
-    """Of all bodies whose requests are under way."""
+    """Count of the bytes of all bodies in progress."""
 
     count: int = 0
 
 
 @dataclass(frozen=True)
 class BodyLimit:
-    """Ends the reading of a JSON message that is too long, or packed: a small body could unpack to a huge one.
+    """Middleware that limits JSON bodies, each and all together, and refuses compressed ones.
 
-    It is cut where the limit is passed, announced or not. The aggregator's routes have limits of their own. All bodies
-    together are bounded too, for as long as their requests are under way: what a body asks for is in memory while its
-    caller takes the answer, or sends the rest, slowly. A small one always has room.
+    A small compressed body could unpack to a huge one. A body is cut where it passes the limit, announced or not; the
+    aggregator's routes have their own limits. All bodies together are limited for as long as their requests last,
+    because a slow caller keeps its body's result in memory. A small body always has room.
     """
 
     app: ASGIApp
@@ -293,7 +292,7 @@ class BodyLimit:
 
 @dataclass(frozen=True)
 class BodyTimeout:
-    """Ends the reading of a body that is not whole in time, however its bytes trickle in."""
+    """Middleware that answers 408 where a body does not arrive in time."""
 
     app: ASGIApp
     seconds: float = LONGEST_BODY_SECONDS
@@ -324,10 +323,10 @@ class BodyTimeout:
 
 @dataclass(frozen=True)
 class HostCheck:
-    """Refuses what was sent to a name that is not this service's own.
+    """Middleware that answers 421 where the Host header is not this service's name.
 
-    A page elsewhere can point its own name at this service's address and read, through somebody's browser, whatever
-    needs no secret. The browser's Host header still says that name.
+    A foreign page can point its own name at this service's address and read, through a visitor's browser, what needs
+    no secret. The browser's Host header still holds that name.
     """
 
     app: ASGIApp
@@ -373,7 +372,7 @@ def _is_address(kind: type[IPv4Address] | type[IPv6Address], text: str) -> bool:
 
 @dataclass(frozen=True)
 class DecodedTargets:
-    """Answers 400 for percent-encoded bytes that are no UTF-8.
+    """Middleware that answers 400 for percent-encoded bytes that are not UTF-8.
 
     A route would get them as other characters.
     """
@@ -398,7 +397,7 @@ def _is_utf8(scope: Scope) -> bool:
 
 
 def decode_percent(target: bytes) -> str | None:
-    """Decodes percent-encoded bytes to text; None: they are no UTF-8."""
+    """Decodes percent-encoded bytes to text; None where they are not UTF-8."""
     try:
         return (unquote_to_bytes(target) if b"%" in target else target).decode("utf-8")
     except UnicodeDecodeError:

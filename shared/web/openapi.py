@@ -1,4 +1,4 @@
-"""OpenAPI documents of both services: refusals, examples, code samples, the page at /docs."""
+"""OpenAPI documents of both services: refusals, examples, code samples, and the page /docs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRITES = ("post", "put", "delete")
 
 
 def list_refusals(document: Mapping[str, Any]) -> None:
-    """Replace the mark of each operation by the statuses that follow from what the operation has."""
+    """Replaces the 4XX mark of each operation by the statuses that it can answer."""
     for path in document["paths"].values():
         for method, operation in path.items():
             if (refusal := operation["responses"].pop(MARK, None)) is not None:
@@ -62,7 +62,10 @@ Schema = Mapping[str, Any]
 
 
 def add_examples(document: Mapping[str, Any]) -> None:
-    """Show every body that has none: of a request what must be said, of an answer all that is usually there."""
+    """Adds an example to every body that has none.
+
+    Of a request the required fields, of an answer the usual ones.
+    """
     maker = ExampleMaker(document["components"]["schemas"])
     for operation in list_operations(document):
         _show(operation.get("requestBody", {}), maker, whole=False)
@@ -84,14 +87,17 @@ def _show(body: Mapping[str, Any], maker: ExampleMaker, *, whole: bool) -> None:
 
 
 class ExampleMaker:
-    """Examples of schemas, those that are named among `schemas`."""
+    """Maker of examples of schemas, with the named schemas of a document."""
 
     def __init__(self, schemas: Mapping[str, Schema]) -> None:
         self._schemas = schemas
         self._open: list[str] = []  # named schemas that an example is being made of
 
     def make(self, schema: Schema, *, whole: bool) -> Any:
-        """An example, or NONE. whole: with fields that may be left out even where they have no example of their own."""
+        """Makes an example of a schema, or NONE.
+
+        whole: also optional fields without an example of their own.
+        """
         if "examples" in schema:
             return schema["examples"][0]
         if schema.get("default") not in (None, [], {}):
@@ -133,7 +139,7 @@ class ExampleMaker:
         return {name: value for name, value in found.items() if value is not NONE}
 
     def _make_mapping(self, schema: Schema, whole: bool) -> Any:
-        """One entry, where names and values are told."""
+        """Makes a mapping with one entry, where its names and values have schemas."""
         names, values = schema.get("propertyNames"), schema.get("additionalProperties")
         if not isinstance(values, Mapping) or names is None:
             return {}
@@ -142,13 +148,13 @@ class ExampleMaker:
 
 
 def _is_exception(field: Schema) -> bool:
-    """Does a plain value stand there in some cases alone? It is left out of what is usual."""
+    """Tells whether an optional field has a plain value, which is usually absent."""
     kinds = [one for one in field.get("anyOf", ()) if one.get("type") != "null"]
     return bool(kinds) and field.get("default") is None and not {"$ref", "examples"} & kinds[0].keys()
 
 
 def _make_plain(schema: Schema) -> Any:
-    """The simplest value, within its range; NONE for text, which only an example could show."""
+    """Makes the simplest value within its range; NONE for text."""
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:
@@ -171,7 +177,10 @@ BY_BEARER: Mapping[str, list[str]] = {"HTTPBearer": []}
 
 @dataclass(frozen=True)
 class SampleCall:
-    """What a call says; body: None where there is none. keyed: a key is shown."""
+    """Call that a code sample makes.
+
+    body: None where there is none. keyed: with an Authorization header.
+    """
 
     method: str
     address: str
@@ -180,7 +189,7 @@ class SampleCall:
 
 
 def add_samples(document: Mapping[str, Any], address: str) -> None:
-    """Show each call to a service at `address` but those that clients sign, which no line of code can."""
+    """Adds code samples to each call, except those that clients sign."""
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             security = operation.get("security", [])
@@ -202,7 +211,7 @@ def _read_call(method: str, address: str, operation: Mapping[str, Any]) -> Sampl
 
 
 def write_curl(call: SampleCall) -> str:
-    """For a shell that knows the key as KEY."""
+    """Writes a call for a shell, with the key as $KEY."""
     lines = [f"curl {call.address}" if call.method == "GET" else f"curl -X {call.method} {call.address}"]
     if call.keyed:
         lines.append('-H "Authorization: Bearer $KEY"')
@@ -212,7 +221,7 @@ def write_curl(call: SampleCall) -> str:
 
 
 def write_python(call: SampleCall) -> str:
-    """For a module that knows the key as `key`."""
+    """Writes a call for Python, with the key as `key`."""
     words = [json.dumps(call.method), json.dumps(call.address)]
     words += ['headers={"Authorization": f"Bearer {key}"}'] if call.keyed else []
     words += [f"json={call.body!r}"] if call.body is not None else []
@@ -222,7 +231,7 @@ def write_python(call: SampleCall) -> str:
 
 
 def write_javascript(call: SampleCall) -> str:
-    """For a module that knows the key as `key`."""
+    """Writes a call for JavaScript, with the key as `key`."""
     headers = ["Authorization: `Bearer ${key}`"] if call.keyed else []
     headers += [f'"Content-Type": {json.dumps(JSON)}'] if call.body is not None else []
     options = [f"method: {json.dumps(call.method)}"]
@@ -236,7 +245,7 @@ def write_javascript(call: SampleCall) -> str:
 
 
 def _write_lines(words: Sequence[str]) -> str:
-    """What stands in brackets, a word a line; few words that need no more than one line stand there."""
+    """Joins arguments on one line if they are short, else one a line."""
     together = ", ".join(words)
     return together if len(together) <= SHORT else "".join(f"\n    {word}," for word in words) + "\n"
 
@@ -248,13 +257,13 @@ router = APIRouter(include_in_schema=False, route_class=DeclaredRoute)
 
 
 def add_reference_routes(app: FastAPI) -> None:
-    """Serve the reference of this app to whoever asks."""
+    """Adds /openapi.json and /docs to an app."""
     app.include_router(router)
 
 
 @router.get("/openapi.json")
 async def read_document(request: Request) -> Response:
-    """The document, whose first server is the address by which it was asked for: where a generated client calls."""
+    """Returns the OpenAPI document, with the address it was asked at as first server."""
     document, here = request.app.openapi(), str(request.base_url).rstrip("/")
     asked = {"url": here, "description": "where this document was asked for"}
     return JSONResponse(document | {"servers": [asked, *document.get("servers", [])[1:]]})
@@ -270,9 +279,9 @@ NO_CONTENT = "done; there is nothing to say"
 
 
 def create_api(title: str, about: str, address: str, lifespan: Lifespan[FastAPI]) -> FrontedApp:
-    """Builds an app with this description, and without the framework's own pages.
+    """Makes a FastAPI app with this description, without the framework's own pages.
 
-    title: generators name their package after it. address: the example lines call it.
+    title: generators name their package after it. address: the code samples call it.
     """
     app = FrontedApp(
         title=title,
@@ -295,12 +304,12 @@ def create_api(title: str, about: str, address: str, lifespan: Lifespan[FastAPI]
 
 
 def name_operation(route: APIRoute) -> str:
-    """The `operationId`, after which generators name their functions: that of the route's own function."""
+    """Returns the `operationId` of a route, after which generators name their functions."""
     return route.name
 
 
 def package_version() -> str:
-    """Of the installed package; 0 where the code runs from a folder."""
+    """Returns the version of the installed package; 0 where it is not installed."""
     try:
         return version("lpsfed")
     except PackageNotFoundError:
@@ -319,7 +328,7 @@ def _write(describe: Callable[[], dict[str, Any]], address: str) -> dict[str, An
 
 
 def _describe_answer(status: str, answer: dict[str, Any], schemas: Mapping[str, Any]) -> None:
-    """Say what comes, by the message's own words; the framework writes problems as plain JSON, which they are not."""
+    """Sets an answer's description from its schema, and marks problems as problem+json."""
     content = answer.get("content", {})
     schema = content.get(JSON, {}).get("schema", {})
     if _name(schema) == ProblemOut.__name__:

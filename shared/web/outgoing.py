@@ -1,5 +1,7 @@
-"""A call: whom to believe by TLS, what to show, through which proxy, and why it failed. Who calls nobody needs no HTTP
-client."""
+"""Outgoing calls: trusted authorities, client certificates, proxies, and reasons of failures.
+
+A service that makes no calls needs no HTTP client.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ from shared.web.tls import CALLS, TlsIdentity, trust_authority
 
 
 class OutgoingTls:
-    """How calls are made by TLS: whom to believe, and what to show where the other side asks for a certificate.
+    """TLS context of outgoing calls: trusted authorities and an optional client certificate.
 
-    Believed is what `authority` alone has signed, or without one those that httpx knows. SettingsError for bad files.
+    Certificates signed by `authority` alone are trusted; without one, those of the authorities that httpx knows.
+    Raises SettingsError for files that cannot be used.
     """
 
     def __init__(self, authority: Path | None = None, certificate: Path | None = None, key: Path | None = None) -> None:
@@ -29,9 +32,10 @@ class OutgoingTls:
 
 
 def build_proxy(url: str) -> httpx.Proxy:
-    """The forward proxy at a URL. ValueError, which does not hold the URL, for what is none: it may hold a password.
+    """Makes the forward proxy of a URL.
 
-    What a proxy by https shows is held against the authorities that httpx knows, never the aggregator's own.
+    Raises ValueError for another form; the message does not hold the URL, which may hold a password. The certificate
+    of a proxy by https is checked against the authorities that httpx knows, never the aggregator's own.
     """
     try:
         found = httpx.URL(url)
@@ -43,15 +47,16 @@ def build_proxy(url: str) -> httpx.Proxy:
     if not usable:
         form = "http://HOST:PORT or http://USER:PASSWORD@HOST:PORT, or https://"
         raise ValueError(
-            f"expected {form}, with signs such as @ / # % of a password as %40 and so on; got another form"
+            f"expected {form}, with characters such as @ / # % of a password percent-encoded (%40); got another form"
         )
     return httpx.Proxy(found, ssl_context=_trust_context(None) if found.scheme == "https" else None)
 
 
 class ProxyTransport(httpx.AsyncHTTPTransport):
-    """Carries requests through a forward proxy: https by CONNECT, so that TLS ends at the other side; http as it is.
+    """HTTP transport through a forward proxy: CONNECT for https, plain for http.
 
-    httpx.ProxyError where the proxy is not there, or does not let a request through.
+    With CONNECT, TLS ends at the other service, not at the proxy. Raises httpx.ProxyError where the proxy cannot be
+    reached or refuses.
     """
 
     def __init__(self, context: ssl.SSLContext, proxy: httpx.Proxy) -> None:
@@ -71,30 +76,36 @@ class ProxyTransport(httpx.AsyncHTTPTransport):
 
 
 def describe_tls_failure(error: BaseException | None) -> str | None:
-    """What went wrong with TLS where a call failed because of it; None where it failed for another reason."""
+    """Describes the TLS error behind a failed call; None for another cause."""
     while error is not None and not isinstance(error, ssl.SSLError):
         error = error.__cause__ or error.__context__
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not believed ({error.verify_message})"
+        return f"its certificate is not trusted ({error.verify_message})"
     return None if error is None else f"TLS failed ({(error.reason or 'no reason').replace('_', ' ').lower()})"
 
 
 def describe_call_failure(error: Exception) -> str:
-    """Why a call failed: what `failure` says, or the error's name. A port that misses a certificate just hangs up."""
+    """Describes why a call failed, by its TLS error or the error's name.
+
+    A port that requires a client certificate just closes the connection: the text then asks whether one is needed.
+    """
     if isinstance(error, httpx.ProxyError):
         return _describe_proxy_error(error)
     hung_up = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError)
-    asks = " (does it ask for a certificate?)" if hung_up and _uses_tls(error) else ""
+    asks = " (does it require a client certificate?)" if hung_up and _uses_tls(error) else ""
     return describe_tls_failure(error) or f"{type(error).__name__}{asks}"
 
 
 def _describe_proxy_error(error: httpx.ProxyError) -> str:
-    """Our own words and a status: the proxy's could hold anything."""
+    """Describes a proxy's refusal in our own words and its status.
+
+    The proxy's own text could hold anything.
+    """
     status = str(error)[:3]
     if status == str(httpx.codes.PROXY_AUTHENTICATION_REQUIRED.value):
         return f"outbound_proxy answered {status}: expected another user or password in its URL"
     if status.isdecimal():
-        return f"outbound_proxy answered {status}: it does not connect to the aggregator; ask whoever runs it"
+        return f"outbound_proxy answered {status}: it does not connect to the aggregator; ask its operator"
     return "outbound_proxy: no connection through it; check its address, and that it runs"
 
 

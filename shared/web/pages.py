@@ -1,4 +1,4 @@
-"""HTML pages that load nothing from elsewhere, from templates and values."""
+"""HTML pages from templates and values, which load nothing from other servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DeclaredField:
 
 @dataclass(frozen=True)
 class DeclaredFields:
-    """Every field that an update may hold, and in words how much that is together; then what only comes down."""
+    """Table of the fields of an update, with their total size in words."""
 
     caption: str
     sentence: str
@@ -36,8 +36,10 @@ class DeclaredFields:
 
 
 def describe_declaration(declaration: Declaration) -> DeclaredFields:
-    """What may leave: tensors of 4-byte numbers, or masked in a secure federation, then float32 as 8-byte numbers with
-    the hidden scalars among them; and scalars as decimal text in the body's header. With sums theirs too.
+    """Describes the tensors and scalars that an update may hold.
+
+    Tensors of 4-byte numbers; in a secure federation masked, where float32 takes 8 bytes and the hidden scalars are
+    among them. Scalars as decimal text in the body's header. The tensors of sums too.
     """
     own = _describe_part(declaration)
     for part, one in declaration.sums.items():
@@ -87,7 +89,10 @@ static_router = APIRouter(include_in_schema=False, route_class=DeclaredRoute)
 
 
 def security_headers(images: str = "'self'") -> dict[str, str]:
-    """Headers by which a page loads from its own service alone. `images`: the sources of its images in CSP's words."""
+    """Returns headers by which a page loads from its own service alone.
+
+    images: sources of images, as CSP writes them.
+    """
     own = " ".join(f"{kind}-src 'self';" for kind in ("style", "script", "connect"))
     others = "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     return {
@@ -102,7 +107,10 @@ SECURITY_HEADERS = security_headers()
 
 @dataclass(frozen=True)
 class PageHead:
-    """What every page begins with. `address`: the same page without what somebody has typed into a form."""
+    """Head of a page: service, name, address, sections.
+
+    address: of the same page, without the text of a form.
+    """
 
     service: str
     name: str
@@ -112,7 +120,10 @@ class PageHead:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A state in words. `kind`: good, busy, idle, warn or bad, which only chooses mark and colour."""
+    """State in words.
+
+    kind: good, busy, idle, warn or bad; it chooses mark and colour.
+    """
 
     kind: str
     word: str
@@ -121,7 +132,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Fact:
-    """One figure of a page's head, with what it means."""
+    """Figure at the head of a page, with a note on its meaning."""
 
     label: str
     value: str
@@ -129,7 +140,7 @@ class Fact:
 
 
 def load_templates(folder: Path) -> Environment:
-    """The templates of one service above the shared ones; every value is escaped."""
+    """Loads a service's templates and the shared ones; every value is escaped."""
     loader = FileSystemLoader([folder, FOLDER / "templates"])
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -144,12 +155,12 @@ def load_templates(folder: Path) -> Environment:
 
 
 def page_response(request: Request, html: str, headers: Mapping[str, str] = SECURITY_HEADERS) -> Response:
-    """An HTML answer; 304 to whoever has this very page."""
+    """Answers with an HTML page; 304 where the caller has it."""
     return _answer_tagged(request, html.encode(), HTML, {**headers, "Cache-Control": "no-store"})
 
 
 def refusal_page(html: str, status: int) -> Response:
-    """A page that says why what was asked of it was not done."""
+    """Answers with an HTML page that explains why a request was refused."""
     return Response(html, status, {**SECURITY_HEADERS, "Cache-Control": "no-store"}, HTML)
 
 
@@ -170,7 +181,7 @@ def _answer_tagged(request: Request, body: bytes, kind: str, headers: dict[str, 
 
 
 def format_bytes(count: int) -> str:
-    """Bytes in decimal units: 812 B, 18.4 kB, 1.25 MB."""
+    """Formats a number of bytes in decimal units: 812 B, 18.4 kB, 1.25 MB."""
     if count < 1000:
         return f"{count}\N{NO-BREAK SPACE}B"
     power = min(int(math.log10(count) // 3), 4)
@@ -178,7 +189,7 @@ def format_bytes(count: int) -> str:
 
 
 def format_time(instant: str | None) -> str:
-    """An instant as this project writes it, ISO 8601 in UTC, to the second."""
+    """Formats a UTC time of ISO 8601 to the second."""
     return DASH if not instant else f"{instant[:10]} {instant[11:19]}"
 
 
@@ -187,7 +198,7 @@ def shorten_digest(digest: str | None) -> str:
 
 
 def format_number(value: float | None, digits: int = 4) -> str:
-    """A number to so many places; a dash where there is none."""
+    """Formats a number to `digits` decimals; a dash for none."""
     return DASH if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
@@ -196,7 +207,7 @@ def format_shape(lengths: Sequence[int]) -> str:
 
 
 def format_duration(value: float | None) -> str:
-    """A length of time in its two largest units."""
+    """Formats a duration in its two largest units."""
     if value is None:
         return DASH
     whole = round(value)

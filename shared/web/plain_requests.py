@@ -43,9 +43,9 @@ None: there is no prepared answer, and the app is to be called as usual. The cal
 
 
 class PlainRequest(NamedTuple):
-    """A request as a server has read it.
+    """HTTP request as the server has read it.
 
-    names: of the headers, as they were spelled. headers: as h11 gives them. size: of the head in bytes.
+    names: of the headers, as spelled. headers: as h11 gives them. size: of the head in bytes.
     """
 
     method: str
@@ -113,10 +113,10 @@ def write_plain(status: int, headers: Headers, body: bytes, *, head: bool) -> by
 
 
 class PlainCycle(RequestResponseCycle):
-    """One plain request and its answer.
+    """Plain request and its answer.
 
-    request_bytes: the whole request. write_now: writes at once, past the transport that gathers writes. pipelined:
-    bytes that have come behind the request, and wait for its answer.
+    request_bytes: the whole request. write_now: writes at once, past the buffer. pipelined: bytes that came after the
+    request and wait for its answer.
     """
 
     def __init__(self, request_bytes: bytes, body: bytes, write_now: Callable[[bytes], None], **more: Any) -> None:
@@ -130,7 +130,7 @@ class PlainCycle(RequestResponseCycle):
 
     @property
     def is_plain(self) -> bool:
-        """Tells whether the request is answered here, not by h11."""
+        """Whether the request is answered here, not by h11."""
         return self._request_bytes is not None
 
     def take_pipelined(self) -> bytes:

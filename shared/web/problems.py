@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem documents, each validation fault once."""
+"""Problem documents (RFC 9457) of errors, with each validation fault once."""
 
 from __future__ import annotations
 
@@ -56,12 +56,15 @@ UNNAMED: Final = "(another name)"
 
 
 def name_undeclared(name: str) -> str:
-    """The name of something undeclared, which is the caller's own text, or a stand-in where it reads like no name."""
+    """Returns an undeclared name for an error, or a placeholder where it may be data."""
     return name if NAME.fullmatch(name) else UNNAMED
 
 
 def list_faults(errors: Iterable[Mapping[str, Any]], body: Any) -> tuple[Fault, ...]:
-    """One fault for each place. body: what came as one, in which the parts of a place are looked up."""
+    """Lists one fault for each place of a message.
+
+    body: the message, by which a place is looked up.
+    """
     at_place: dict[Place, list[Mapping[str, Any]]] = {}
     for error in errors:
         at_place.setdefault(_find_place(error, body), []).append(error)
@@ -71,13 +74,13 @@ def list_faults(errors: Iterable[Mapping[str, Any]], body: Any) -> tuple[Fault, 
 
 
 def _is_consequence(place: Place, found: Sequence[Mapping[str, Any]], others: Iterable[Place]) -> bool:
-    """Is a list too short only because its wrong members were left out?"""
+    """Tells whether a list is too short only because its wrong members were dropped."""
     short = all(error["type"] == "too_short" for error in found)
     return short and any(len(other) > len(place) and other[: len(place)] == place for other in others)
 
 
 def _find_place(error: Mapping[str, Any], body: Any) -> Place:
-    """Where in the message: without the names that validation gives to the members of a union."""
+    """Returns the place of an error in the message, without pydantic's names of union members."""
     where: Place = tuple(error["loc"])
     if error["type"] == "json_invalid":
         return where[:1]
@@ -99,7 +102,10 @@ def _is_member(part: int | str, value: Any) -> bool:
 
 
 def _merge_faults(place: Place, found: Sequence[Mapping[str, Any]]) -> Fault:
-    """One fault of what each member of a union says of a place: of a member whose type it has, that member's."""
+    """Merges what each member of a union says of one place into one fault.
+
+    Faults of a member that has the value's type come first.
+    """
     told = [error for error in found if _code(error) != "wrong-type"] or found
     first = told[0]
     kinds = list(dict.fromkeys(TYPES[kind] for error in told if (kind := error["type"].split("_")[0]) in TYPES))
@@ -111,7 +117,7 @@ def _merge_faults(place: Place, found: Sequence[Mapping[str, Any]]) -> Fault:
 
 
 def _as_json(words: str) -> str:
-    """Words of Python in those of JSON."""
+    """Rewrites pydantic's Python terms as JSON's."""
     for form, instead in IN_JSON:
         words = form.sub(instead, words)
     return words
@@ -125,7 +131,7 @@ def _code(error: Mapping[str, Any]) -> FaultCode:
 
 
 def list_methods(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
-    """By name; HEAD wherever GET is, as `HeadAsGet` answers it. Each method of a path is a route of its own."""
+    """Lists the HTTP methods of a path, sorted; HEAD with GET."""
     found = {method for route in _find_routes(routes, scope) for method in route.methods or ()}
     return sorted(found | {"HEAD"} if "GET" in found else found)
 
@@ -173,24 +179,24 @@ CODES = {
 }
 TITLES = {
     400: "Bad request",
-    401: "Who is calling?",
-    403: "Not yours",
+    401: "Not authenticated",
+    403: "Not permitted",
     404: "Not found",
     405: "Method not allowed",
-    408: "Too slow",
+    408: "Body too slow",
     409: "Conflict",
     413: "Too large",
     415: "Unsupported media type",
-    422: "Not as declared",
+    422: "Invalid message",
     429: "Too many requests",
-    431: "Head too large",
-    503: "Not available now",
-    507: "No room",
+    431: "Request head too large",
+    503: "Unavailable",
+    507: "Storage full",
 }
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Answer every error of this app with a problem document."""
+    """Answers every error of an app with a problem document."""
     app.add_exception_handler(errors.FederationError, _answer_project_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http_error)
@@ -206,7 +212,7 @@ def problem_response(
     headers: Mapping[str, str] | None = None,
     faults: Iterable[errors.Fault] | None = None,
 ) -> Response:
-    """One problem document."""
+    """Makes a problem document."""
     title = TITLES.get(status, "Error")
     told = None if faults is None else tuple(_show_fault(one) for one in list(faults)[:MOST_FAULTS])
     found = ProblemOut(
@@ -221,12 +227,12 @@ def _show_fault(fault: errors.Fault) -> FaultOut:
 
 
 def _encodable(text: str) -> str:
-    """What came may be long, and hold lone surrogates, which no UTF-8 document can."""
+    """Shortens text and replaces lone surrogates, which UTF-8 cannot encode."""
     return text[:LONGEST_DETAIL].encode("utf-8", "replace").decode()
 
 
 def error_response(error: errors.FederationError) -> Response:
-    """The problem document of an error of the project's own tree."""
+    """Makes the problem document of one of the project's errors."""
     status, faults = find_status(error), None
     if status == INVALID:
         known = error.faults if isinstance(error, errors.ProtocolError) else ()
@@ -235,7 +241,7 @@ def error_response(error: errors.FederationError) -> Response:
 
 
 def find_status(error: errors.FederationError) -> int:
-    """The HTTP status that tells of this error."""
+    """Returns the HTTP status of an error."""
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
@@ -246,7 +252,10 @@ async def _answer_project_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_invalid(request: Request, error: Exception) -> Response:
-    """A message that does not fit its schema: where and why, not what came: that may be somebody's data."""
+    """Answers a message that does not fit its schema, without its values.
+
+    The values may be data.
+    """
     assert isinstance(error, RequestValidationError)
     _note_code(request, errors.ProtocolError.code)
     faults = list_faults(error.errors(), error.body)
@@ -255,12 +264,12 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
 
 
 def _note_code(request: Request, code: str) -> None:
-    """Leave the code where whoever keeps a record of answers finds it."""
+    """Stores the problem's code in the request's state, for records of answers."""
     request.state.code = code
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
-    """What the framework itself refuses: no such route or method, an unreadable body."""
+    """Answers an error of the framework: unknown route or method, unreadable body."""
     assert isinstance(error, HTTPException)
     code = CODES.get(error.status_code, "http")
     _note_code(request, code)
@@ -271,33 +280,35 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_disconnect(request: Request, error: Exception) -> Response:
-    """The caller went away in the middle of its body; nobody is left to read this."""
+    """Answers a request whose body was cut off; the caller has gone."""
     del error
     _note_code(request, errors.ProtocolError.code)
     return problem_response(
-        400, code=errors.ProtocolError.code, detail="expected the whole body, the connection was cut"
+        400, code=errors.ProtocolError.code, detail="expected the whole body, got a part: the connection was closed"
     )
 
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:
-    """Our own mistake. The log has the reason; the caller learns nothing of the inside."""
+    """Answers an unexpected error with 500; the reason is in the log alone."""
     del request, error
     return internal_error()
 
 
 def internal_error() -> Response:
-    return problem_response(500, code=INTERNAL, detail="the service has made a mistake; its log says which")
+    return problem_response(
+        500, code=INTERNAL, detail="internal error; the service's log has the cause under this request_id"
+    )
 
 
 def describe_refusal(status: int, when: str = "") -> str:
-    """Describes a refusal in words.
+    """Describes a refusal for the OpenAPI document.
 
-    `when`: the cause, where the status alone does not say it.
+    when: the cause, where the status alone does not tell it.
     """
     return f"{HTTPStatus(status).phrase}{when and f', {when}'}: a problem document (RFC 9457)"
 
 
 def current_request_id() -> str | None:
-    """Returns the id of the request that is being answered; None outside a request."""
+    """Returns the id of the request being answered; None outside a request."""
     found = structlog.contextvars.get_contextvars().get(REQUEST_ID_FIELD)
     return None if found is None else str(found)

@@ -1,8 +1,8 @@
-"""A head as its bytes came: how many they were, how its names were spelled, and from which address.
+"""Raw request heads: size, spelled names, and peer; ambiguous heads are refused.
 
-Headers once read do not show the spaces before a value, nor capital letters: these could carry anything. And a request
-whose bytes two servers could part differently is refused: a proxy before this one could be led to pass a second
-request on inside of the first (request smuggling, RFC 9112, 11.2).
+Parsed headers do not show the spaces before a value, nor capital letters, which could carry data. A head that two
+servers could split differently is refused: a proxy could be led to pass on a second request inside the first (request
+smuggling, RFC 9112, 11.2).
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ LONGEST_CHUNK_LINE = 64  # bytes that come before it is clear that they are no s
 
 @dataclass(frozen=True)
 class RawHead:
-    """bytes: of the first line, of all headers and of the empty line; names: as spelled; peer: who has connected."""
+    """Size and names of a request's head, and the peer's address.
+
+    bytes: of the first line, all headers and the empty line. names: as spelled.
+    """
 
     bytes: int
     names: tuple[str, ...]
@@ -36,18 +39,20 @@ class RawHead:
 
 
 def find_raw_head(scope: Scope) -> RawHead | None:
-    """None where a request did not come over a wire."""
+    """Returns the raw head of a request; None where it came over no connection."""
     found: RawHead | None = scope.get("state", {}).get(STATE)
     return found
 
 
 class MeasuredConnection(h11.Connection):
-    """Tells `note` of each request's head: its bytes and its names, before anybody acts on it.
+    """h11 connection that measures heads and refuses ambiguous ones.
 
-    No head has more than `most` bytes: h11 itself takes a longer one that is there in one piece. `too_long`: one has.
-    `asks_for_head`: the last request was a HEAD request, whose answer has no body; a refusal of it has none either.
-    h11 also takes bare line feeds, folded lines, a length said twice or beside chunks, and what stands behind a chunk's
-    size; here each of these is an error.
+    note: called with each head's size and names before the request is handled. most: longest head in bytes; h11
+    itself takes a longer one that arrives in one piece. too_long: a head was longer. asks_for_head: the last request
+    was HEAD, whose answer has no body.
+
+    h11 also accepts bare line feeds, folded lines, a length given twice or beside chunks, and extensions of chunks;
+    here each is an error.
     """
 
     def __init__(self, most: int, note: Callable[[int, tuple[str, ...]], None]) -> None:
@@ -80,9 +85,9 @@ class MeasuredConnection(h11.Connection):
 
 
 def require_unambiguous_head(head: bytes, version: bytes) -> None:
-    """RemoteProtocolError for a head that another server could read as one of another request.
+    """Raises RemoteProtocolError for a head that another server could read differently.
 
-    Each line ends in CR LF, none goes on in the next, and the body's length is said once: by digits, or in chunks.
+    Each line ends in CR LF and is not continued, and the body's length is given once: by digits, or in chunks.
     """
     if not head.endswith(LINE_END * 2) or ANOTHER_LINE.search(head):
         raise h11.RemoteProtocolError("expected lines that end in CR LF and go on in no other")
@@ -96,7 +101,7 @@ def require_unambiguous_head(head: bytes, version: bytes) -> None:
 
 
 class PlainChunks(ChunkedReader):
-    """A body in chunks, each with its size alone before it: no extension, no spaces, and no trailers at the end."""
+    """Reader of chunked bodies without extensions, spaces or trailers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +128,7 @@ class PlainChunks(ChunkedReader):
         return h11.Data(data=bytes(data))
 
     def _skip_line_end(self, buf: ReceiveBuffer) -> bool:
-        """Is it there in full?"""
+        """Returns whether the line end was there in full."""
         came = buf.maybe_extract_at_most(len(self._expected)) or b""
         if not self._expected.startswith(came):
             raise h11.RemoteProtocolError("expected CR LF behind a chunk, and nothing behind the last")

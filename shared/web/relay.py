@@ -1,8 +1,8 @@
-"""Connections to one port -> the one service behind it: `python -m shared.web.relay PORT HOST:PORT [AUTHORITY]`.
+"""Relay from a port to one service: `python -m shared.web.relay PORT HOST:PORT [AUTHORITY]`.
 
-A network without a way out publishes no ports. This stands between such a network and the machine's loopback: it is
-called and connects to the one address of its command line, so nobody behind it can use it to call anybody. With an
-AUTHORITY (PEM) it connects by TLS, to whoever shows a certificate of it for HOST; what it passes on is the same.
+A network without a way out publishes no ports. The relay stands between such a network and the machine's loopback. It
+connects only to the address of its command line, so that the service behind it cannot call out through it. With an
+AUTHORITY (PEM) it connects by TLS and requires its certificate for HOST.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ MOST_CONNECTIONS = 256
 
 
 class Relay:
-    """Hangs up on callers beyond so many connections at once, and while nobody is behind, or another one."""
+    """Relay of connections, closed beyond MOST_CONNECTIONS or while the service is down."""
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         self._host, self._port, self._tls = host, port, tls
         self._open = 0
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its start to the end of both directions."""
+        """Relays one connection until both directions have ended."""
         self._open += 1
         try:
             if self._open <= MOST_CONNECTIONS:
@@ -51,7 +51,10 @@ class Relay:
             inner_writer.close()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """OSError or TimeoutError, told on stderr, where the service behind it is not reached."""
+        """Connects to the service, retrying for CONNECT_SECONDS.
+
+        Raises OSError or TimeoutError, written to stderr, where it cannot be reached.
+        """
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 return await self._connect_again()
@@ -60,7 +63,7 @@ class Relay:
             raise
 
     async def _connect_again(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A name that is not known yet and a service that is about to listen are tried again for some seconds."""
+        """Retries a connection while the name is unknown or the service is starting."""
         loop = asyncio.get_running_loop()
         last = loop.time() + CONNECT_AGAIN_SECONDS
         while True:
@@ -73,7 +76,7 @@ class Relay:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One direction, until its sender has no more to say."""
+    """Copies one direction until its sender ends it."""
     while True:
         async with asyncio.timeout(IDLE_SECONDS):
             chunk = await reader.read(CHUNK)
@@ -89,7 +92,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def serve_relay(port: int, relay: Relay, *, at: str = "0.0.0.0") -> None:
-    """Listen until SIGINT or SIGTERM."""
+    """Listens until SIGINT or SIGTERM."""
     server = await asyncio.start_server(relay.handle, at, port)
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -99,7 +102,7 @@ async def serve_relay(port: int, relay: Relay, *, at: str = "0.0.0.0") -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """PORT HOST:PORT [AUTHORITY]."""
+    """Runs the relay with arguments PORT HOST:PORT [AUTHORITY]."""
     try:
         port, (host, _, behind) = int(arguments[0]), arguments[1].rpartition(":")
         relay = Relay(host, int(behind), _trust_context(*arguments[2:3]))

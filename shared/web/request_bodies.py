@@ -1,4 +1,4 @@
-"""A body -> its bytes, as many as its route lets it have and no more, read piece by piece."""
+"""Request bodies, read piece by piece up to a route's limit."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ CLOSE = {"Connection": "close"}  # the rest of the body may go on coming: nothin
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """All of it, which whoever asks the request for its body later gets too.
+    """Reads the whole body; `Request.body` returns it later too.
 
-    HTTPException for one that is longer, by its announced length where there is one and else where the limit is
-    passed; and for one that is packed: a small body could unpack to a huge one.
+    Raises HTTPException for a body longer than `most` bytes, by its announced length or where it passes the limit;
+    and for a compressed one, which could unpack to a huge one.
     """
     if "content-encoding" in request.headers:
         raise HTTPException(415, "expected a body without content encoding, got an encoded one", CLOSE)

@@ -1,4 +1,4 @@
-"""Routes of both services: matching by segments, HEAD, targets, and the order of checks before an answer."""
+"""Routes of both services: path segments, HEAD, and checks before a request is handled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORM = "application/x-www-form-urlencoded"
 
 
 async def require_content_type(request: Request) -> None:
-    """MediaTypeError where a route that reads a body as JSON, or as a form, gets another one, or one of no kind."""
+    """Raises MediaTypeError where a body is not JSON, or not a form, as declared."""
     route: APIRoute = request.scope["route"]
     if route.body_field is None:
         return
@@ -34,8 +34,7 @@ async def require_content_type(request: Request) -> None:
 
 
 async def require_declared(request: Request) -> None:
-    """ProtocolError for a query parameter that the route does not know, for one that comes twice and is no list, and
-    for a body where none is expected."""
+    """Raises ProtocolError for unknown or repeated query parameters and an undeclared body."""
     route: APIRoute = request.scope["route"]
     known = declared_parameters(route.dependant)
     unknown, repeated = _list_undeclared(request, known), _list_repeated(request, known)
@@ -49,7 +48,7 @@ async def require_declared(request: Request) -> None:
 
 
 def _list_undeclared(request: Request, known: Mapping[str, bool]) -> tuple[Fault, ...]:
-    """Each unknown parameter, empty ones included: a reader of queries passes over them, but they could be counted."""
+    """Lists unknown parameters, empty names included: these could carry data too."""
     query: bytes = request.scope["query_string"]
     empty = sum(not part.partition(b"=")[0] for part in query.split(b"&")) if query else 0
     names = [name for name, _ in request.query_params.multi_items() if name and name not in known] + [""] * empty
@@ -62,7 +61,7 @@ def _describe_unknown(name: str, known: Mapping[str, bool]) -> Fault:
 
 
 def _list_repeated(request: Request, known: Mapping[str, bool]) -> tuple[Fault, ...]:
-    """Each parameter that comes once more than it may."""
+    """Lists parameters that come several times and are no lists."""
     asked = request.query_params
     more = {name: len(asked.getlist(name)) - 1 for name, is_list in known.items() if not is_list and name in asked}
     fault = "expected it once, got it several times"
@@ -70,7 +69,7 @@ def _list_repeated(request: Request, known: Mapping[str, bool]) -> tuple[Fault, 
 
 
 def _expects_body(route: APIRoute) -> bool:
-    """Does the route declare one, to be read by the framework or by itself?"""
+    """Tells whether the route declares a body."""
     return route.body_field is not None or "requestBody" in (route.openapi_extra or {})
 
 
@@ -80,7 +79,7 @@ def _describe(known: Mapping[str, bool]) -> str:
 
 
 def declared_parameters(dependant: Dependant) -> dict[str, bool]:
-    """The query parameters of a route and of all that it depends on by name: may it come several times?"""
+    """Returns a route's query parameters, each with whether it may repeat."""
     own = {field.alias: get_origin(field.field_info.annotation) in (list, tuple) for field in dependant.query_params}
     for one in dependant.dependencies:
         own |= declared_parameters(one)
@@ -88,13 +87,16 @@ def declared_parameters(dependant: Dependant) -> dict[str, bool]:
 
 
 def announces_body(headers: Headers) -> bool:
-    """Is there to be one, of more than no bytes?"""
+    """Tells whether the headers announce a body of one byte or more."""
     return "transfer-encoding" in headers or headers.get("content-length", "").strip("0") != ""
 
 
 @dataclass(frozen=True)
 class HeadAsGet:
-    """Belongs inside of whatever holds a request to its signature: that is of the method that came."""
+    """Middleware that answers HEAD as GET without the body.
+
+    It belongs inside the check of signatures, which cover the method as sent.
+    """
 
     app: ASGIApp
 
@@ -117,7 +119,7 @@ SLASH = "\ud800"  # in the place of one within a segment: no UTF-8 decodes to it
 
 
 class SegmentRoute(APIRoute):
-    """A route whose parameters are whole segments of a path."""
+    """Route whose parameters are whole segments of a path, slashes included."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         raw: bytes = scope.get("raw_path") or b""
@@ -139,10 +141,10 @@ def _restore(value: Any) -> Any:
 
 
 def build_routes(app: FastAPI) -> None:
-    """Build what each route reads and answers now, as the last step of making an app.
+    """Builds the handlers of all routes now, as the last step of making an app.
 
-    FastAPI puts this off until a request asks for a router, and filters warnings for the whole process while it
-    builds: two threads that do so at once undo each other's filters, and a request pays for it.
+    FastAPI puts this off until the first request and changes warning filters for the whole process meanwhile: two
+    threads would undo each other's filters, and a request would pay for it.
     """
     for _ in iter_route_contexts(app.routes):
         pass
@@ -152,7 +154,7 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class DeclaredRoute(SegmentRoute):
-    """A route that refuses what it has not declared: a query, a body, or a body of another kind."""
+    """Route that refuses an undeclared query, body or content type."""
 
     def get_route_handler(self) -> Handler:
         answer = super().get_route_handler()
@@ -168,7 +170,7 @@ class DeclaredRoute(SegmentRoute):
         return handle
 
     async def authorise(self, request: Request) -> None:
-        """Whoever may call, which here is anybody; an error of the tree for others, of whom nothing more is read."""
+        """Raises an error for callers without permission; by default all may call."""
 
     async def read_body(self, request: Request) -> None:
-        """Read a body of JSON or of a form as far as the route lets it be long; else the framework reads it."""
+        """Reads the body up to the route's limit; by default the framework does."""

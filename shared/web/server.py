@@ -1,4 +1,4 @@
-"""Serves an app in this process until it is told to stop, and tells when it is ready."""
+"""Server of an app: runs until a signal, and reports when it is ready."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ UPTIME = Path("/proc/uptime")  # no change of the machine's time moves it, and a
 
 
 def seconds_since_boot(uptime: Path = UPTIME) -> float:
-    """As the container sees it. SettingsError on a system without /proc."""
+    """Returns the seconds since boot, as the container sees them.
+
+    Raises SettingsError on a system without /proc.
+    """
     try:
         return float(uptime.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
@@ -43,7 +46,7 @@ def seconds_since_boot(uptime: Path = UPTIME) -> float:
 
 
 def require_writable_ready_file(file: Path) -> None:
-    """SettingsError where no word could be written there. A word of an earlier process is taken away."""
+    """Removes an old ready file, and raises SettingsError where none can be written."""
     seconds_since_boot()
     try:
         file.unlink(missing_ok=True)
@@ -54,7 +57,10 @@ def require_writable_ready_file(file: Path) -> None:
 
 
 def write_ready(file: Path) -> None:
-    """Ready from now for READY_SECONDS. SettingsError where the file cannot be written; nobody reads half of it."""
+    """Writes the ready file, valid for READY_SECONDS, in one step.
+
+    Raises SettingsError where it cannot be written.
+    """
     partial = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         partial.write_text(f"{int(seconds_since_boot() + READY_SECONDS)}\n", encoding="ascii")
@@ -70,7 +76,10 @@ def _ready_file_error(file: Path, error: OSError) -> SettingsError:
 async def keep_ready(
     file: Path, unready_reason: Callable[[], str | None], logger: structlog.stdlib.BoundLogger
 ) -> None:
-    """Until cancelled: the file is there while nothing hinders. What cannot be written is logged once."""
+    """Keeps the ready file while the service is ready, until cancelled.
+
+    A file that cannot be written is logged once.
+    """
     refused = False
     try:
         while True:
@@ -84,7 +93,7 @@ async def keep_ready(
 
 
 async def notify_parent(unready_reason: Callable[[], str | None]) -> None:
-    """Say once, to whoever has started this process and waits at the other end of its pipe, that it is ready."""
+    """Notifies the parent process once, by its pipe, that the service is ready."""
     given = os.environ.pop(READY_PIPE, "")
     if not given.isdecimal():
         return
@@ -107,8 +116,10 @@ def _write_or_log(file: Path, logger: structlog.stdlib.BoundLogger, *, told: boo
 
 
 class _Server(uvicorn.Server):
-    """Calls `on_shutdown` before it waits for open connections, so that long polls end by themselves. SettingsError for
-    an address that cannot be listened on: taken, of another machine, or not allowed."""
+    """uvicorn server that ends long polls before it waits for connections.
+
+    Raises SettingsError for an address that is taken, belongs to another machine, or is not allowed.
+    """
 
     def __init__(self, config: uvicorn.Config, on_shutdown: Callable[[], None]) -> None:
         super().__init__(config)
@@ -117,12 +128,12 @@ class _Server(uvicorn.Server):
 
     @property
     def closed_reason(self) -> str | None:
-        """Why nobody can call: its port is not open yet, or no longer. None while it is."""
+        """Reason why the port is closed; None while it is open."""
         listening = self.started and not self.should_exit and all(one.is_serving() for one in self.servers)
         return None if listening else "the port is closed"
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """uvicorn's own raises the signal again after serving, which would cut off the lifespan's own end."""
+        """Handles a signal without raising it again, which would cut off the lifespan's end."""
         del frame
         self.signalled = True
         self.force_exit = self.should_exit and sig == signal.SIGINT
@@ -137,7 +148,7 @@ class _Server(uvicorn.Server):
             raise SettingsError(_describe_bind_error(self.config.host, self.config.port, end.__context__)) from None
 
     async def drain_after(self, ready: Callable[[], Awaitable[None]]) -> None:
-        """Stops accepting once `ready` returns, and ends once every open connection has ended."""
+        """Stops accepting once `ready` returns, and ends after the last open connection."""
         await ready()
         for one in self.servers:
             one.close()
@@ -153,10 +164,11 @@ class _Server(uvicorn.Server):
 
 
 async def finish_accepting() -> None:
-    """Make every connection that this event loop has accepted, before its server closes.
+    """Finishes all accepted connections before the server closes.
 
-    asyncio's `Server.close` fails a connection that is accepted and not yet made: its socket would stay open, and its
-    caller would wait for an answer until the process ends. Whoever closes must do so without waiting for anything else.
+    asyncio's `Server.close` fails a connection that is accepted and not yet set up: its socket would stay open, and
+    its caller would wait until the process ends. Close the server right after this returns, without waiting in
+    between.
     """
     while accepting := [one for one in asyncio.all_tasks() if _is_accepting(one)]:
         await asyncio.wait(accepting)
@@ -167,7 +179,7 @@ def _is_accepting(task: asyncio.Task[Any]) -> bool:
 
 
 def _describe_bind_error(host: str, port: int, error: OSError) -> str:
-    """What is wrong with an address, and what to do."""
+    """Describes why an address cannot be used, and what to do."""
     if error.errno == errno.EADDRINUSE:
         return f"port: expected a free one, got {host}:{port}, which is taken: end what listens there, or set another"
     return f"host, port: expected an address of this machine to listen on, got {host}:{port} ({error.strerror})"
@@ -183,7 +195,10 @@ def build_server(
     limiter: ConnectionLimiter | None = None,
     trusted_proxies: tuple[str, ...] = (),
 ) -> _Server:
-    """What serves the app; its lifespan is the caller's own. Connections by TLS begin in `Connection`."""
+    """Makes the server of an app; the caller runs the app's lifespan.
+
+    TLS begins in `Connection`.
+    """
     config = ServerConfig(
         app,
         host=host,
@@ -269,7 +284,7 @@ async def run_server(
 def open_shared_socket(settings: ListenSettings) -> socket.socket:
     """Opens a socket at an address that several processes of one user share.
 
-    SettingsError as for a socket of one process.
+    Raises SettingsError as for a socket of one process.
     """
     host, port = settings.host, settings.port
     # With its protocol by name: asyncio sends small answers at once by such sockets alone.
@@ -288,7 +303,7 @@ def open_shared_socket(settings: ListenSettings) -> socket.socket:
 def open_private_socket(place: Path) -> socket.socket:
     """Opens a unix socket for this user alone.
 
-    Its folder must be for this user alone, too. SettingsError: the socket cannot be made there.
+    Its folder must be for this user alone, too. Raises SettingsError where it cannot be made.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

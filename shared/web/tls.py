@@ -1,6 +1,6 @@
-"""Certificate files -> TLS contexts, or one clear line that says what is wrong with them; renewed files are taken up.
+"""TLS contexts from certificate files, with one-line errors and renewal at run time.
 
-No version before TLS 1.2, of it authenticated ciphers with forward secrecy alone; no compression, no renegotiation.
+TLS 1.2 or later; of 1.2 only authenticated ciphers with forward secrecy; no compression, no renegotiation.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ CALLS = "calls"  # what a certificate is for: those whom a service calls; see al
 
 
 class TlsIdentity:
-    """A certificate with its key, in the context of one port or of one way out.
+    """Certificate and key of a port or of outgoing calls, reloaded when renewed.
 
-    SettingsError for files that are unreadable, do not belong together, or are not valid today.
+    Raises SettingsError for files that cannot be read, do not belong together, or are not valid today.
     """
 
     def __init__(self, context: ssl.SSLContext, certificate: Path, key: Path) -> None:
@@ -44,13 +44,13 @@ class TlsIdentity:
 
     @property
     def days_left(self) -> float:
-        """Until the certificate ends; negative once it has."""
+        """Days until the certificate ends; negative once it has."""
         return (self._ends - datetime.now(UTC)).total_seconds() / DAY_SECONDS
 
     def reload_if_changed(self, logger: structlog.stdlib.BoundLogger) -> None:
-        """Take up files that have changed, for connections from now on; warn of an end that is near, once a day.
+        """Loads changed files for new connections, and warns once a day before the end.
 
-        Files that are of no use are told once, and what was there before stays.
+        Files that cannot be used are logged once, and the loaded certificate stays.
         """
         if (state := self._read_stamps()) != self._seen:
             try:
@@ -81,12 +81,15 @@ class TlsIdentity:
         self._ends = certificate.not_valid_after_utc
 
     def _read_stamps(self) -> tuple[object, ...]:
-        """What changes whenever somebody replaces one of the files."""
+        """Returns inode, time and size of both files."""
         return tuple(_file_stamp(path) for path in (self._certificate, self._key))
 
 
 def load_port_identity(certificate: Path, key: Path, client_authority: Path | None) -> TlsIdentity:
-    """For a port. With `client_authority` whoever calls must show a certificate that one of these has signed."""
+    """Loads a port's certificate.
+
+    client_authority: callers must show a certificate that it has signed.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
@@ -99,7 +102,7 @@ def load_port_identity(certificate: Path, key: Path, client_authority: Path | No
 
 
 async def watch_certificates(identities: Iterable[TlsIdentity], logger: structlog.stdlib.BoundLogger) -> None:
-    """Look after the certificates until cancelled."""
+    """Reloads certificates when their files change, until cancelled."""
     while True:
         for identity in identities:
             identity.reload_if_changed(logger)
@@ -107,7 +110,7 @@ async def watch_certificates(identities: Iterable[TlsIdentity], logger: structlo
 
 
 def register_expiry_metric(identities: Mapping[str, TlsIdentity], prefix: str, registry: CollectorRegistry) -> None:
-    """A series for the days that each certificate has left; none where there is no certificate."""
+    """Registers the metric of days left for each certificate, if any."""
     if not identities:
         return
     days = Gauge(f"{prefix}_certificate_days_left", "Until the certificate ends", ["use"], registry=registry)
@@ -116,7 +119,7 @@ def register_expiry_metric(identities: Mapping[str, TlsIdentity], prefix: str, r
 
 
 def trust_authority(context: ssl.SSLContext, authority: Path) -> None:
-    """Let a context believe the certificates of a file, or SettingsError for a file of no use."""
+    """Adds a file's certificates to a context's trusted ones; SettingsError for no PEM."""
     content = _read_file(authority, "certificates of an authority")
     try:
         context.load_verify_locations(cadata=content.decode("ascii"))
@@ -125,7 +128,7 @@ def trust_authority(context: ssl.SSLContext, authority: Path) -> None:
 
 
 def _first_certificate(path: Path) -> x509.Certificate:
-    """The first certificate of a file, valid now."""
+    """Reads the first certificate of a file and checks that it is valid now."""
     try:
         own = x509.load_pem_x509_certificates(_read_file(path, "certificate"))[0]
     except ValueError:

@@ -237,14 +237,14 @@ def test_plain_http_beyond_this_machine_needs_a_word_and_is_never_secure(tmp_pat
     write_invitations(settings, ["north"], far, tmp_path)
     refused = join(tmp_path)
     assert isinstance(refused.exception, SettingsError) and not (tmp_path / "north").exists()
-    words = "in a secure federation" if secure else "--allow-http where the way is trusted"
+    words = "in a secure federation" if secure else "add --allow-http if the network is trusted"
     assert words in str(refused.exception)
     if secure:
         assert words in str(join(tmp_path, "--allow-http").exception)
     token = tmp_path / "token"
     token.write_text(settings.token())
     invite = ("invite", "west", "--url", far, "--operator-token-file", str(token))
-    assert "--allow-http where the way is trusted" in str(CliRunner().invoke(app, invite).exception)
+    assert "add --allow-http if the network is trusted" in str(CliRunner().invoke(app, invite).exception)
     own = ("aggregator", "--state-directory", str(tmp_path / "aggregator"), "--invite", "west", "--url", far)
-    assert "--allow-http where the way is trusted" in str(CliRunner().invoke(app, own).exception)
+    assert "add --allow-http if the network is trusted" in str(CliRunner().invoke(app, own).exception)
     assert not Path("west.invite").exists()

@@ -105,16 +105,16 @@ async def test_a_run_and_its_report_by_mutual_tls(
         kept_out = await anyio.to_thread.run_sync(run, "privacy-report", "--records-only", *said, *asked)
     assert report.exit_code == 0 and json.loads(report.stdout)["held"] is True, report.output
     assert followed.exit_code == 0 and json.loads(followed.stdout)["phase"] == "finished"
-    assert kept_out.exit_code == 1 and "does it ask for a certificate?" in str(kept_out.exception)
+    assert kept_out.exit_code == 1 and "does it require a client certificate?" in str(kept_out.exception)
     assert {f'days_left{{use="{use}"}}' in left for use in ("port", "calls")} == {True}
 
 
 @pytest.mark.parametrize(
     ("spoilt", "words"),
     [
-        ({"tls_client_certificate": None, "tls_client_key": None}, "does it ask for a certificate?"),
-        ({"aggregator_authority": "stranger"}, "the aggregator cannot be reached: its certificate is not believed"),
-        ({"tls_client_certificate": "impostor", "tls_client_key": "impostor"}, "does it ask for a certificate?"),
+        ({"tls_client_certificate": None, "tls_client_key": None}, "does it require a client certificate?"),
+        ({"aggregator_authority": "stranger"}, "the aggregator cannot be reached: its certificate is not trusted"),
+        ({"tls_client_certificate": "impostor", "tls_client_key": "impostor"}, "does it require a client certificate?"),
     ],
     ids=["none", "another authority", "a stranger's certificate"],
 )
@@ -153,10 +153,10 @@ def test_a_command_that_does_not_believe_the_aggregator_says_so_at_once(
             believed: run("doctor", "--json", "--aggregator-url", url, *way_of(papers, believed))
             for believed in ("authority", "stranger")
         }
-    assert isinstance(done.exception, SettingsError) and "its certificate is not believed" in str(done.exception)
+    assert isinstance(done.exception, SettingsError) and "its certificate is not trusted" in str(done.exception)
     found = {name: json.loads(done.stdout)[-1] for name, done in checks.items()}
     assert found["authority"] == {"name": "aggregator", "good": True, "found": "answers with 200 by TLS"}
-    assert not found["stranger"]["good"] and "not believed" in found["stranger"]["found"]
+    assert not found["stranger"]["good"] and "not trusted" in found["stranger"]["found"]
 
 
 def way_of(papers: Papers, authority: str) -> list[str]:

@@ -61,8 +61,8 @@ def test_whoever_believes_the_authority_is_answered_by_a_modern_tls(
 
 def test_nobody_else_s_certificate_is_believed(app: FastAPI, papers: Papers, served: Served) -> None:
     with served(app, ListenSettings(**papers.port())) as url:
-        assert "not believed (unable to get local issuer" in refusal(url, OutgoingTls(papers.crt("stranger")))
-        assert "not believed (unable to get local issuer" in refusal(url, OutgoingTls())
+        assert "not trusted (unable to get local issuer" in refusal(url, OutgoingTls(papers.crt("stranger")))
+        assert "not trusted (unable to get local issuer" in refusal(url, OutgoingTls())
     with served(app, ListenSettings(**papers.port("elsewhere"))) as url:
         assert "IP address mismatch" in refusal(url, OutgoingTls(papers.crt("authority")))
 
@@ -74,7 +74,7 @@ def test_a_certificate_that_ends_while_it_is_served_is_no_longer_believed(
     # As if it had ended since: what ended before is not even taken up.
     monkeypatch.setattr(TlsIdentity, "_load", lambda self: self.context.load_cert_chain(self._certificate, self._key))
     with served(app, ListenSettings(**papers.port())) as url:
-        assert "not believed (certificate has expired)" in refusal(url, OutgoingTls(papers.crt("authority")))
+        assert "not trusted (certificate has expired)" in refusal(url, OutgoingTls(papers.crt("authority")))
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
@@ -115,7 +115,7 @@ def test_with_mutual_tls_a_caller_needs_a_certificate_of_the_authority(
         assert ask(url, OutgoingTls(root, papers.crt("caller"), papers.key("caller"))).is_success
         impostor = OutgoingTls(root, papers.crt("impostor"), papers.key("impostor"))
         for calling in (bare, impostor, old):
-            assert "ask for a certificate?" in refusal(url, calling)
+            assert "require a client certificate?" in refusal(url, calling)
 
 
 def test_without_mutual_tls_a_caller_may_show_what_it_likes(app: FastAPI, papers: Papers, served: Served) -> None:

@@ -67,7 +67,7 @@ def require_too_slow(answer: bytes, seconds: float) -> None:
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 408 ") and b"\r\nconnection: close" in head.lower()
     problem = json.loads(body)
-    assert (problem["status"], problem["code"], problem["title"]) == (408, "too-slow", "Too slow")
+    assert (problem["status"], problem["code"], problem["title"]) == (408, "too-slow", "Body too slow")
     assert problem["detail"] == f"the body: expected it whole within {seconds:g} seconds"
 
 

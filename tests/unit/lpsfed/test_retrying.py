@@ -147,7 +147,7 @@ def test_a_certificate_that_is_not_believed_is_said_at_once(pauses: list[float],
 
     with (
         Client("https://silo", transport=httpx.MockTransport(refuse)) as client,
-        pytest.raises(UnreachableError, match=f"certificate is not believed \\({words}\\)"),
+        pytest.raises(UnreachableError, match=f"certificate is not trusted \\({words}\\)"),
     ):
         client.read_model()
     assert pauses == []

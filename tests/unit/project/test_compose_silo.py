@@ -125,7 +125,7 @@ def test_the_exit_leads_to_where_the_invitation_says(
     assert services["exit"]["command"][0] == port and services["exit"].get("extra_hosts") == hosts
     assert services["gateway"]["ports"] == ["127.0.0.1:9000:8800"]
     assert services["join"]["command"][-2:] == ["3.5", "--allow-http"]
-    with pytest.raises(SettingsError, match="--allow-http where the way is trusted"):
+    with pytest.raises(SettingsError, match="add --allow-http if the network is trusted"):
         compose_silo(SiloCompose(tmp_path / "north", data, (10001, 10001)), asked)
 
 

@@ -77,18 +77,6 @@ NOT_YET: frozenset[str] = frozenset(
         "requirements/make_async_client",
         "requirements/make_dist",
         "requirements/pin_images",
-        "shared/cores",
-        "shared/descriptors",
-        "shared/errors",
-        "shared/files",
-        "shared/message",
-        "shared/method",
-        "shared/protocol",
-        "shared/strategies",
-        "shared/sums",
-        "shared/timeouts",
-        "shared/web",
-        "shared/words",
     }
 )
 

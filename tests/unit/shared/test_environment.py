@@ -35,7 +35,7 @@ def test_a_misspelt_variable_is_named_with_the_one_that_was_meant_and_without_it
     with pytest.raises(SettingsError) as raised:
         read_settings(Some, {})
     assert str(raised.value) == (
-        "LPSFED_SOME_AGGREGATER_URL: expected the name of a setting, got an unknown one; "
+        "LPSFED_SOME_AGGREGATER_URL: expected the name of a setting, got an unknown name; "
         "likely LPSFED_SOME_AGGREGATOR_URL"
     )
 
@@ -43,7 +43,7 @@ def test_a_misspelt_variable_is_named_with_the_one_that_was_meant_and_without_it
 @pytest.mark.parametrize("name", ["COLOUR", "METHODS__WIDTH", "THE_PORT", "lpsfed_some_colour"])
 def test_what_is_like_no_setting_is_named_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name if name.islower() else f"LPSFED_SOME_{name}", "8801")
-    with pytest.raises(SettingsError, match=rf"{name}: expected the name of a setting, got an unknown one"):
+    with pytest.raises(SettingsError, match=rf"{name}: expected the name of a setting, got an unknown name"):
         read_settings(Some, {})
 
 
