@@ -1,1 +1,1 @@
-"""What the method computes with: graphs, spectra, parameters and the settings of a run. Pure; numpy and scipy alone."""
+"""Graphs, spectra, parameters and the settings of a run, with numpy and scipy alone."""

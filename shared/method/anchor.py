@@ -1,4 +1,4 @@
-"""Anchor settings and a seed -> the neutral random bipartite graph G_R -> its kernel K^R (Appendix D.3, Eq. 16)."""
+"""Anchor: the neutral random bipartite graph G_R and its kernel K^R (Appendix D.3, Eq. 16)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ TOLERANCE = 1e-9  # two machines agree on a kernel to 1e-13; it sums to 1
 
 
 def gnmk(users: int, items: int, *, edges: int, generator: np.random.Generator) -> sparse.csr_array:
-    """`edges` distinct edges, uniform among all users x items; the complete graph when there are no more than that."""
+    """Draws a random graph with exactly `edges` distinct edges, uniform among all pairs.
+
+    The complete graph where there are no more pairs.
+    """
     total = users * items
     # Without shuffling, a sparse draw takes memory of the order of the edges, not of users x items.
     chosen = generator.choice(total, min(edges, total), replace=False, shuffle=False)
@@ -29,7 +32,7 @@ def gnmk(users: int, items: int, *, edges: int, generator: np.random.Generator) 
 
 
 def er(users: int, items: int, *, edges: int, generator: np.random.Generator) -> sparse.csr_array:
-    """Every edge independently with p = edges / (users x items): a binomial number of uniform distinct edges."""
+    """Draws a random graph in which each edge is independent, p = edges / pairs."""
     total = users * items
     count = int(generator.binomial(total, min(1.0, edges / total)))
     # A graph without any edge has no spectrum to compare with; with 8 edges expected, one draw in 3,000 is empty.
@@ -37,10 +40,10 @@ def er(users: int, items: int, *, edges: int, generator: np.random.Generator) ->
 
 
 def draw_anchor(method: MethodSettings, size: Counts, *, seed: int, number: int) -> Float64:
-    """K^R of round `number` (0: of the whole run), (<= Phi,), summing to 1: the same wherever it is drawn.
+    """Draws K^R of round `number` (0: whole run), (<= Phi,), summing to 1.
 
-    The aggregator draws it to hand it out, and each client draws it by itself: an aggregator that could choose K^R
-    would read a client's spectrum out of its answers, one rho an eigenvalue.
+    It is the same wherever it is drawn. The aggregator draws it to hand it out, and each client draws it by itself:
+    an aggregator that could choose K^R would read a client's spectrum out of its answers, one rho an eigenvalue.
     """
     settings = method.anchor
     with _DRAWING:  # what another thread is drawing need not be drawn again
@@ -61,12 +64,15 @@ def _draw(graph: str, size: Counts, cutoff: int, seed: int, number: int | None) 
 
 
 def declared_size(settings: AnchorSettings) -> Counts:
-    """Of the graph that the settings themselves describe."""
+    """Returns the graph size that the settings declare."""
     return Counts(users=settings.users, items=settings.items, edges=settings.edges)
 
 
 def choose_size(settings: AnchorSettings, counts: Sequence[Counts]) -> tuple[Counts, str]:
-    """The size of G_R and where it came from. `counts`: what the enrolled clients agreed to give."""
+    """Returns the size of G_R and where it came from.
+
+    counts: sizes that enrolled clients agreed to give.
+    """
     declared = declared_size(settings)
     if settings.size == "declared" or not counts:
         return declared, f"declared {declared.users} x {declared.items} x {declared.edges}"
@@ -76,5 +82,5 @@ def choose_size(settings: AnchorSettings, counts: Sequence[Counts]) -> tuple[Cou
 
 
 def same_kernel(first: Float64, second: Float64) -> bool:
-    """Are these one kernel, but for the rounding of two machines?"""
+    """Tells whether two kernels are the same except for rounding."""
     return first.shape == second.shape and bool(np.allclose(first, second, rtol=TOLERANCE, atol=TOLERANCE))

@@ -1,4 +1,4 @@
-"""What may leave a client in one update: named tensors and named scalars, agreed before a run."""
+"""Declaration of the named tensors and scalars that may leave a client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRAINING: Part = "training"
 
 
 class TensorSpec(Message):
-    """One declared tensor of this shape.
+    """Declared tensor of a fixed shape.
 
     F32: little-endian float32, of which a round has the mean. U32: integers modulo 2^32, little-endian, of which a
     round has the sum over its clients modulo 2^32.
@@ -33,17 +33,17 @@ class TensorSpec(Message):
 
     @property
     def form(self) -> Form:
-        """As it is stored and sent."""
+        """Type and shape as stored and sent."""
         return Form(self.dtype, self.shape)
 
 
 class Declaration(Message):
-    """All that a strategy may send: these tensors and reports, at most these scalars, nothing else.
+    """Tensors, reports and scalars that a strategy may send, and nothing else.
 
     tensors: sent in both directions. reports: tensors that only go up, from a client to the aggregator. broadcasts:
     tensors that only come down, the same for every client. secure: tensors, reports and scalars are masked and only
-    their sum can be read, except for the scalars that the strategy declares as visible. sums: by part, what a run sends
-    that sums statistics; empty: this federation sums none.
+    their sum can be read, except for the scalars that the strategy declares as visible. sums: by part, what a run
+    sends that sums statistics; empty: this federation sums none.
     """
 
     strategy: str = Field(max_length=60, description="the strategy's name", examples=["lpsfed"])
@@ -66,14 +66,14 @@ class Declaration(Message):
     @model_validator(mode="before")
     @classmethod
     def _read_one_sum(cls, data: Any) -> Any:
-        """Earlier versions had one sum, of the part basis, in a field of its own."""
+        """Reads the field of earlier versions, which had one sum, of the part basis."""
         if not isinstance(data, dict) or "basis" not in data:
             return data
         others = {name: value for name, value in data.items() if name != "basis"}
         return others if data["basis"] is None else {**others, "sums": {"basis": data["basis"]}}
 
     def of_part(self, part: Part) -> Declaration:
-        """What a run of this part may send. ProtocolError where the federation has no such part."""
+        """Returns the declaration of a run of this part; ProtocolError for no such part."""
         if part == TRAINING:
             return self.model_copy(update={"sums": {}})
         if part not in self.sums:
@@ -83,22 +83,25 @@ class Declaration(Message):
 
     @property
     def parts(self) -> tuple[Declaration, ...]:
-        """One for each part that a run may have."""
+        """Declarations of all parts that a run may have."""
         return (self.of_part(TRAINING), *self.sums.values())
 
     def with_tensors(self, names: Collection[str]) -> Declaration:
-        """The part that sends the tensors of these names; training where none does, which then tells the difference."""
+        """Returns the part that sends tensors of these names; else that of training.
+
+        The comparison with training then shows the difference.
+        """
         matching = (one for one in self.parts if {spec.name for spec in one.uploaded} == set(names))
         return next(matching, self.of_part(TRAINING))
 
     @property
     def uploaded(self) -> tuple[TensorSpec, ...]:
-        """Every tensor of an update's body."""
+        """Tensors of an update's body."""
         return (*self.tensors, *self.reports)
 
     @property
     def answered(self) -> tuple[TensorSpec, ...]:
-        """Every tensor of what a client gets back."""
+        """Tensors of an answer to a client."""
         return (*self.tensors, *self.broadcasts)
 
 
@@ -111,7 +114,7 @@ class Counts(Message):
 
 
 def describe_difference(expected: Declaration, observed: Declaration) -> str | None:
-    """The first field in which two declarations differ, what was expected and what came; None where they are equal."""
+    """Describes the first field in which two declarations differ; None where equal."""
     for field in ("strategy", "secure", "scalars"):
         ours, theirs = getattr(expected, field), getattr(observed, field)
         if ours != theirs:
@@ -136,7 +139,7 @@ def _plain(value: object) -> object:
 
 
 def _different_tensor(expected: Sequence[TensorSpec], observed: Sequence[TensorSpec]) -> str | None:
-    """The first tensor, in the order of names, that one side has not, or has in another form or more than once."""
+    """Describes the first tensor, by name, that differs; None where none does."""
     if len(names := {spec.name for spec in observed}) != len(observed):
         return f"expected each name once, got {len(observed)} tensors of {len(names)} names"
     ours, theirs = ({spec.name: spec.form for spec in side} for side in (expected, observed))
@@ -147,7 +150,7 @@ def _different_tensor(expected: Sequence[TensorSpec], observed: Sequence[TensorS
 
 
 def _different_form(name: str, ours: Form | None, theirs: Form | None) -> str | None:
-    """Which shape was expected and which came; of one shape, which type."""
+    """Describes how the shapes of a tensor differ, or else the types."""
     if ours == theirs:
         return None
     if ours is not None and theirs is not None and ours.shape == theirs.shape:

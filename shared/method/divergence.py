@@ -1,4 +1,4 @@
-"""Two spectra -> how far apart they are: the kernels K and the divergence rho (Eq. 6, 11, 16)."""
+"""Distance of two spectra: kernels K and divergence rho (Eq. 6, 11, 16)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAST_LENGTH = 8  # with fewer non-zero eigenvalues a comparison says nothing
 
 
 def kernel(eigenvalues: Float64) -> Float64:
-    """K (Eq. 16): the non-zero eigenvalues, ascending, over their sum. Shape (<= Phi,)."""
+    """Computes K (Eq. 16): non-zero eigenvalues, ascending, over their sum, (<= Phi,)."""
     # Paper: all of the first Phi eigenvalues; here: without the zeros, because each would add an arbitrary amount, set
     # by whatever replaces log 0, that swamps the rest.
     positive = np.sort(eigenvalues[eigenvalues > ZERO])
@@ -22,13 +22,19 @@ def kernel(eigenvalues: Float64) -> Float64:
 
 
 def comparable(anchor: Float64, own: Float64) -> tuple[Float64, Float64]:
-    """Both kernels, the longer one cut to the shorter's length, each made to sum to 1 again. Shapes (n,), (n,)."""
+    """Cuts both kernels to the shorter's length, and scales each to sum to 1.
+
+    Shapes (n,), (n,).
+    """
     length = min(len(anchor), len(own))
     return anchor[:length] / anchor[:length].sum(), own[:length] / own[:length].sum()
 
 
 def divergence(anchor: Float64, own: Float64) -> float | None:
-    """rho = KL(K^R || K^c) (Eq. 11), >= 0, in nats; None when fewer than 8 values can be compared."""
+    """Computes rho = KL(K^R || K^c) (Eq. 11) in nats.
+
+    It is >= 0; None where fewer than 8 values can be compared.
+    """
     reference, local = comparable(anchor, own)
     if len(reference) < LEAST_LENGTH:
         return None
@@ -36,7 +42,7 @@ def divergence(anchor: Float64, own: Float64) -> float | None:
 
 
 def round_divergence(rho: float) -> float:
-    """rho to SIGNIFICANT_BITS binary digits, which is how it leaves a client."""
+    """Rounds rho to SIGNIFICANT_BITS binary digits, as it leaves a client."""
     # Paper: rho as it is computed; here: rounded, because each exact rho is one linear equation of the spectrum's
     # logarithms to 53 binary digits: with as many anchors as eigenvalues all of them could be solved for.
     mantissa, exponent = math.frexp(rho)
@@ -44,10 +50,10 @@ def round_divergence(rho: float) -> float:
 
 
 def greatest_divergence(cutoff: int, largest: float = 1.0) -> float:
-    """ln(Phi largest / ZERO): no rho is above it, where no eigenvalue is above `largest`; 25.6 nats at Phi = 128.
+    """Computes the largest rho possible: ln(Phi largest / ZERO).
 
-    sum p ln(p / q) <= max ln(1 / q), since sum p ln p <= 0; and q, one of n <= Phi eigenvalues over their sum, is more
-    than ZERO / (n largest), since each is above ZERO and none above `largest`. The low half of a bipartite graph's
-    normalised Laplacian, 1 - s, is never above 1.
+    No eigenvalue is above `largest`; 25.6 nats at Phi = 128. sum p ln(p / q) <= max ln(1 / q), since sum p ln p <= 0;
+    and q, one of n <= Phi eigenvalues over their sum, is more than ZERO / (n largest), since each is above ZERO and
+    none above `largest`. The low half of a bipartite graph's normalised Laplacian, 1 - s, is never above 1.
     """
     return math.log(cutoff * largest / ZERO)

@@ -1,4 +1,4 @@
-"""Named arrays and scalars: parameters, one client's update, what a run keeps."""
+"""Named arrays and scalars: parameters, a client's update, and the state of a run."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Form(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """Number of values."""
         return math.prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """Of all its numbers."""
+        """Bytes of all values."""
         return self.size * np.dtype(STORED[self.dtype]).itemsize
 
 
@@ -46,36 +46,40 @@ class ByPart(Protocol):
 
 
 def form(arrays: Arrays, name: str) -> Form:
-    """Type and shape of an array; of one that lies on disk, none of its values is read."""
+    """Returns type and shape of an array, without reading one on disk."""
     if isinstance(arrays, ByPart):
         return arrays.form(name)
     return form_of(arrays[name])
 
 
 def form_of(value: Array) -> Form:
-    """Of an array in memory: what is not an unsigned integer of 4 or 8 bytes is stored as float32."""
+    """Returns the form in which an array in memory is stored.
+
+    Unsigned integers of 4 or 8 bytes stay as they are, all else is float32.
+    """
     dtype = np.asarray(value).dtype
     known = {("u", 4): "U32", ("u", 8): "U64"}
     return Form(known.get((dtype.kind, dtype.itemsize), "F32"), np.shape(value))
 
 
 def part(arrays: Arrays, name: str, begin: int, end: int) -> Array:
-    """Some values of an array in row order; of one that lies on disk, those alone are read."""
+    """Returns some values of an array in row order, reading only these."""
     if isinstance(arrays, ByPart):
         return arrays.part(name, begin, end)
     return np.ravel(arrays[name])[begin:end]
 
 
 def blocks(size: int, *, multiple: int = 1) -> Iterator[tuple[int, int]]:
-    """Where parts of about a megabyte begin and end that together are `size` values; each holds a `multiple`."""
+    """Splits `size` values into spans of about a megabyte, multiples of `multiple`."""
     step = max(1, BLOCK // multiple) * multiple
     return ((begin, min(begin + step, size)) for begin in range(0, size, step))
 
 
 def digest(arrays: Arrays) -> str:
-    """sha256 over names, shapes and little-endian bytes in name order: equal digests mean equal parameters.
+    """Computes the sha256 over names, shapes and little-endian bytes in name order.
 
-    The type stands beside the shape of U32 alone: zeros of both types are the same bytes.
+    Equal digests mean equal parameters. The type stands beside the shape of U32 alone: zeros of both types are the
+    same bytes.
     """
     total = hashlib.sha256()
     for name in sorted(arrays):
@@ -87,7 +91,7 @@ def digest(arrays: Arrays) -> str:
 
 
 def stored_parts(arrays: Arrays, name: str, spans: Iterable[tuple[int, int]]) -> Iterator[Array]:
-    """These parts of an array, in row order, each as it is stored. An array on disk is never in memory whole."""
+    """Yields parts of an array as stored; an array on disk is never read whole."""
     dtype = STORED[form(arrays, name).dtype]
     source = arrays if isinstance(arrays, ByPart) else {name: np.ravel(arrays[name])}
     return (np.asarray(part(source, name, *span), dtype=dtype) for span in spans)
@@ -98,9 +102,9 @@ Scalars = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Parameters:
-    """What travels, either way: named arrays (a lazy mapping where they lie on disk) and named scalars.
+    """Arrays and scalars that are sent, in either direction.
 
-    An array is float32, or uint32 where the tensor is declared as U32.
+    An array is float32, or uint32 where the tensor is declared as U32. Arrays on disk are a lazy mapping.
     """
 
     arrays: Arrays
@@ -109,7 +113,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Update:
-    """What one client sent in one round."""
+    """Arrays and scalars that one client sent in one round."""
 
     client: str
     arrays: Arrays
@@ -118,14 +122,7 @@ class Update:
 
 @dataclass(frozen=True)
 class State:
-    """What the aggregator keeps between rounds.
-
-    arrays, scalars: the centre of the clients' updates, or what a strategy's step makes of it; of a U32 tensor their
-    sum modulo 2^32. latest: the last scalars of each enrolled client. own: the arrays made for one client alone.
-    memory: what the step remembers, such as an optimiser's moments; no client is ever sent it, but for the tensors that
-    the strategy declares as its broadcasts. reports: the centre of
-    the tensors that only go up, while a step reads them; they are not kept.
-    """
+    """State that the aggregator keeps between rounds."""
 
     arrays: Arrays
     scalars: Scalars = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""Settings of a run -> the memory that it takes, before any of it is allocated.
+"""Estimates of the memory and operations of a run, from its settings.
 
-A service estimates a run before it begins it, and refuses one that takes more than `allowed_memory`: the system ends a
-process that takes too much, again after each start. An estimate is an upper bound, by a small factor.
+A service estimates a run before it begins it, and refuses one that takes more than `allowed_memory`: the system ends
+a process that takes too much, again after each start. An estimate is an upper bound, by a small factor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DIRECTION_STEPS = 6  # vectors that the iterative solver tries for each one that
 
 
 class Cost(NamedTuple):
-    """Of one part of a run: bytes that it holds at once, and operations of one round."""
+    """Cost of one part of a run: bytes at once, and operations of a round."""
 
     what: str
     bytes: float
@@ -26,12 +26,12 @@ class Cost(NamedTuple):
 
 
 def allowed_memory(setting: int | None) -> int:
-    """Bytes that a run may take: what the operator has set, or a part of what there is."""
+    """Returns the bytes that a run may take, by setting or as a share."""
     return setting or int(SHARE * usable_memory())
 
 
 def anchor_cost(size: Counts, cutoff: int) -> Cost:
-    """Of a random graph that is drawn and normalised, and of its spectrum."""
+    """Estimates the cost of drawing the anchor graph and of its spectrum."""
     pairs = float(size.users) * size.items
     edges = min(float(size.edges), pairs)
     drawn = 8.0 * pairs if edges > pairs / 20.0 or pairs <= 10_000 else 32.0 * edges  # as numpy draws without repeats
@@ -41,7 +41,7 @@ def anchor_cost(size: Counts, cutoff: int) -> Cost:
 
 
 def spectrum_cost(what: str, graph: Counts, cutoff: int) -> Cost:
-    """Of a graph's lowest frequencies (shared.method.spectrum)."""
+    """Estimates the cost of a graph's lowest frequencies (shared.method.spectrum)."""
     short, long = sorted((graph.users, graph.items))
     count = max(1, min(cutoff, short - 1))
     if short <= max(DENSE_LIMIT, 2 * count):
@@ -57,5 +57,5 @@ def spectrum_cost(what: str, graph: Counts, cutoff: int) -> Cost:
 
 
 def describe_bytes(count: float) -> str:
-    """A size in words."""
+    """Writes a size in MB or GB."""
     return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"

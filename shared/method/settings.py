@@ -1,4 +1,4 @@
-"""The method's settings, agreed for a whole run: every default and every bound."""
+"""Settings of the method for a whole run, with all defaults and bounds."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ MOST_ITEMS = 1 << 24  # as the setting `catalogue` has it
 def with_catalogue_size(
     method: MethodSettings, path: Path | None, count: Callable[[str], int], expected: str
 ) -> MethodSettings:
-    """The settings with the size that `count` finds in the file's text; as they are where they say one themselves, or
-    there is no file. ValueError, which begins with `expected`, for a file without a size."""
+    """Sets the catalogue's size from a file, unless it is set or there is none.
+
+    count: finds the size in the file's text. Raises ValueError, which begins with `expected`, for a file without a
+    size.
+    """
     if path is None or method.catalogue > 0:
         return method
     try:
@@ -48,7 +51,7 @@ GREATEST_WIDENING: dict[MarginReading, float] = {
 
 
 def greatest_margin(reading: MarginReading, strength: float) -> float:
-    """No margin of the reading, and so no mean of them (Eq. 10), is larger."""
+    """Returns the largest margin of a reading, and so of their mean (Eq. 10)."""
     return min(strength * GREATEST_WIDENING[reading], math.pi)
 
 
@@ -57,7 +60,7 @@ Magnitudes = Literal["off", "computed", "reported"]
 
 
 class AnchorSettings(Message):
-    """The neutral random bipartite graph G_R (Appendix D.3)."""
+    """Settings of the neutral random bipartite graph G_R (Appendix D.3)."""
 
     graph: Literal["gnmk", "er"] = Field(
         "gnmk", description="gnmk: uniform edges of a given number; er: independent edges"
@@ -81,7 +84,7 @@ USUAL_ENCODER = "projection/64/1"
 
 
 class BasisSettings(Message):
-    """A sum of statistics over the silos, such as the common basis of the items before a training run."""
+    """Settings of a sum of statistics over the silos, such as the common basis."""
 
     kind: SumName = Field(
         "off",
@@ -176,12 +179,12 @@ class BasisSettings(Message):
 
     @property
     def directions(self) -> int:
-        """iterated: from the products with how many the basis follows."""
+        """Number of directions from whose products an iterated basis follows."""
         return self.rank if self.words is None else self.words * (2 * self.rounds - 1) - 1
 
 
 class ServerStepSettings(Message):
-    """How the server steps, where `server` is not none."""
+    """Settings of the server's optimiser, where `server` is not none."""
 
     rate: float | None = Field(
         None, gt=0, le=1e3, description="eta, step of the server; none: 1 with momentum, .005 with the others"
@@ -204,7 +207,7 @@ class ServerStepSettings(Message):
 
 
 class SessionSettings(Message):
-    """How session models are trained."""
+    """Settings of session models."""
 
     candidates: Literal["own", "catalogue"] = Field(
         "own",
@@ -283,7 +286,7 @@ class NodeSettings(Message):
     def _count_names(cls, given: Any) -> Any:
         """Counts names where no sizes are given.
 
-        ValueError for a name that comes twice, and for another size beside the names.
+        Raises ValueError for a name that comes twice, and for another size beside the names.
         """
         if not isinstance(given, dict):
             return given
@@ -329,7 +332,7 @@ TOLERANT = ("trimmed_mean", "krum")  # ways to aggregate that are told how many 
 
 
 class MethodSettings(Message):
-    """Settings of LPSFed. `default` is what validation chose; `paper` is Appendix D.6."""
+    """Settings of LPSFed. `default` is chosen by validation; `paper` is Appendix D.6."""
 
     width: int = Field(64, ge=1, le=1024, description="d, width of embeddings and of both MLPs")
     model: str = Field("lgcn", description="model of the clients, where the strategy has none of its own")
@@ -495,7 +498,7 @@ class MethodSettings(Message):
         return kept
 
     def warmup(self, rounds: int) -> int:
-        """Rounds without a margin in a run of `rounds`."""
+        """Returns the rounds without a margin in a run of `rounds`."""
         return min(self.warmup_rounds, 1) if rounds <= SHORT_RUN else self.warmup_rounds
 
 
@@ -538,9 +541,10 @@ PRESET_ROUNDS: dict[Preset, int] = {"default": 10, "paper": 40, "sessions": 5, "
 
 
 def method_settings(preset: Preset = "default", **overrides: Any) -> MethodSettings:
-    """A preset with some fields replaced. Dotted names such as anchor.graph and strategy.mu reach nested fields.
+    """Returns a preset with some fields replaced.
 
-    Raises SettingsError naming the field, what was expected and what came.
+    Dotted names such as anchor.graph and strategy.mu reach nested fields. Raises SettingsError naming the field, what
+    was expected and what came.
     """
     for name in NESTED:
         if name in overrides:
@@ -549,7 +553,10 @@ def method_settings(preset: Preset = "default", **overrides: Any) -> MethodSetti
 
 
 def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> MethodSettings:
-    """Settings of these values with changes by name, or by dotted name. SettingsError as `method_settings` raises."""
+    """Returns settings of these values with changes by dotted name.
+
+    Raises SettingsError as `method_settings` does.
+    """
     changed = dict(values)
     for name, value in changes.items():
         group, dot, field = name.partition(".")
@@ -565,7 +572,7 @@ def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> MethodSet
 
 
 def complete_settings(asked: MethodSettings, declared: MethodSettings) -> MethodSettings:
-    """Settings of a run: what `asked` does not set is as `declared`, but for sums, which a run asks for.
+    """Completes a run's settings from the declared ones, except for sums.
 
     Raises SettingsError for values that do not go together.
     """
@@ -576,7 +583,7 @@ def complete_settings(asked: MethodSettings, declared: MethodSettings) -> Method
 
 
 def validate_settings(model: type[Model], values: dict[str, Any]) -> Model:
-    """`values` as a settings model, or a SettingsError naming each bad field."""
+    """Validates values as a settings model; SettingsError names each bad field."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -584,7 +591,7 @@ def validate_settings(model: type[Model], values: dict[str, Any]) -> Model:
 
 
 def describe(error: ValidationError) -> str:
-    """One line a bad field: its dotted name, what was expected, what came."""
+    """Describes each wrong field: its dotted name, what was expected, what came."""
     return "; ".join(f"{'.'.join(map(str, e['loc']))}: {_describe_fault(e)}" for e in error.errors())
 
 
@@ -595,7 +602,7 @@ def _describe_fault(fault: ErrorDetails) -> str:
 
 
 def _describe_input(value: object) -> str:
-    """What came; of settings with fields of their own those that are not the defaults."""
+    """Describes a wrong value; of nested settings only those that are not defaults."""
     if not isinstance(value, BaseModel):
         return repr(value)
     return repr(changed) if (changed := value.model_dump(exclude_defaults=True)) else "the defaults"

@@ -1,4 +1,4 @@
-"""The low end of a graph's spectrum, by block Lanczos on its normalised interaction matrix."""
+"""Low end of a graph's spectrum, by block Lanczos on its normalised interaction matrix."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ START_SEED = 7
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The accuracy to which leading vectors are computed.
+    """Accuracy to which leading vectors are computed.
 
-    tolerance: |A^T A v - s^2 v| of each vector, as a share of the largest s^2. dtype: of the numbers. checks: how many
-    times the error is checked while the basis grows by as many vectors as are asked for.
+    tolerance: |A^T A v - s^2 v| of each vector, as a share of the largest s^2. dtype: of the numbers. checks: how
+    many times the error is checked while the basis grows by as many vectors as are asked for.
     """
 
     tolerance: float
@@ -33,7 +33,7 @@ class Accuracy:
     checks: int = 1
 
     def step(self, count: int) -> int:
-        """Returns by how many vectors the basis grows between two checks of the error.
+        """Returns how many vectors the basis grows by between two checks.
 
         It is a multiple of BLOCK.
         """
@@ -66,7 +66,7 @@ def leading_vectors(matrix: sparse.csr_array, count: int, accuracy: Accuracy = T
 
 
 class _Gram:
-    """x (N, b) -> A^T A x, by the rows of A^T and of A in parts."""
+    """Operator x (N, b) to A^T A x, computed by rows in parts."""
 
     def __init__(self, matrix: sparse.csr_array) -> None:
         turned = sparse.csr_array(matrix.T)
@@ -81,8 +81,10 @@ class _Gram:
 
 @dataclass
 class _Basis:
-    """Q (j, N), orthonormal rows, and H = Q A^T A Q^T; `following` (b, N) is the next block, `link` what joins it to
-    the last."""
+    """Orthonormal rows Q (j, N) and H = Q A^T A Q^T.
+
+    following (b, N): the next block. link: what joins it to the last.
+    """
 
     gram: _Gram
     count: int
@@ -104,7 +106,7 @@ class _Basis:
         return bool(self.size + BLOCK > self.most)
 
     def grow(self) -> None:
-        """By the next block. H holds what the product has in common with each vector of the basis."""
+        """Adds the next block. H gets the block's products with the basis."""
         here = slice(self.size, self.size + BLOCK)
         self.rows[here] = self.following
         self.size += BLOCK
@@ -117,26 +119,29 @@ class _Basis:
         self.following, self.link = self._orthonormal(product)
 
     def solve(self) -> tuple[Float64, Float64, Float64]:
-        """The largest eigenvalues of H, ascending, their vectors, and how far each is from being one of A^T A."""
+        """Computes the largest eigenvalues of H, ascending, their vectors, and their errors."""
         upper = np.triu(self.projected[: self.size, : self.size])
         whole = upper + np.triu(upper, 1).T
         values, vectors = linalg.eigh(whole, subset_by_index=[self.size - self.kept, self.size - 1])
         return values, vectors, np.linalg.norm(self.link @ vectors[-BLOCK:], axis=0)
 
     def turned(self, vectors: Float64) -> Float64:
-        """vectors^T Q."""
+        """Computes vectors^T Q."""
         rows, vectors = self.rows[: self.size], vectors.astype(self.rows.dtype, copy=False)
         return np.concatenate(map_in_threads(lambda part: vectors.T @ rows[:, part], self.parts), axis=1)
 
     def restart(self, values: Float64, vectors: Float64) -> None:
-        """Keep the best vectors and the next block, which is orthogonal to them too."""
+        """Keeps the best vectors and the next block, which is orthogonal to them."""
         self.rows[: self.kept] = self.turned(vectors)
         self.size = self.kept
         self.projected[:] = 0.0
         np.fill_diagonal(self.projected[: self.size, : self.size], values)
 
     def _without_basis(self, block: Float64, first: int = 0) -> Float64:
-        """Take from the block (b, N), in place, what lies in the basis from row `first` on; the products, (b, j)."""
+        """Subtracts from the block (b, N), in place, its part in the basis.
+
+        From row `first` of the basis on; returns the products, (b, j).
+        """
         rows = self.rows[first : self.size]
         common: Float64 = sum(map_in_threads(lambda part: block[:, part] @ rows[:, part].T, self.parts))  # type: ignore[assignment]
 
@@ -147,7 +152,10 @@ class _Basis:
         return common
 
     def _orthonormal(self, block: Float64) -> tuple[Float64, Float64]:
-        """X, R with R^T X = block, X orthonormal and orthogonal to the basis, even where the block has nothing new."""
+        """Factors a block into orthonormal rows orthogonal to the basis, and R.
+
+        X, R with R^T X = block, also where the block has nothing new.
+        """
         found, link = _orthonormal_columns(block)
         if np.abs(np.diag(link)).min() > DEPENDENT * np.abs(np.diag(self.projected)).max():
             return found.T, link
@@ -180,7 +188,7 @@ def _orthonormal_columns(rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]
 
 
 def _parts(length: int) -> list[slice]:
-    """Of equal length, nearly."""
+    """Splits a length into PARTS slices of nearly equal length."""
     step = -(-length // PARTS)
     return [slice(first, min(first + step, length)) for first in range(0, length, step)]
 
@@ -192,7 +200,7 @@ NULL = 1e-9  # a singular value below this is zero up to rounding
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The Phi largest singular triplets of R_hat, in descending order of the singular value.
+    """Phi largest singular triplets of R_hat, in descending order.
 
     singular (Phi,), users (M, Phi), items (N, Phi): orthonormal columns; a node without an edge has a zero row.
     """
@@ -203,18 +211,18 @@ class Spectrum:
 
     @property
     def eigenvalues(self) -> Float64:
-        """The Phi smallest Laplacian eigenvalues lambda = 1 - s, ascending, in [0, 1]."""
+        """Phi smallest Laplacian eigenvalues lambda = 1 - s, ascending, in [0, 1]."""
         return np.clip(1.0 - self.singular, 0.0, None)
 
     @property
     def basis(self) -> Float64:
-        """P, (M + N, Phi): the Laplacian's eigenvectors [u; v] / sqrt(2)."""
+        """P (M + N, Phi): the Laplacian's eigenvectors [u; v] / sqrt(2)."""
         basis: Float64 = np.concatenate([self.users, self.items])
         basis /= np.sqrt(2.0)
         return basis
 
     def cut(self, cutoff: int) -> Spectrum:
-        """The same spectrum with at most `cutoff` components."""
+        """Returns the spectrum with at most `cutoff` components."""
         return replace(
             self, singular=self.singular[:cutoff], users=self.users[:, :cutoff], items=self.items[:, :cutoff]
         )
@@ -264,7 +272,10 @@ def _iterative(matrix: sparse.csr_array, count: int, accuracy: Accuracy) -> tupl
 
 
 def _by_blocks(matrix: sparse.csr_array, count: int, accuracy: Accuracy) -> tuple[Float64, Float64, Float64]:
-    """The vectors of the smaller side first; those of the other and the values follow from a small decomposition."""
+    """Computes the vectors of the smaller side by blocks, then those of the other.
+
+    The others and the values follow from a small decomposition.
+    """
     if matrix.shape[0] < matrix.shape[1]:
         right, singular, left = _by_blocks(sparse.csr_array(matrix.T), count, accuracy)
         return left, singular, right
@@ -276,7 +287,7 @@ def _by_blocks(matrix: sparse.csr_array, count: int, accuracy: Accuracy) -> tupl
 
 
 def _orient(left: Float64, singular: Float64, right: Float64) -> Spectrum:
-    """A singular pair is defined up to its sign: make the item vector's largest entry positive."""
+    """Fixes the sign of each singular pair: the item vector's largest entry is positive."""
     peak = np.argmax(np.abs(right), axis=0)
     sign = np.where(np.take_along_axis(right, peak[None], axis=0)[0] < 0, -1.0, 1.0)
     return Spectrum(singular, left * sign, right * sign)

@@ -1,4 +1,4 @@
-"""Tensors that clients exchange: by model, with their initial values and scalar ranges."""
+"""Tensors that clients exchange, by model, with initial values and scalar ranges."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUNDING = 1e-4  # beyond an exact bound: a sum of many float32 may be a little 
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers from `least` to `most`, both included."""
+    """Numbers from `least` to `most`, both included."""
 
     least: float
     most: float
@@ -32,7 +32,10 @@ class Range:
         return self.least <= value <= self.most
 
     def clamped(self, value: float) -> float:
-        """The nearest number within. Noise that was put on the value before protects it as much afterwards."""
+        """Returns the nearest number in the range.
+
+        Noise added before still protects the value afterwards.
+        """
         return min(max(value, self.least), self.most)
 
 
@@ -40,9 +43,9 @@ Ranges = Mapping[str, Range]
 
 
 def require_within(ranges: Ranges, scalars: Mapping[str, float]) -> None:
-    """ProtocolError for a scalar outside of its range; the message says which, what was expected and what came.
+    """Raises ProtocolError for a scalar outside its range.
 
-    It holds the number, so it is for the one who sent it, and for no log.
+    The message holds the number, so it is for the sender only, and for no log.
     """
     for name, value in sorted(scalars.items()):
         if value not in ranges[name]:
@@ -51,7 +54,7 @@ def require_within(ranges: Ranges, scalars: Mapping[str, float]) -> None:
 
 
 def clamp_scalars(ranges: Ranges, scalars: Mapping[str, float]) -> dict[str, float]:
-    """Every scalar within its range: what noise has carried out of it is put back to its end."""
+    """Moves every scalar into its range, where noise has carried it out."""
     return {name: ranges[name].clamped(value) for name, value in scalars.items()}
 
 
@@ -60,9 +63,10 @@ Draw = Callable[[int], NDArray[np.float64]]
 
 
 def initial_parameters(tensors: Sequence[Tensor], seed: int, *, exact: bool) -> dict[str, Array]:
-    """Values by the tensors' rules, in their order, the same on every machine for the same seed.
+    """Draws initial values by the tensors' rules, the same for the same seed.
 
-    exact: a run begins exactly at its base path, so that tensors behind it are zero. SettingsError for another rule.
+    exact: a run begins exactly at its base path, so that tensors behind it are zero. Raises SettingsError for another
+    rule.
     """
     generator = np.random.default_rng(seed)
     values = {tensor.name: _fill(tensor, _rule(tensor, generator)) for tensor in tensors}
@@ -71,7 +75,7 @@ def initial_parameters(tensors: Sequence[Tensor], seed: int, *, exact: bool) -> 
 
 
 def _fill(tensor: Tensor, draw: Draw) -> Array:
-    """Drawn in float64, block by block: the same numbers with less memory."""
+    """Draws values in float64 block by block, which takes less memory."""
     values = np.empty(tensor.shape, dtype=STORED[tensor.dtype])
     flat = values.reshape(-1)
     for begin, end in blocks(flat.size):
@@ -80,7 +84,10 @@ def _fill(tensor: Tensor, draw: Draw) -> Array:
 
 
 def _rule(tensor: Tensor, generator: np.random.Generator) -> Draw:
-    """xavier, zeros, ones; uniform:<limit>, normal:<deviation> and constant:<value> with a number. U32: zeros alone."""
+    """Returns the drawing function of a tensor's start rule.
+
+    xavier, zeros, ones; uniform:<limit>, normal:<deviation> and constant:<value> with a number. U32: zeros alone.
+    """
     if tensor.dtype == "U32" and tensor.start != "zeros":
         raise SettingsError(f"start of {tensor.name!r}: expected zeros for a sum of integers, got {tensor.start!r}")
     kind, _, text = tensor.start.partition(":")
@@ -104,7 +111,7 @@ def _uniform(generator: np.random.Generator, limit: float) -> Draw:
 
 
 def _xavier_limit(shape: Shape) -> float:
-    """Of a weight (out, in): sqrt(6 / (in + out))."""
+    """Computes Xavier's limit of a weight (out, in): sqrt(6 / (in + out))."""
     return math.sqrt(6.0 / max(1, sum(shape)))
 
 
@@ -124,11 +131,11 @@ Shape = tuple[int, ...]
 
 
 class Tensor(NamedTuple):
-    """A tensor that clients can exchange, and how a run begins it.
+    """Tensor that clients can exchange, with its start rule.
 
-    start: a rule of `shared.method.tensors`, such as "xavier", "zeros" or "normal:0.1". zero_at_exact_start: its draws
-    are made, and then it is zero, where a run begins exactly at its base path. dtype: a U32 tensor is summed and not
-    averaged, and begins as "zeros".
+    start: a rule of `shared.method.tensors`, such as "xavier", "zeros" or "normal:0.1". zero_at_exact_start: its
+    draws are made, and then it is zero, where a run begins exactly at its base path. dtype: a U32 tensor is summed
+    and not averaged, and begins as "zeros".
     """
 
     name: str
@@ -139,14 +146,15 @@ class Tensor(NamedTuple):
 
     @property
     def spec(self) -> TensorSpec:
-        """As it is declared."""
+        """Tensor as declared."""
         return TensorSpec(name=self.name, dtype=self.dtype, shape=self.shape)
 
 
 def mlp_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
-    """Every tensor of the pooling MLP (Eq. 4) and of the predictive MLP (Eq. 5), sorted by name.
+    """Lists the tensors of the pooling MLP (Eq. 4) and the predictive MLP (Eq. 5).
 
-    pooling: (L + 1) d -> d -> d on the concatenated layers; predictive: 3 d -> d -> 1 on [u, v, u * v].
+    Sorted by name. pooling: (L + 1) d -> d -> d on the concatenated layers; predictive: 3 d -> d -> 1 on [u, v, u *
+    v].
     """
     width, layers = sizes.width, sizes.layers
     weights = {
@@ -159,18 +167,21 @@ def mlp_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
 
 
 def kernel_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
-    """The kernel MLP: encoded eigenvalue -> d -> L, one output for each convolution."""
+    """Lists the tensors of the kernel MLP, with one output for each convolution.
+
+    Encoded eigenvalue -> d -> L.
+    """
     width = sizes.width
     return _with_biases({"kernel.hidden": (width, encoded_width(width)), "kernel.output": (sizes.layers, width)})
 
 
 def kernel_and_mlp_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
-    """The kernel MLP, the pooling MLP and the predictive MLP."""
+    """Lists the tensors of the kernel MLP and of both other MLPs."""
     return (*kernel_specification(sizes), *mlp_specification(sizes))
 
 
 def table_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
-    """One row for each item of the federation's catalogue: what algorithms share whose clients sell the same items."""
+    """Lists the item table: one row for each item of the federation's catalogue."""
     if sizes.catalogue == 0:
         raise SettingsError("catalogue: expected the size of a shared item catalogue, because items are shared, got 0")
     # Xavier would make the rows of a long catalogue so small that nothing is learnt.
@@ -179,7 +190,7 @@ def table_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
 
 
 def begins_at_text(item_start: str) -> bool:
-    """Checks if items begin at their text.
+    """Tells whether items begin at their text.
 
     Then a silo adds it to the rows of the table, which begin at zero.
     """
@@ -201,7 +212,10 @@ def fused_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
 
 
 def attended_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
-    """The item table, and for users and for items the semantic attention q tanh(W z + b) over meta-paths."""
+    """Lists the item table and the semantic attention over meta-paths, for both sides.
+
+    q tanh(W z + b), for users and for items.
+    """
     width = sizes.width
     shapes = {"bias": (width,), "query": (1, width), "weight": (width, width)}
     starts = {"bias": "zeros", "query": "xavier", "weight": "xavier"}
@@ -210,7 +224,10 @@ def attended_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
 
 
 def session_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
-    """All of SR-GNN: the item table and 15 d^2 + 14 d numbers. Each begins uniform in +-1 / sqrt(d), biases too."""
+    """Lists the tensors of SR-GNN: the item table and 15 d^2 + 14 d numbers.
+
+    Each begins uniform in +-1 / sqrt(d), biases too.
+    """
     if begins_at_text(sizes.item_start):
         raise SettingsError(f"item_start: expected {RANDOM_START} with a session model, got {sizes.item_start!r}")
     width, (table,) = sizes.width, table_specification(sizes)
@@ -232,7 +249,7 @@ def session_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
 
 
 def target_attentive_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
-    """All of TAGNN: SR-GNN's and the d^2 numbers of the attention of each item over the clicks."""
+    """Lists the tensors of TAGNN: SR-GNN's and d^2 numbers of target attention."""
     attention = Tensor("target.weight", (sizes.width, sizes.width), f"uniform:{sizes.width**-0.5!r}")
     return (*session_specification(sizes), attention)
 
@@ -250,16 +267,19 @@ def count_outputs(sizes: MethodSettings) -> int:
 
 
 def unifilter_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
-    """Lists the tensors of UniFilter: K + 1 coefficients, a layer F -> d, the predictive one."""
+    """Lists the tensors of UniFilter: K + 1 coefficients and two layers.
+
+    A layer F -> d, and the predictive one.
+    """
     outputs, order = count_outputs(sizes), sizes.nodes.order
     layers = {"hidden": (sizes.width, sizes.nodes.features), "predictive": (outputs, sizes.width)}
     return (Tensor("filter.weight", (order + 1,), f"constant:{1 / (order + 1)!r}"), *_with_biases(layers))
 
 
 def sage_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
-    """Lists the tensors of SAGE: a layer F -> d, L layers, the predictive one.
+    """Lists the tensors of SAGE: an input layer, L layers, and the predictive one.
 
-    Each tensor of the L layers has all of them.
+    The input layer is F -> d. Each tensor of the L layers has all of them.
     """
     outputs, width, layers = count_outputs(sizes), sizes.width, sizes.layers
     limit = f"uniform:{math.sqrt(3.0 / width)!r}"
@@ -277,12 +297,20 @@ def empty_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
 
 
 def encoded_width(width: int) -> int:
-    """Numbers that an eigenvalue is encoded as: itself, and the sine and cosine at each of width // 2 frequencies."""
+    """Returns how many numbers encode an eigenvalue.
+
+    Itself, and the sine and cosine at each of width
+
+    2 frequencies.
+    """
     return 1 + 2 * max(1, width // 2)
 
 
 def _with_biases(weights: Mapping[str, Shape]) -> tuple[Tensor, ...]:
-    """Drawn weights (out, in) of linear layers and zero biases (out,), by name. Output layers: zero if exact."""
+    """Lists the weights of linear layers with zero biases, by name.
+
+    weights: (out, in). Output layers are zero at an exact start.
+    """
     tensors = [
         tensor
         for name, shape in weights.items()
@@ -296,12 +324,12 @@ def _with_biases(weights: Mapping[str, Shape]) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True)
 class ExchangeableTensors:
-    """The tensors that clients with this model can exchange, by the settings.
+    """Tensors that clients with a model can exchange, by the settings.
 
-    starts_at_filter: the model has a base path that can begin at a low-pass filter (`start` = exact), so that its MLPs
-    begin with nothing to add to it. task: what its data are, interactions of users with items, sessions, or graphs of
-    nodes. item_start: where the rows of its items begin, where the settings do not say it. whole_batch: with the usual
-    batch size a local epoch is one step, on all examples.
+    starts_at_filter: the model has a base path that can begin at a low-pass filter (`start` = exact), so that its
+    MLPs begin with nothing to add to it. task: what its data are, interactions of users with items, sessions, or
+    graphs of nodes. item_start: where the rows of its items begin, where the settings do not say it. whole_batch:
+    with the usual batch size a local epoch is one step, on all examples.
     """
 
     tensors: Callable[[MethodSettings], tuple[Tensor, ...]]
@@ -312,7 +340,7 @@ class ExchangeableTensors:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Of the tensors, which are the same with all settings."""
+        """Names of the tensors, the same with all settings."""
         from shared.method.settings import MethodSettings, NodeSettings  # which ask this registry for the models' names
 
         sizes = MethodSettings(width=1, layers=1, catalogue=1, nodes=NodeSettings(features=1, classes=2))

@@ -1,1 +1,1 @@
-"""What both sides say to each other: messages, bodies, signatures, and the phases of a secure round."""
+"""Protocol of both services: messages, bodies, signatures, and the phases of a secure round."""

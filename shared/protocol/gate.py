@@ -1,4 +1,4 @@
-"""The gate: what a strategy wants to send -> the exact bytes that may leave, or a PrivacyError and nothing at all."""
+"""Gate: encodes an update exactly as declared, or raises PrivacyError."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FEW_CLIENTS = 3
 
 
 def few_clients(joined: int) -> tuple[str, ...]:
-    """A warning, where a mean over so few clients hides nobody."""
+    """Lists a warning where the mean is over too few clients to hide one."""
     if joined >= FEW_CLIENTS:
         return ()
     return (
@@ -25,15 +25,16 @@ def few_clients(joined: int) -> tuple[str, ...]:
 
 
 def pass_gate(declaration: Declaration, update: Parameters) -> bytes:
-    """The encoded update, if it is what was declared; else PrivacyError."""
+    """Returns the encoded update if it is as declared; else raises PrivacyError."""
     require_declared(declaration, update)
     return encode(update)
 
 
 def require_declared(declaration: Declaration, update: Parameters) -> None:
-    """PrivacyError unless it holds the declared tensors and at most the declared scalars, all finite.
+    """Raises PrivacyError unless the tensors and scalars are as declared, all finite.
 
-    An array of another dtype than declared is refused, not converted: it was not what was declared.
+    All declared tensors, at most the declared scalars. An array of another dtype than declared is refused, not
+    converted.
     """
     _same_tensors(declaration, update)
     if extra := set(update.scalars) - set(declaration.scalars):

@@ -1,6 +1,7 @@
-"""The list of items that a federation's silos share -> as an invitation carries it, and back.
+"""List of items that a federation's silos share, as an invitation carries it.
 
-A list is text: ids, one a line. Its sha256 is that which `lpsfed catalogue` prints and which silos compare in a round.
+A list is text: ids, one a line. Its sha256 is the one that `lpsfed catalogue` prints and that silos compare in a
+round.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _unprinted = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class ItemListOut(Message):
-    """A list of items in an invitation: compressed, with what it must be once it is not."""
+    """List of items in an invitation: compressed text with its sha256 and length."""
 
     sha256: str = Field(pattern="^[0-9a-f]{64}$", description="of the list's text", examples=["9f" * 32])
     items: int = Field(ge=1, le=MOST_LISTED, description="ids in it", examples=[3706])
@@ -36,7 +37,7 @@ class ItemListOut(Message):
 
 
 def read_item_list(path: Path) -> tuple[str, ...]:
-    """The ids of a list. SettingsError for a file that is none, or with an id twice."""
+    """Reads the ids of a list; raises SettingsError for another file or repeated ids."""
     expected = f"{path}: expected a list of items as `lpsfed catalogue` writes it"
     try:
         with path.open("rb") as file:
@@ -50,7 +51,7 @@ def read_item_list(path: Path) -> tuple[str, ...]:
 
 
 def pack_item_list(ids: Sequence[str]) -> ItemListOut:
-    """SettingsError for a list that no invitation has room for."""
+    """Packs a list for an invitation; raises SettingsError for one that is too long."""
     content = _list_content(ids)
     packed = base64.b64encode(zlib.compress(content, LEVEL)).decode()
     if len(packed) > LONGEST_PACKED:
@@ -60,9 +61,10 @@ def pack_item_list(ids: Sequence[str]) -> ItemListOut:
 
 
 def unpack_item_list(told: ItemListOut) -> bytes:
-    """The list's text. SettingsError where it is another than its sha256 says, or more than a list may be.
+    """Unpacks the text of an invitation's list.
 
-    No more is unpacked than a list may be, whatever the invitation holds.
+    Raises SettingsError where its sha256 or length differs. At most LONGEST_LIST bytes are unpacked, whatever the
+    invitation holds.
     """
     expected = "the invitation's list of items: expected it as the operator has made it"
     try:
@@ -80,7 +82,10 @@ def unpack_item_list(told: ItemListOut) -> bytes:
 
 
 def _split_ids(content: bytes) -> tuple[str, ...]:
-    """ValueError, without an id, for what is no list."""
+    """Splits the text of a list into ids.
+
+    Raises ValueError, without an id, for other text.
+    """
     if len(content) > LONGEST_LIST:
         raise ValueError(f"expected at most {LONGEST_LIST:,} bytes, got more")
     if content.count(b"\n") > MOST_LISTED:

@@ -1,6 +1,6 @@
-"""A declaration -> how long messages about it may be: what an honest one takes, and some room.
+"""Longest messages of a declaration: an honest message's length with some room.
 
-With room, so that whoever sends nearly the right thing is told what is wrong with it, and not that it is long.
+The room is there so that a message that is nearly right gets an error about its fault, not about its length.
 """
 
 from __future__ import annotations
@@ -32,49 +32,52 @@ def add_room(length: int) -> int:
 
 
 def longest_join(declaration: Declaration) -> int:
-    """Of a client that also tells its counts."""
+    """Returns the most bytes of a join message, with counts."""
     counts = Counts(users=GREATEST, items=GREATEST, edges=GREATEST)
     return add_room(len(JoinIn(client=LONGEST_NAME, declaration=declaration, counts=counts).model_dump_json()))
 
 
 def longest_update(declaration: Declaration) -> int:
-    """Of parameters as they are sent, declared or masked."""
+    """Returns the most bytes of an update, declared or masked."""
     pieces = forms(declaration)
     return ROOM_FACTOR * sum(form.bytes for form in pieces.values()) + longest_head(declaration) + UPDATE_ROOM_BYTES
 
 
 def least_update(declaration: Declaration) -> int:
-    """Of the tensors of an update that is sent as it is declared: no honest one is shorter."""
+    """Returns the bytes of an update's tensors; no honest update is shorter."""
     return sum(form.bytes for form in forms(declaration).values())
 
 
 def longest_head(declaration: Declaration) -> int:
-    """Of a safetensors body of these parameters: names, types, shapes, places, and the scalars."""
+    """Returns the most bytes of the header of an update's safetensors body."""
     scalars = scalars_text(dict.fromkeys(declaration.scalars, LONGEST_NUMBER))
     return add_room(len(head_of(forms(declaration), {"scalars": scalars})))
 
 
 def require_head(declaration: Declaration, path: str | Path) -> None:
-    """ProtocolError for a stored body whose head is longer than one of these parameters can be."""
+    """Raises ProtocolError for a stored body whose header is too long for the declaration."""
     with open(path, "rb") as file:
         require_short_head(file.read(LENGTH_BYTES), longest_head(declaration))
 
 
 def longest_message(kind: type[messages.FromClient], clients: int) -> int:
-    """Bytes of a message of a secure round as JSON, where every name is as long as a name may be."""
+    """Returns the most bytes of a secure round's JSON message, with the longest names."""
     alone, with_one = _length(kind, 0), _length(kind, 1)
     return alone + clients * (with_one - alone + len(","))
 
 
 def longest_relayed(declaration: Declaration, clients: int) -> int:
-    """Of whatever the aggregator passes on to one client: a roster, or what all others have sealed, said or signed."""
+    """Returns the most bytes of a message that the aggregator relays to one client.
+
+    That is a roster, or all others' shares, checks or signatures.
+    """
     each = sum(_length(kind, 1) for kind in (messages.PublicKeys, messages.SealedShares, messages.ShareCheck))
     return longest_join(declaration) + clients * each
 
 
 @cache
 def _length(kind: type[messages.FromClient], clients: int) -> int:
-    """Of a message that speaks of none or of one client."""
+    """Returns the bytes of a message about none or one client."""
     content: Any = {"version": 2, "run": RUN, "round": ROUND, "client": LONGEST_NAME}
     return len(kind.model_construct(**content, **_content(kind, (LONGEST_NAME,) * clients)).model_dump_json())
 

@@ -1,4 +1,4 @@
-"""Bodies of secure rounds: masked integer tensors as safetensors, and the form of each body."""
+"""Masked updates as safetensors bodies, and the form of each body."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from shared.strategies import find_strategy
 
 
 def declare_answer(declaration: Declaration) -> Declaration:
-    """What a client may get back: the declared tensors and broadcasts, the scalars that the strategy returns, and in a
-    secure federation those that it tells each client. Never masked."""
+    """Returns the declaration of the aggregator's answer to a client, never masked.
+
+    The declared tensors and broadcasts, the scalars that the strategy returns, and in a secure federation those that
+    the server tells each client.
+    """
     strategy = find_strategy(declaration)
     returned = [name for name in declaration.scalars if strategy.scalars[name].returned]
     told = strategy.mixing.told if strategy.mixing is not None and declaration.secure else ()
@@ -30,14 +33,14 @@ def declare_answer(declaration: Declaration) -> Declaration:
 
 
 def forms(declaration: Declaration) -> dict[str, Form]:
-    """The tensors of an update's body by name: as they are declared, or as they are masked."""
+    """Returns the form of each tensor of an update's body, declared or masked."""
     if not declaration.secure:
         return {spec.name: spec.form for spec in declaration.uploaded}
     return layout(declaration)
 
 
 def readable_scalars(declaration: Declaration) -> tuple[str, ...]:
-    """The scalars that anybody can read who has an update's body."""
+    """Lists the scalars that are readable in an update's body."""
     return tuple(sorted(visible_scalars(declaration))) if declaration.secure else declaration.scalars
 
 
@@ -45,13 +48,16 @@ FIELD = "masked"  # the one field of the metadata
 
 
 def encode_masked(update: MaskedUpdate) -> bytes:
-    """One safetensors body: the masked tensors by name, and the header as the JSON that pydantic writes."""
+    """Encodes a masked update as a safetensors body, with its header as JSON metadata."""
     arrays = {name: as_stored(value) for name, value in sorted(update.vector.items())}
     return save(arrays, metadata={FIELD: update.header.model_dump_json()})
 
 
 def decode_masked(declaration: Declaration, body: bytes) -> MaskedUpdate:
-    """What a body in memory holds, if it is a masked vector of this declaration in the one form; else ProtocolError."""
+    """Decodes a masked update in memory; raises ProtocolError where it is not as declared.
+
+    Also for another form of the same content.
+    """
     try:
         arrays = load(body)
         fields = metadata_of(body)
@@ -65,7 +71,10 @@ def decode_masked(declaration: Declaration, body: bytes) -> MaskedUpdate:
 
 
 def open_masked(declaration: Declaration, path: str | Path) -> MaskedUpdate:
-    """The same of a spooled body, whose tensors stay on the disk until they are asked for."""
+    """Opens a masked update on disk, reading tensors only when needed.
+
+    Raises ProtocolError as `decode_masked` does.
+    """
     try:
         with safe_open(path, framework="numpy") as body:
             fields = body.metadata() or {}
@@ -80,12 +89,12 @@ def open_masked(declaration: Declaration, path: str | Path) -> MaskedUpdate:
 
 
 def size(declaration: Declaration, header: MaskedHeader) -> int:
-    """Bytes of a body with such a header."""
+    """Returns the bytes of a masked body with this header."""
     return len(_front(declaration, header)) + sum(form.bytes for form in vectors.layout(declaration).values())
 
 
 def _front(declaration: Declaration, header: MaskedHeader) -> bytes:
-    """All of such a body before its numbers."""
+    """Returns the bytes of a masked body before its numbers."""
     return head_of(vectors.layout(declaration), {FIELD: header.model_dump_json()})
 
 
@@ -97,7 +106,7 @@ def _header(fields: Mapping[str, str]) -> MaskedHeader:
 
 
 def _require(declaration: Declaration, found: MaskedUpdate) -> None:
-    """With no other open scalars than agreed, of the declared pieces, and truly masked."""
+    """Raises ProtocolError for undeclared open scalars, other tensors, or unmasked numbers."""
     if not set(found.header.scalars) <= visible_scalars(declaration):
         raise ProtocolError("expected a masked vector with visible scalars at most beside it, got others")
     vectors.require_same(declaration, found.vector, found.header.digest)

@@ -1,4 +1,4 @@
-"""What every refusal of both services is answered with: RFC 9457."""
+"""Problem documents (RFC 9457), with which both services answer refusals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAULTS: dict[FaultCode, str] = {
 
 
 class FaultOut(BaseModel):
-    """One thing that is wrong with a message."""
+    """One fault of a message."""
 
     code: FaultCode = Field(
         description="stable; " + "; ".join(f"`{code}`: {meaning}" for code, meaning in FAULTS.items()),

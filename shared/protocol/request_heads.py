@@ -1,6 +1,6 @@
-"""The head of a client's request in its one form: which headers, each in which words, and how many bytes that is.
+"""Canonical head of a client's request: its headers, their values, and its length.
 
-The gate writes this form and the aggregator takes no other: whatever there is too much of could carry anything.
+The gate writes this form and the aggregator refuses any other: anything more could carry data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Header = tuple[str, str]
 
 @dataclass(frozen=True)
 class RequestHead:
-    """What of a head follows from the call: its first line, whom it is sent to, and what its body is."""
+    """Head of a call: first line, host, and the body's type and length."""
 
     method: str
     target: str
@@ -47,7 +47,7 @@ class RequestHead:
     length: int | None = None
 
     def headers(self) -> list[Header]:
-        """All of them but the signature's, in the order in which they are written."""
+        """Lists the headers in order, without the signature's."""
         of_body = {TYPE: self.media, LENGTH: None if self.length is None else str(self.length)}
         every = {HOST: self.host, **CONSTANT, **of_body}
         return [(name, value) for name, value in every.items() if value is not None]
@@ -56,30 +56,30 @@ class RequestHead:
         return digest(self.method, self.target, self.headers())
 
     def size(self, client: str) -> int:
-        """Bytes on the wire once this client has signed it: a signature is as long as every other one."""
+        """Returns the bytes of the signed head: all signatures of a client are equally long."""
         signature = requests.length(client, query="?" in self.target)
         return size(self.method, self.target, self.headers()) + sum(len(one) + signature[one] + 4 for one in signature)
 
 
 def size(method: str, target: str, headers: Iterable[Header]) -> int:
-    """Bytes of a head as HTTP/1.1 writes it, with one space where one may be."""
+    """Returns the bytes of a head as HTTP/1.1 writes it."""
     first = len(f"{method} {target} HTTP/1.1\r\n".encode("latin-1"))
     return first + sum(len(name) + len(value) + 4 for name, value in headers) + 2
 
 
 def digest(method: str, target: str, headers: Iterable[Header]) -> str:
-    """sha256 over a head without its signature, which follows from its entry, and without each hop's own connection."""
+    """Computes the sha256 of a head without its signature and its connection header."""
     kept = sorted((name, value) for name, value in headers if name not in UNSIGNED and name != CONNECTION)
     lines = [f"{method} {target}", *(f"{name}: {value}" for name, value in kept)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def is_plain(path: str, query: str) -> bool:
-    """Is a target spelled in the one way?"""
+    """Tells whether path and query are in their canonical spelling."""
     return RESPELLED.search(path) is None and all(NUMBERED.fullmatch(part) for part in query.split("&"))
 
 
 def replace_library_headers(headers: Iterable[Header]) -> list[Header]:
-    """These headers as a client would write them: a library's own words replaced by its constants, small letters."""
+    """Replaces a library's own headers by a client's constants, in small letters."""
     said = [(name.lower(), value) for name, value in headers]
     return [(name, CONSTANT.get(name, value)) for name, value in said]

@@ -1,4 +1,4 @@
-"""The JSON messages of both services. Tensors never travel as JSON; see wire.py for them."""
+"""JSON messages of both services. Tensors travel as safetensors: see wire.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", examples=["3f" * 16])]
 
 
 class JoinIn(Message):
-    """Client -> aggregator. The name must be the one whose key has signed this call."""
+    """Client's request to join, under the name whose key has signed the call."""
 
     client: ClientName
     declaration: Declaration = Field(description="all that this client may send")
@@ -34,7 +34,7 @@ class JoinIn(Message):
 
 
 class JoinOut(Message):
-    """Aggregator -> a client that has joined."""
+    """Answer to a client that has joined."""
 
     client: ClientName
     clients: int = Field(ge=1, description="clients enrolled in the federation")
@@ -44,7 +44,7 @@ class JoinOut(Message):
 
 
 class RunIn(Message):
-    """Operator -> aggregator: start a run."""
+    """Operator's request to start a run."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"clients": 3, "rounds": 10}]})
 
@@ -126,7 +126,7 @@ proven to be none, by hand."""
 
 
 class RunOut(Message):
-    """Aggregator -> client: where the federation stands, and this client in it. Others are only counted."""
+    """State of the federation's run and of the asking client; others are only counted."""
 
     sequence: int = Field(ge=0, description="grows with every change; hand it back as ?after= to wait for the next")
     run: RunName | None = Field(None, description="the newest run; none where there has been none")
@@ -169,7 +169,7 @@ class RunOut(Message):
 
 
 class AnchorOut(Message):
-    """The anchor's kernel K^R: the non-zero low eigenvalues of G_R over their sum, ascending."""
+    """Kernel K^R of the anchor: its non-zero low eigenvalues over their sum, ascending."""
 
     run: RunName
     round: Number = Field(description="for which the anchor is drawn")
@@ -179,7 +179,7 @@ class AnchorOut(Message):
 
 
 class ReceiptOut(Message):
-    """What the aggregator holds of one upload."""
+    """Receipt of one upload, as the aggregator has stored it."""
 
     run: RunName
     round: Number = Field(description="of the update")
@@ -190,14 +190,14 @@ class ReceiptOut(Message):
 
 
 class HeaderOut(Message):
-    """A header that no client sends. What it said is not kept."""
+    """Header that no client sends. Its value is not kept."""
 
     name: str = Field(max_length=40, description="as it came", examples=["x-forwarded-for"])
     bytes: int = Field(ge=0, description="of its name and its value")
 
 
 class SignatureOut(Message):
-    """What a request was signed by, beside its nonce: enough for the key's owner to sign the same again and compare."""
+    """Signature of a request, with what its owner needs to make it again and compare."""
 
     created: int = Field(ge=0, description="seconds since the epoch, as the client said")
     sha256: Digest = Field(description="of the body that was signed")
@@ -205,7 +205,7 @@ class SignatureOut(Message):
 
 
 class HeadOut(Message):
-    """The head of a request as it came."""
+    """Head of a request as it arrived."""
 
     bytes: int | None = Field(None, ge=0, description="none: a trusted proxy has changed it on the way")
     sha256: Digest = Field(description="of its first line and its listed headers but the signature's, sorted")
@@ -215,11 +215,10 @@ class HeadOut(Message):
 
 
 class ArrivalOut(Message):
-    """One request as it reached the aggregator, signed by a client that has joined, or by one whose head was refused.
+    """One request as it reached the aggregator, signed by a client.
 
-    Every join, every update and every message of a secure round, and as `other` whatever no client ever sends: a body
-    elsewhere, a question with more in it than was declared, a path that leads nowhere, a head in another form than a
-    client's.
+    Every join, every update and every message of a secure round; and as `other` requests that no client sends: an
+    unexpected body, undeclared parameters, an unknown path, or a head in another form.
     """
 
     sequence: int = Field(ge=1, description="its number in the record")
@@ -239,14 +238,14 @@ class ArrivalOut(Message):
 
 
 class ArrivalsOut(Message):
-    """Operator's view of all that arrived, oldest first."""
+    """Page of the record of arrivals, oldest first."""
 
     entries: tuple[ArrivalOut, ...] = Field(description="one for each request, a page of them")
     total: int = Field(ge=0, description="entries of the whole record")
 
 
 class ParticipantOut(Message):
-    """One client in one round, as the operator sees it."""
+    """One client in one round, for the operator."""
 
     client: ClientName
     received: bool = Field(description="its update is in")
@@ -260,7 +259,7 @@ class ParticipantOut(Message):
     @model_validator(mode="before")
     @classmethod
     def _nest_scalars(cls, data: Any) -> Any:
-        """What earlier versions wrote as fields of their own is written in both places now."""
+        """Moves fields of earlier versions into `scalars` and `told`."""
         if not isinstance(data, dict):
             return data
         nested = {"scalars": dict(data.get("scalars", {})), "told": dict(data.get("told", {}))}
@@ -285,7 +284,7 @@ Step = Literal["keys", "shares", "checks", "masked", "consents", "answers"]
 
 
 class SecureOut(Message):
-    """How an open secure round stands. `came`: by phase, how many clients have said what belongs to it."""
+    """State of an open secure round."""
 
     step: Step = Field(description="what the round waits for")
     threshold: int = Field(ge=0, description="clients without whom no phase can close")
@@ -295,7 +294,7 @@ class SecureOut(Message):
 
 
 class RoundOut(Message):
-    """One round of a run, as the operator sees it."""
+    """One round of a run, for the operator."""
 
     number: Number = Field(description="its place in the run")
     phase: Phase = Field(description="where it stands")
@@ -307,7 +306,7 @@ class RoundOut(Message):
 
 
 class QuarantineIn(Message):
-    """Operator -> aggregator: shut a client out."""
+    """Operator's request to exclude a client."""
 
     reason: str = Field(
         min_length=1,
@@ -318,7 +317,7 @@ class QuarantineIn(Message):
 
 
 class QuarantineOut(Message):
-    """Why nothing of a client is taken, for the operator."""
+    """Reason why a client is excluded, for the operator."""
 
     cause: Cause = Field(description="the rule that it follows from, or the operator")
     reason: str = Field(description="in words", examples=["3 of its updates were not what is declared"])
@@ -328,7 +327,7 @@ class QuarantineOut(Message):
 
 
 class MemberOut(Message):
-    """One client of the federation, as the operator sees it."""
+    """One client of the federation, for the operator."""
 
     client: ClientName
     joined_at: Instant = Field(description="UTC, ISO 8601")
@@ -337,7 +336,7 @@ class MemberOut(Message):
 
 
 class SummedOut(Message):
-    """Of a run that sums: which sum it is, why this one, and what it has cost."""
+    """Sum of a run: its kind, the reason for it, and its cost."""
 
     kind: str = Field(description="of the sum", examples=["exact"])
     reason: str = Field(description="why this kind was chosen; empty in runs of earlier versions")
@@ -355,7 +354,7 @@ class SummedOut(Message):
 
 
 class CollaborationOut(Message):
-    """Who learns from whom, where each client gets a mixture of its own."""
+    """Weights by which clients learn from each other, where each gets its own mixture."""
 
     round: int = Field(ge=0, description="after which these are the weights")
     clients: tuple[ClientName, ...] = Field(description="in the order of rows and columns")
@@ -365,7 +364,7 @@ class CollaborationOut(Message):
 
 
 class RunHistoryOut(Message):
-    """Operator's view of a run."""
+    """Run with its rounds, for the operator."""
 
     run: RunName
     phase: Phase = Field(

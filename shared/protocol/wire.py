@@ -1,4 +1,4 @@
-"""Named arrays and scalars as safetensors bodies, whole or piece by piece."""
+"""Arrays and scalars as safetensors bodies, whole or piece by piece."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ DTYPES = get_args(DType)
 
 
 def encode(parameters: Parameters) -> bytes:
-    """One safetensors body: the arrays, and the scalars in its metadata as exact decimal text."""
+    """Encodes arrays as a safetensors body, with the scalars as decimal text in its metadata."""
     arrays = {name: as_stored(value) for name, value in sorted(parameters.arrays.items())}
     return save(arrays, metadata={"scalars": scalars_text(parameters.scalars)})
 
 
 def as_stored(value: Array) -> Array:
-    """An array in the type and the order of memory in which a body has it."""
+    """Returns an array in the type and memory order of a body."""
     return np.asarray(value, dtype=STORED[form_of(value).dtype], order="C")
 
 
 class StoredArrays(Mapping[str, Array]):
-    """The arrays of a safetensors file, each read when asked for: a whole update never lies in memory."""
+    """Arrays of a safetensors file, each read when needed, never all in memory."""
 
     def __init__(self, path: str | Path) -> None:
         self._path, self._names = path, dict.fromkeys(places(path))
@@ -42,11 +42,11 @@ class StoredArrays(Mapping[str, Array]):
         return read_array(self._path, places(self._path)[name])
 
     def form(self, name: str) -> Form:
-        """What its header says of it."""
+        """Returns an array's form from the file's header."""
         return places(self._path)[name].form
 
     def part(self, name: str, begin: int, end: int) -> Array:
-        """Some of its values, in row order, and nothing else of the file."""
+        """Reads some values of an array, in row order."""
         return read_array(self._path, places(self._path)[name].part(begin, end))
 
     def __contains__(self, name: object) -> bool:  # that of Mapping would read the array
@@ -60,7 +60,10 @@ class StoredArrays(Mapping[str, Array]):
 
 
 def open_parameters(path: str | Path) -> tuple[tuple[TensorSpec, ...], Parameters]:
-    """What a spooled body holds: the specification it claims, and its content, lazily. ProtocolError if malformed."""
+    """Opens a stored body; returns its tensors' specification and its content.
+
+    The content is read when needed. Raises ProtocolError if it is malformed.
+    """
     try:
         with safe_open(path, framework="numpy") as body:
             specification = tuple(_specification(name, body.get_slice(name)) for name in sorted(body.keys()))
@@ -75,7 +78,7 @@ def _specification(name: str, piece: object) -> TensorSpec:
 
 
 def _claimed(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
-    """As a body says it, whatever the name and the shape are."""
+    """Makes the specification that a body claims, whatever the name and shape."""
     if dtype not in DTYPES:
         raise ProtocolError(f"expected dtype {' or '.join(DTYPES)}, got {dtype} for {name!r}")
     return TensorSpec.model_construct(name=name, dtype=cast(DType, dtype), shape=shape)
@@ -94,9 +97,9 @@ def _scalars(metadata: Mapping[str, str]) -> Scalars:
 
 
 def check(declaration: Declaration, specification: tuple[TensorSpec, ...], content: Parameters) -> None:
-    """Hold content against its declaration: the very tensors, at most the scalars, all finite. Else ProtocolError.
+    """Raises ProtocolError unless content has the declared tensors and at most the scalars.
 
-    Integers are not read: whatever their bytes are, each is a number modulo 2^32.
+    All floats must be finite. Integers are not read: each is a number modulo 2^32, whatever its bytes.
     """
     declared = {spec.name: spec for spec in declaration.uploaded}
     came = {spec.name: spec for spec in specification}
@@ -122,9 +125,10 @@ def _check_finite(names: Iterable[str], arrays: Arrays, scalars: Scalars) -> Non
 
 
 def require_canonical(path: str | Path, declaration: Declaration, scalars: Scalars) -> None:
-    """ProtocolError unless a spooled body is, to the byte but for its tensors' values, what `encode` writes.
+    """Raises ProtocolError unless a stored body is as `encode` writes it.
 
-    A reader of safetensors passes over fields, repetitions and spaces in a header that could carry anything.
+    To the byte, except for its tensors' values. A reader of safetensors ignores fields, repetitions and spaces in a
+    header that could carry data.
     """
     forms = {spec.name: spec.form for spec in declaration.uploaded}
     if not is_body_of(path, head(forms, scalars), body_size(forms, scalars)):
@@ -132,7 +136,10 @@ def require_canonical(path: str | Path, declaration: Declaration, scalars: Scala
 
 
 def decode(body: bytes) -> tuple[tuple[TensorSpec, ...], Parameters]:
-    """What a body in memory holds: the specification it claims, and its content. ProtocolError if malformed."""
+    """Decodes a body in memory; returns its specification and content.
+
+    Raises ProtocolError if it is malformed.
+    """
     try:
         arrays = load(body)
     except (SafetensorError, ValueError, KeyError) as error:
@@ -150,17 +157,17 @@ ORDER = tuple(STORED)
 
 
 def scalars_text(scalars: Scalars) -> str:
-    """Scalars as exact decimal text, in the order of their names. ValueError for one that is not finite."""
+    """Writes scalars as exact decimal JSON, by name; raises ValueError if not finite."""
     return json.dumps({name: float(value) for name, value in sorted(scalars.items())}, allow_nan=False)
 
 
 def head(forms: Mapping[str, Form], scalars: Scalars) -> bytes:
-    """All of a body before its values: the header's length and the header, as safetensors writes both."""
+    """Writes the bytes of a body before its values: the header with its length."""
     return head_of(forms, {"scalars": scalars_text(scalars)})
 
 
 def head_of(forms: Mapping[str, Form], metadata: Mapping[str, str]) -> bytes:
-    """The same with any metadata."""
+    """Writes the bytes of a body before its values, with any metadata."""
     entries: dict[str, object] = {"__metadata__": dict(metadata)}
     begin = 0
     for name in names_in_order(forms):
@@ -173,26 +180,29 @@ def head_of(forms: Mapping[str, Form], metadata: Mapping[str, str]) -> bytes:
 
 
 def names_in_order(forms: Mapping[str, Form]) -> list[str]:
-    """The tensors' names in the order of a body: by type, then by name."""
+    """Lists the tensors' names in the order of a body: by type, then by name."""
     return sorted(forms, key=lambda name: (ORDER.index(forms[name].dtype), name))
 
 
 def require_short_head(start: bytes, longest: int) -> None:
-    """ProtocolError for a body whose first bytes announce a longer head. A reader of safetensors takes a head of any
-    length apart, in memory: a million tensors without values are a few megabytes on the way and a gigabyte there."""
+    """Raises ProtocolError for a body that announces a longer header than allowed.
+
+    A reader of safetensors parses a header of any length in memory: a million tensors without values are a few
+    megabytes to send and a gigabyte to parse.
+    """
     announced = int.from_bytes(start[:LENGTH_BYTES], "little")
     if len(start) < LENGTH_BYTES or announced > longest:
         raise ProtocolError(f"expected a safetensors body with a head of at most {longest} bytes, got {announced}")
 
 
 def metadata_of(body: bytes) -> Mapping[str, str]:
-    """The header's metadata, of a body that a reader of safetensors has taken apart."""
+    """Returns the metadata in the header of a body that has been decoded."""
     length = int.from_bytes(body[:LENGTH_BYTES], "little")
     return json.loads(body[LENGTH_BYTES : LENGTH_BYTES + length]).get("__metadata__") or {}
 
 
 def tensor_names(body: bytes) -> frozenset[str]:
-    """The names of a body's tensors, as its header says. ProtocolError for a body without such a header."""
+    """Returns the names of a body's tensors by its header; raises ProtocolError for none."""
     length = int.from_bytes(body[:LENGTH_BYTES], "little")
     try:
         header = json.loads(body[LENGTH_BYTES : LENGTH_BYTES + length])
@@ -204,18 +214,18 @@ def tensor_names(body: bytes) -> frozenset[str]:
 
 
 def is_body_of(path: str | Path, front: bytes, size: int) -> bool:
-    """Does a stored body begin with these very bytes, and has it this size?"""
+    """Tells whether a stored body begins with these bytes and has this size."""
     with open(path, "rb") as file:
         return file.read(len(front)) == front and os.stat(path).st_size == size
 
 
 def body_size(forms: Mapping[str, Form], scalars: Scalars) -> int:
-    """Bytes of the whole body."""
+    """Returns the bytes of the whole body."""
     return len(head(forms, scalars)) + sum(form.bytes for form in forms.values())
 
 
 def pieces(parameters: Parameters) -> Iterator[bytes]:
-    """The body in pieces of at most a megabyte. An array on disk is read by these pieces too."""
+    """Yields the body in pieces of at most a megabyte, also of arrays on disk."""
     forms = {name: form(parameters.arrays, name) for name in parameters.arrays}
     yield head(forms, parameters.scalars)
     for name in names_in_order(forms):
@@ -224,19 +234,19 @@ def pieces(parameters: Parameters) -> Iterator[bytes]:
 
 
 class StoredPlace(NamedTuple):
-    """Where an array of a stored body begins, in bytes from the file's start, and its form."""
+    """Position of an array in a stored body: byte of the file, and form."""
 
     begin: int
     form: Form
 
     def part(self, begin: int, end: int) -> StoredPlace:
-        """Of some of its values, in row order."""
+        """Returns the position of some of its values, in row order."""
         dtype, numbers = self.form.dtype, range(self.form.size)[begin:end]
         return StoredPlace(self.begin + Form(dtype, (begin,)).bytes, Form(dtype, (len(numbers),)))
 
 
 def places(path: str | Path) -> dict[str, StoredPlace]:
-    """Where each array of a stored body is."""
+    """Returns the position of each array of a stored body."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         entries = json.loads(file.read(length))
@@ -250,7 +260,10 @@ def _place(start: int, entry: Mapping[str, Any]) -> StoredPlace:
 
 
 def read_array(path: str | Path, place: StoredPlace) -> Array:
-    """One array of a stored body; ProtocolError where the file ends before. Not mapped: a failing disk only raises."""
+    """Reads one array of a stored body; raises ProtocolError where the file is too short.
+
+    Not mapped: a failing disk then raises an error instead of killing the process.
+    """
     begin, (dtype, shape) = place
     if begin + place.form.bytes > os.stat(path).st_size:
         raise ProtocolError(f"expected {place.form.size} values from byte {begin} on, got a file that ends before")

@@ -1,4 +1,7 @@
-"""The registry: name -> builder. A new algorithm is one file here, a line below, its name in the options, a test."""
+"""Registry of strategies by name.
+
+A new algorithm is one file here, a line below, its name in the options, and a test.
+"""
 
 from __future__ import annotations
 
@@ -62,13 +65,16 @@ TELLING = frozenset(name for name, build in STRATEGIES.items() if build(USUAL).t
 
 
 def registered_scalars() -> dict[str, Scalar]:
-    """Every scalar that any registered strategy declares, by name, as it is with default settings."""
+    """Returns every scalar that a strategy declares, with default settings."""
     return {name: scalar for build in STRATEGIES.values() for name, scalar in build(USUAL).scalars.items()}
 
 
 def find_strategy(declaration: Declaration) -> Strategy:
-    """The strategy that a declaration names, with default settings: which of its scalars are visible and which come
-    back is the same with all settings. ProtocolError for an unknown one."""
+    """Returns the strategy that a declaration names, with default settings.
+
+    Which of its scalars are visible and which come back is the same with all settings. Raises ProtocolError for an
+    unknown one.
+    """
     if is_sum(declaration):
         return strategy_of_sum(list_of_word(declaration.strategy)[0], USUAL)
     if declaration.strategy not in STRATEGIES:
@@ -77,7 +83,10 @@ def find_strategy(declaration: Declaration) -> Strategy:
 
 
 def build_strategy(name: str, method: MethodSettings) -> Strategy:
-    """The named algorithm with the run's settings. SettingsError for an unknown name, or for settings not for it."""
+    """Builds the named strategy with the run's settings.
+
+    Raises SettingsError for an unknown name, or for settings that do not fit.
+    """
     if name not in STRATEGIES:
         raise SettingsError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {name!r}")
     strategy = STRATEGIES[name](method)
@@ -86,8 +95,10 @@ def build_strategy(name: str, method: MethodSettings) -> Strategy:
 
 
 def strategy_of_part(part: Part, name: str, method: MethodSettings) -> Strategy:
-    """What a run of this part is held with: the named algorithm, or a sum of statistics. SettingsError for a sum of
-    another part."""
+    """Returns the strategy of a run of this part: the named one, or a sum.
+
+    Raises SettingsError for a sum of another part.
+    """
     if part == TRAINING:
         return build_strategy(name, method)
     if (found := find_part(method.basis)) != part:

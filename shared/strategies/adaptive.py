@@ -1,6 +1,9 @@
-"""FedAdam, FedYogi and FedGA: FedAvg whose server takes an adaptive step. Every strategy has these by `server` too.
+"""FedAdam, FedYogi and FedGA: FedAvg whose server takes an adaptive step.
+
+Every strategy has these by `server` too.
 
 Reddi et al.: Adaptive Federated Optimization. ICLR 2021. arXiv 2003.00295.
+
 Lou et al.: Efficient federated graph aggregation. Scientific Reports 15, 23394 (2025).
 """
 
@@ -15,7 +18,7 @@ from shared.strategies.strategy import Strategy
 
 
 def fedavg_with(name: str, server: Server) -> Callable[[MethodSettings], Strategy]:
-    """FedAvg under another name, with this server optimiser."""
+    """Returns a builder of FedAvg with another name and this server optimiser."""
     return lambda method: replace(fedavg(method), name=name, server=server)
 
 

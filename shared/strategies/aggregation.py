@@ -27,26 +27,31 @@ from shared.method.tensors import ITEM_TABLE, Range
 
 
 def mean_of_updates(state: State, updates: Sequence[Update]) -> State:
-    """Eq. 13: unweighted mean of the round's updates, tensor by tensor, summed in the order of client names. U32
-    tensors are summed modulo 2^32."""
+    """Computes the unweighted mean of the updates (Eq. 13), in the order of client names.
+
+    U32 tensors are summed modulo 2^32.
+    """
     arrays = {name: centre_array(name, updates) for name in tensor_names(state, updates)}
     return centre_of(state, updates, arrays, mean_scalars(updates))
 
 
 def mean_scalars(updates: Sequence[Update]) -> Scalars:
-    """Of each scalar, over those who sent it. Summed exactly, so that the mean of equal ones is that very one."""
+    """Computes the mean of each scalar over the clients who sent it.
+
+    Summed exactly, so that the mean of equal values is that value.
+    """
     names = sorted({name for update in updates for name in update.scalars})
     return {name: statistics.mean(u.scalars[name] for u in updates if name in u.scalars) for name in names}
 
 
 def tensor_names(state: State, updates: Sequence[Update]) -> tuple[str, ...]:
-    """The names of the state's tensors, then those of the reports, which are in the updates alone."""
+    """Lists the state's tensors, then those of the reports."""
     reports = {name for update in updates for name in update.arrays} - set(state.arrays)
     return (*state.arrays, *sorted(reports))
 
 
 def centre_of(state: State, updates: Sequence[Update], arrays: Arrays, scalars: Scalars) -> State:
-    """The centre of these updates: arrays that the state has, reports, scalars, and each client's latest scalars."""
+    """Makes the centre of updates as a state, with each client's latest scalars."""
     ordered = sorted(updates, key=lambda update: update.client)
     latest = {**state.latest, **{update.client: dict(update.scalars) for update in ordered}}
     shared = {name: value for name, value in arrays.items() if name in state.arrays}
@@ -55,7 +60,7 @@ def centre_of(state: State, updates: Sequence[Update], arrays: Arrays, scalars: 
 
 
 def centre_array(name: str, updates: Sequence[Update]) -> Array:
-    """One tensor's mean, or of U32 its sum, in the order of client names."""
+    """Computes one tensor's mean, or for U32 its sum, in the order of client names."""
     ordered = sorted(updates, key=lambda update: update.client)
     kind = form(ordered[0].arrays, name)
     centre = _sum_array if kind.dtype == "U32" else _mean_array
@@ -63,7 +68,7 @@ def centre_array(name: str, updates: Sequence[Update]) -> Array:
 
 
 def _sum_array(name: str, shape: tuple[int, ...], updates: Sequence[Update]) -> UInt32:
-    """Modulo 2^32, block by block."""
+    """Sums arrays modulo 2^32, block by block."""
     total = np.zeros(shape, dtype=np.uint32)
     flat = total.reshape(-1)
     for begin, end in blocks(flat.size):
@@ -73,7 +78,10 @@ def _sum_array(name: str, shape: tuple[int, ...], updates: Sequence[Update]) -> 
 
 
 def _mean_array(name: str, shape: tuple[int, ...], updates: Sequence[Update]) -> Float32:
-    """Sums in float64: with equal inputs the mean is then exactly that input. Block by block: a tensor may be large."""
+    """Computes the mean in float64, block by block.
+
+    With equal inputs the mean is then exactly that input.
+    """
     mean = np.empty(shape, dtype=np.float32)
     flat = mean.reshape(-1)
     for begin, end in blocks(flat.size):
@@ -86,11 +94,12 @@ def _mean_array(name: str, shape: tuple[int, ...], updates: Sequence[Update]) ->
 
 @dataclass(frozen=True)
 class Mixing:
-    """A strategy's mixture of the mean and a client's own update.
+    """Mixture of the mean and a client's own update.
 
-    told: the name and range of each scalar that a client is told. tell: (latest visible scalars of all clients, one
-    client) -> the told scalars of that client. mix: (told, mean, own update) -> the client's parameters. mean_alone:
-    the told scalars with which `mix` gives the mean itself. least_share: the least part of the mean that a client gets.
+    told: the name and range of each scalar that the server gives a client. tell: (latest visible scalars of all
+    clients, one client) -> the scalars of that client. mix: (these scalars, mean, own update) -> the client's
+    parameters. mean_alone: the scalars with which `mix` gives the mean itself. least_share: the least part of the
+    mean that a client gets.
     """
 
     told: Mapping[str, Range]
@@ -100,7 +109,10 @@ class Mixing:
     least_share: float
 
     def split_told(self, given: Parameters) -> tuple[Scalars, Parameters]:
-        """The told scalars and the mean by itself. ProtocolError for a told scalar that is missing or out of range."""
+        """Splits the server's scalars from the mean.
+
+        Raises ProtocolError for one that is missing or out of range.
+        """
         for name, bounds in self.told.items():
             if name not in given.scalars or given.scalars[name] not in bounds:
                 expected = f"expected a {name} from {bounds.least:g} to {bounds.most:g} with the mean"
@@ -109,25 +121,27 @@ class Mixing:
         return told, self.drop_server_scalars(given)
 
     def drop_server_scalars(self, given: Parameters) -> Parameters:
-        """The mean by itself, as all clients are given it."""
+        """Returns the mean without the server's scalars, alike for all clients."""
         return Parameters(given.arrays, {n: value for n, value in given.scalars.items() if n not in self.told})
 
 
 def only_items(name: str) -> bool:
-    """The item table, and nothing else: user vectors stay where they are."""
+    """Tells whether a tensor is the item table."""
     return name == ITEM_TABLE
 
 
 def moved_rows(before: Float32, after: Float32) -> NDArray[np.bool_]:
-    """Which rows of a table (C, d) are no longer what they were, (C,)."""
+    """Returns which rows of a table (C, d) have changed, (C,)."""
     changed: NDArray[np.bool_] = (np.asarray(after) != np.asarray(before)).any(axis=1)
     return changed
 
 
 def mean_of_moved(state: State, updates: Sequence[Update]) -> State:
-    """Item table: what was received plus the sum of the changes over the number of clients that moved the row; any
-    other tensor and every scalar: the plain mean. Summed in the order of client names. A report of the table, which
-    begins at 0, is treated as the table."""
+    """Computes item tables' means over the clients that moved a row, else plain means.
+
+    Item table: what was received plus the sum of the changes over the number of clients that moved the row. Summed in
+    the order of client names. A report of the table, which begins at 0, is treated as the table.
+    """
     # Paper: the mean over all clients; here: over those that moved the row, because a silo that does not have an item
     # sends its row back as it came, and would only hold the others' changes down.
     names = tensor_names(state, updates)
@@ -137,7 +151,7 @@ def mean_of_moved(state: State, updates: Sequence[Update]) -> State:
 
 
 def _table(name: str, state: State, updates: Sequence[Update]) -> Float32:
-    """Rows by rows, because a table may be large."""
+    """Computes the mean of a table row by row, because it may be large."""
     ordered, shape = sorted(updates, key=lambda one: one.client), form(updates[0].arrays, name).shape
     found, before = np.empty(shape, dtype=np.float32), state.arrays.get(name)
     for begin, end in blocks(found.size, multiple=shape[1]):
@@ -148,7 +162,10 @@ def _table(name: str, state: State, updates: Sequence[Update]) -> Float32:
 
 
 def _mean_of_moved(before: Float32, sent: Iterable[Float32]) -> Float32:
-    """Received plus the mean change of the movers is the mean of the movers' rows: in float64, as exact as a mean."""
+    """Computes the mean of each row over the clients that moved it, in float64.
+
+    What was received plus the mean change is the mean of their rows.
+    """
     total, movers = np.zeros(before.shape), np.zeros(len(before), dtype=np.int64)
     for after in sent:
         moved = moved_rows(before, after)

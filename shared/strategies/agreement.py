@@ -1,4 +1,4 @@
-"""Settings -> may a federation aggregate securely, and on which terms: what both sides must come to by themselves."""
+"""Terms on which a federation aggregates, in the open or securely, computed by both sides."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SINGLE = ("clip_factor", "quarantine_factor")  # 0 turns each off
 
 
 def declare_federation(strategy: Strategy, method: MethodSettings, *, secure: bool) -> Declaration:
-    """All that a federation's clients may send, in training runs and in those that sum.
+    """Declares all that a federation's clients may send, in training and in sums.
 
-    SettingsError for what cannot be secure.
+    Raises SettingsError for settings that cannot be secure.
     """
     declaration, sums = strategy.declaration(method), declare_sums(method)
     if strategy.report is not None and not secure:
@@ -29,10 +29,10 @@ def declare_federation(strategy: Strategy, method: MethodSettings, *, secure: bo
 
 
 def settle_similarity(method: MethodSettings, *, secure: bool) -> MethodSettings:
-    """The run's settings with the `similarity_floor` that holds where nobody has chosen one.
+    """Sets `similarity_floor` where it is not set: 1 if secure, else 0.
 
-    1 in a secure federation: with less, clients go on from different parameters, and an aggregator that lies about the
-    mean tells one client's update from a sum (docs/privacy.md).
+    With less than 1 in a secure federation, clients go on from different parameters, and an aggregator that lies
+    about the mean tells one client's update from a sum (docs/privacy.md).
     """
     if method.similarity_floor is not None:
         return method
@@ -40,7 +40,7 @@ def settle_similarity(method: MethodSettings, *, secure: bool) -> MethodSettings
 
 
 def secure_declaration(declaration: Declaration, strategy: Strategy, method: MethodSettings) -> Declaration:
-    """The declaration of a federation that sums in secret. SettingsError for what needs to see single updates."""
+    """Makes a declaration secure; raises SettingsError where single updates are needed."""
     if strategy.server != "none" and magnitudes_for(strategy.server, method) == "computed":
         words = "expected server_step.magnitudes = reported, where each client masks the size of its update's change"
         raise SettingsError(f"secure: {words}, or off; got computed")
@@ -55,19 +55,19 @@ def secure_declaration(declaration: Declaration, strategy: Strategy, method: Met
 
 
 def learnt_task(strategy: Strategy, method: MethodSettings) -> str:
-    """The name of the task whose data the strategy's model learns from."""
+    """Returns the task whose data the strategy's model learns from."""
     return EXCHANGES[strategy.model or method.model].task
 
 
 def require_task(strategy: Strategy, method: MethodSettings, task: str) -> None:
-    """SettingsError for a model that learns from other data: one of users from sessions, or the other way round."""
+    """Raises SettingsError for a model that learns from another task's data."""
     model = strategy.model or method.model
     if (needed := learnt_task(strategy, method)) != task:
         raise SettingsError(f"task: expected {needed!r}, whose data the model {model!r} learns from, got {task!r}")
 
 
 def require_mean(method: MethodSettings) -> None:
-    """SettingsError for a run's settings that look at single updates or counts at the aggregator."""
+    """Raises SettingsError for settings by which the aggregator needs single updates or counts."""
     if method.aggregate != "mean":
         raise SettingsError(f"secure: expected aggregate = mean, got {method.aggregate}")
     if method.anchor.size != "declared":

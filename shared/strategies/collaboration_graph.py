@@ -39,7 +39,10 @@ class GraphRule:
 
 @dataclass(frozen=True)
 class CollaborationStep:
-    """Weights after one step: W (M, M), r and s (d,), and distances t (M, M)."""
+    """Weights W (M, M) after a step, column weights r, s (d,), distances t.
+
+    Distances t are (M, M).
+    """
 
     weights: Float64
     low: Float64
@@ -48,7 +51,7 @@ class CollaborationStep:
 
     @property
     def effective_columns(self) -> tuple[float, float]:
-        """Computes 1 / sum r^2 and 1 / sum s^2, the columns that distances consist of.
+        """Effective numbers of columns, 1 / sum r^2 and 1 / sum s^2.
 
         0 where none counts.
         """
@@ -58,7 +61,7 @@ class CollaborationStep:
 
 
 def begin_weights(clients: int) -> Float64:
-    """Returns W_0: each client learns from all others alike, (M, M).
+    """Returns W_0, in which each client learns from all others alike, (M, M).
 
     A client learns nothing from itself, unless it is alone.
     """
@@ -68,7 +71,7 @@ def begin_weights(clients: int) -> Float64:
 
 
 def carry_weights(weights: Float64, known: Sequence[str], present: Sequence[str]) -> Float64:
-    """Computes W of the clients present from that of the clients known.
+    """Computes the present clients' W from that of the known clients.
 
     Newcomers begin as all do; the shares of leavers are divided.
     """
@@ -97,7 +100,10 @@ def advance_weights(low: Float64, high: Float64, weights: Float64, rule: GraphRu
 
 
 def find_laplacian(weights: Float64) -> Float64:
-    """Computes L = diag(Ws 1) - Ws, (M, M), of Ws = (W + W') / 2."""
+    """Computes the Laplacian of the symmetrised weights, (M, M).
+
+    L = diag(Ws 1) - Ws, of Ws = (W + W') / 2.
+    """
     # Paper: Eq. 10 takes W as symmetric, though its rows are projected one by one; here: (W + W') / 2, because then
     # p' L p is Eq. 10's half sum.
     both = (weights + weights.T) / 2
@@ -185,7 +191,7 @@ COLUMNS = "effective_columns"
 
 @dataclass(frozen=True)
 class Collaboration:
-    """Weights of who learns from whom, of each order, (K, M, M).
+    """Weights by which clients learn from each other, by order, (K, M, M).
 
     clients: in the order of their names. columns: effective ones, (2, K).
     """
@@ -196,7 +202,7 @@ class Collaboration:
 
     @property
     def overall(self) -> Float64:
-        """Computes the mean over orders, by which all but the filter is mixed, (M, M)."""
+        """Mean of the weights over orders, for all tensors but the filter, (M, M)."""
         mean: Float64 = self.weights.mean(axis=0)
         return mean
 

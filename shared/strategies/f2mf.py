@@ -1,4 +1,4 @@
-"""F2MF: federated matrix factorisation that holds the losses of two groups of users near each other.
+"""F2MF: federated matrix factorisation that keeps two user groups' losses close.
 
 Liu, Ge, Xu, Zhang, Marian: Fairness-aware Federated Matrix Factorization. RecSys 2022.
 """
@@ -24,16 +24,20 @@ LOSS = Scalar(Range(0.0, 100.0), returned=True)  # a mean BPR loss is never belo
 
 
 class F2MFSettings(OwnSettings):
-    """strength: lambda, how much the groups' performances are held near each other. power: rho."""
+    """Settings of F2MF.
+
+    strength: lambda, how much the groups' performances are held near each other. power: rho.
+    """
 
     strength: float = Field(0.5, ge=0, le=1)
     power: float = Field(1.0, ge=1, le=10)
 
 
 def group_weights(scalars: Scalars, settings: F2MFSettings) -> tuple[float, float]:
-    """1 - lambda rho sign(A - B) |A - B|^(rho - 1) for each group, A its own performance and B the other's.
+    """Computes the weight of each group's loss; the larger loss counts more.
 
-    Performance is minus the loss: the group with the larger loss counts more. 1 for both where nothing is known yet.
+    1 - lambda rho sign(A - B) |A - B|^(rho - 1), A its own performance and B the other's. Performance is minus the
+    loss. 1 for both where nothing is known yet.
     """
     if not all(name in scalars for name in GROUPS):
         return (1.0, 1.0)
@@ -44,7 +48,10 @@ def group_weights(scalars: Scalars, settings: F2MFSettings) -> tuple[float, floa
 
 
 def fit_fair(client: LocalClient, received: Parameters, *, settings: F2MFSettings) -> Parameters:
-    """FedMF with BPR and weighted groups; two noisy group losses leave beside the table."""
+    """Trains FedMF with BPR and weighted groups.
+
+    Two noisy group losses leave beside the table.
+    """
     # Paper: a user scales its whole update; here: the loss of its pairs, because the silo's users train together.
     client.load(received)
     weights = group_weights(received.scalars, settings)
@@ -56,7 +63,10 @@ def fit_fair(client: LocalClient, received: Parameters, *, settings: F2MFSetting
 
 
 def f2mf(method: MethodSettings) -> Strategy:
-    """Private: user vectors, and who is in which group. Shared: the item table, and a noisy mean loss of each group."""
+    """Builds F2MF: the item table and noisy group losses are shared.
+
+    Private: user vectors, and who is in which group.
+    """
     settings = read_own(F2MFSettings, method)
     return Strategy(
         "f2mf",

@@ -1,4 +1,4 @@
-"""FedAvg: every client trains, everybody gets the mean.
+"""FedAvg: every client trains, and all get the mean.
 
 McMahan, Moore, Ramage, Hampson, Aguera y Arcas. AISTATS 2017. arXiv 1602.05629.
 """
@@ -10,5 +10,8 @@ from shared.strategies.strategy import Strategy, all_exchanged
 
 
 def fedavg(method: MethodSettings) -> Strategy:
-    """Whatever the model can exchange is averaged, of an encoder both MLPs; no scalar leaves, no margin is used."""
+    """Builds FedAvg: all tensors that the model can exchange are averaged.
+
+    Of an encoder these are both MLPs. No scalar leaves, and no margin is used.
+    """
     return Strategy("fedavg", shared=all_exchanged(method))

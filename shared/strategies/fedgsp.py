@@ -92,7 +92,10 @@ def collaborate(before: State, updates: Sequence[Update], rule: GraphRule) -> Co
 
 
 def shorten(signatures: Float64) -> Float64:
-    """Divides signatures longer than 1 by their length, (M, K, F): an honest silo has none."""
+    """Divides signatures (M, K, F) longer than 1 by their length.
+
+    An honest silo has none.
+    """
     # Paper: signatures are taken as they come; here: of length 1 at most, because a silo that sends one of length 1,000
     # at high frequencies, unlike all others, becomes the whole model of everybody.
     lengths = np.linalg.norm(signatures, axis=-1, keepdims=True)
@@ -120,7 +123,7 @@ def combine_by_spectra(state: State, updates: Sequence[Update], *, rule: GraphRu
 
 
 def mix_filter(found: Collaboration, sent: Float64) -> Float64:
-    """Mixes coefficient k by the weights of order k, (M, K + 1) -> (M, K + 1)."""
+    """Mixes each filter coefficient k by the weights of order k, (M, K + 1)."""
     by_order = np.concatenate([found.overall[None], found.weights])
     mixed: Float64 = np.einsum("kij,jk->ik", by_order, sent)
     return mixed

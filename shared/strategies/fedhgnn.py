@@ -1,4 +1,4 @@
-"""FedHGNN: attention over meta-paths of a perturbed graph; item table and attention are averaged.
+"""FedHGNN: attention over meta-paths of a perturbed graph; table and attention are averaged.
 
 Yan, Cao, Wang, Yang, Liu, Yu, Wang, Shi: Federated Heterogeneous Graph Neural Network for Privacy-preserving
 Recommendation. WWW 2024.
@@ -15,13 +15,16 @@ from shared.strategies.strategy import Strategy, fit_plain
 
 
 def items_and_attention(name: str) -> bool:
-    """The item table and the semantic attention's weights."""
+    """Tells whether a tensor is of the item table or the semantic attention."""
     return name.startswith(("item.", "attention."))
 
 
 def fedhgnn(method: MethodSettings) -> Strategy:
-    """Private: user vectors and the graph, which is perturbed before training sees it. Shared: the item table and the
-    attention over meta-paths, of which there are those between users and items alone, as no side data are used."""
+    """Builds FedHGNN: the item table and the attention over meta-paths are shared.
+
+    Private: user vectors and the graph, which is perturbed before training sees it. Meta-paths are between users and
+    items alone, as no side data are used.
+    """
     del method
     fit = partial(fit_plain, objectives=(Objective(loss="bpr"),))
     return Strategy("fedhgnn", shared=items_and_attention, fit=fit, combine=mean_of_moved, model="metapath")

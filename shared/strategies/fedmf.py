@@ -1,4 +1,4 @@
-"""FedMF: matrix factorisation; user vectors stay with the clients, the item table is averaged.
+"""FedMF: matrix factorisation with private user vectors and an averaged item table.
 
 Chai, Wang, Chen, Yang: Secure Federated Matrix Factorization. IEEE Intelligent Systems 2020. arXiv 1906.05108.
 """
@@ -19,15 +19,16 @@ REGULARISATION = 0.03  # weight of the mean squared length of both sides' vector
 
 
 def shorter(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
-    """L2: the mean squared length of the user vectors and of the item rows, weighted."""
+    """Computes the L2 penalty: weighted mean squared length of user and item vectors."""
     del received
     return REGULARISATION * ((own["embedding"] ** 2).sum(1).mean() + (own[ITEM_TABLE] ** 2).sum(1).mean())
 
 
 def fedmf(method: MethodSettings) -> Strategy:
-    """A client is a silo with many users: each user's vector is private to the silo, the rows of items are shared.
+    """Builds FedMF: each user's vector is private to the silo, item rows are shared.
 
-    Which rows a silo moved tells the aggregator which items it has, never who took them.
+    A client is a silo with many users. Which rows a silo moved tells the aggregator which items it has, never which
+    users have them.
     """
     # Paper: squared error of ratings; here: binary cross-entropy of observed pairs against sampled ones, because the
     # data are implicit.

@@ -1,4 +1,4 @@
-"""FedPer: the base layers are averaged, the personalisation layers never leave a client.
+"""FedPer: base layers are averaged, personalisation layers never leave a client.
 
 Arivazhagan, Aggarwal, Singh, Choudhary. Federated Learning with Personalization Layers. 2019. arXiv 1912.00818.
 """
@@ -12,14 +12,20 @@ from shared.strategies.strategy import Strategy, all_exchanged, fit_plain
 
 
 def base_layers(name: str) -> bool:
-    """All but the predictive MLP: of an encoder the pooling MLP, which stands before it; or a table of items."""
+    """Tells whether a tensor is outside the predictive MLP.
+
+    Of an encoder these are the pooling MLP's, which stands before it; or a table of items.
+    """
     # Paper: all layers in a row on one input; here: of the two MLPs the first is the base, because embeddings and
     # kernels before it belong to one client's graph and can have no mean.
     return not name.startswith("predictive.")
 
 
 def fedper(method: MethodSettings) -> Strategy:
-    """The predictive MLP is private, what stands before it is averaged; no scalar leaves."""
+    """Builds FedPer: the predictive MLP is private, the layers before it are averaged.
+
+    No scalar leaves.
+    """
     exchanged = all_exchanged(method)
     fit = partial(fit_plain, sent=base_layers)
     return Strategy("fedper", shared=lambda name: exchanged(name) and base_layers(name), fit=fit)

@@ -1,4 +1,4 @@
-"""FedPerGNN: graph attention in each silo; clipped and noisy changes of the item table, some of them invented.
+"""FedPerGNN: graph attention in each silo; clipped, noisy and invented changes of the table.
 
 Wu, Wu, Lyu, Qi, Huang, Xie: A federated graph neural network framework for privacy-preserving personalization. Nature
 Communications 2022.
@@ -22,7 +22,7 @@ PSEUDO_ITEMS = 1000  # at most so many rows of items that the silo does not have
 
 
 def fit_noisy(client: LocalClient, received: Parameters) -> Parameters:
-    """Train with BPR, then send the table with its changes clipped, hidden among invented ones, and noisy."""
+    """Trains with BPR, and sends the table clipped, with pseudo items and noise."""
     # Paper: squared error of ratings; here: BPR, because the data are implicit.
     # Paper: a third party matches users with common items; here: nobody, because a silo sees its users' whole graph
     # itself.
@@ -36,11 +36,11 @@ def fit_noisy(client: LocalClient, received: Parameters) -> Parameters:
 def protect_table(
     before: Float32, after: Float32, chosen: np.random.Generator, generator: np.random.Generator
 ) -> Float32:
-    """What is sent instead of the trained table (C, d): rows that moved, clipped, and pseudo items, all with noise.
+    """Protects the trained table (C, d): clips moved rows, adds pseudo items and noise.
 
-    Held against a change of 2 CLIP, an entry's privacy budget in one round is 2 CLIP / SCALE = 100: the noise blurs,
-    and is no guarantee worth the name. Pseudo items hide which items a silo has, the same ones all through a run: what
-    rounds have in common would tell new ones from those that are always there.
+    Compared with a change of 2 CLIP, an entry's privacy budget in one round is 2 CLIP / SCALE = 100: the noise blurs,
+    and is no useful guarantee. Pseudo items hide which items a silo has, the same ones all through a run: what rounds
+    have in common would tell new ones from those that are always there.
     """
     start = np.asarray(before, dtype=np.float64)
     change, real = after - start, moved_rows(before, after)
@@ -54,15 +54,18 @@ def protect_table(
 
 
 def _draw_similar_rows(change: Float64, count: int, generator: np.random.Generator) -> Float64:
-    """Normal rows (count, d) with each column's mean and deviation of the real ones."""
+    """Draws normal rows (count, d) with the real ones' mean and deviation by column."""
     if count == 0:
         return np.zeros((0, change.shape[1]))
     return generator.normal(change.mean(0), change.std(0), (count, change.shape[1]))
 
 
 def fedpergnn(method: MethodSettings) -> Strategy:
-    """Private: user vectors, attention and the graph of the silo's users and items, which in the original is one
-    user's and its neighbours'. Shared: the noisy item table."""
+    """Builds FedPerGNN: the noisy item table is shared.
+
+    Private: user vectors, attention and the graph of the silo's users and items, which in the original is one user's
+    and its neighbours'.
+    """
     del method
     return Strategy(
         "fedpergnn",

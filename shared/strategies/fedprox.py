@@ -1,4 +1,4 @@
-"""FedProx: as FedAvg, and what is shared is held near to what was received while a client trains.
+"""FedProx: FedAvg with a penalty on the distance from the received parameters.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. MLSys 2020. arXiv 1812.06127.
 """

@@ -1,7 +1,9 @@
-"""FED-PUB: each client gets a mean of its own, in which those weigh most whose models do the same to one proxy graph.
+"""FED-PUB: each client's mean weighs similar clients most, by a proxy graph.
 
-Baek, Jeong, Jin, Yoon, Hwang. Personalized Subgraph Federated Learning. ICML 2023. arXiv 2206.10206. Shapes: C clients,
-n = 500 proxy nodes, d MLP width, L layers.
+Clients are similar whose models do the same to the proxy graph.
+
+Baek, Jeong, Jin, Yoon, Hwang. Personalized Subgraph Federated Learning. ICML 2023. arXiv 2206.10206. Shapes: C
+clients, n = 500 proxy nodes, d MLP width, L layers.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ FILTER = "filter.weight"
 
 
 def masks_and_distance(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
-    """L1 of the masks, which are private, plus the squared distance of the weights to those received."""
+    """Computes L1 of the private masks plus the squared distance to received weights."""
     # Paper: the distance counts from the second round; here: from the first, where what was received is the start that
     # all share, because a strategy is the same in every round.
     masks = sum(abs(value).sum() for name, value in own.items() if name.startswith("mask."))
@@ -40,7 +42,10 @@ def masks_and_distance(own: Mapping[str, Any], received: Mapping[str, Any]) -> A
 
 @lru_cache(maxsize=4)
 def proxy_layers(width: int, layers: int) -> Float64:
-    """[Z, A Z, .., A^L Z] of the proxy graph, (n, (L + 1) d), read-only: normal features Z, normalised adjacency A."""
+    """Computes powers of the proxy graph's features, (n, (L + 1) d).
+
+    [Z, A Z, .., A^L Z], read-only: normal features Z, normalised adjacency A.
+    """
     # Paper: the encoder's own convolutions run on the proxy; here: powers of A stand for them, because the kernels
     # belong to one client's spectrum and never leave it.
     generator = np.random.default_rng(PROXY_SEED)
@@ -54,7 +59,7 @@ def proxy_layers(width: int, layers: int) -> Float64:
 
 
 def proxy_graph(generator: np.random.Generator) -> Float64:
-    """The symmetric 0/1 adjacency (n, n), without loops."""
+    """Draws the symmetric 0/1 adjacency (n, n), without loops."""
     nodes = BLOCKS * BLOCK_NODES
     together = np.arange(nodes)[:, None] // BLOCK_NODES == np.arange(nodes) // BLOCK_NODES
     upper = np.triu((generator.random((nodes, nodes)) < EDGE_PROBABILITY) & together, k=1)
@@ -100,7 +105,7 @@ def proxy_powers(features: int, order: int) -> Float32:
 
 
 def pooling_embedding(arrays: Arrays) -> Float64:
-    """What a client's pooling MLP makes of the proxy graph, mean over its nodes, (d,)."""
+    """Computes the mean of a client's pooling MLP over the proxy graph, (d,)."""
     # Paper: the client runs its masked encoder and sends the result too; here: the aggregator runs the weights that it
     # has, without their masks, so that nothing more than these leaves a client.
     weight = {name: np.asarray(arrays[f"pooling.{name}"], dtype=np.float64) for name in _POOLING}
@@ -115,9 +120,9 @@ _POOLING = ("hidden.weight", "hidden.bias", "output.weight", "output.bias")
 
 
 def weights(embeddings: Float64) -> Float64:
-    """exp(scale * cosine) of every two clients, each row over its sum: (C, d) -> (C, C).
+    """Computes the similarity weights of every two clients, (C, d) to (C, C).
 
-    A client whose embedding is zero is equally near to all.
+    exp(scale * cosine), each row over its sum. A client whose embedding is zero is equally near to all.
     """
     length = np.linalg.norm(embeddings, axis=1, keepdims=True)
     directions = embeddings / np.where(length > 0, length, 1.0)
@@ -127,7 +132,10 @@ def weights(embeddings: Float64) -> Float64:
 
 
 def combine_by_similarity(state: State, updates: Sequence[Update]) -> State:
-    """The plain mean, for who has not sent yet, and each sender's weighted mean. One absent keeps its last one."""
+    """Computes each sender's weighted mean, and the plain mean for all others.
+
+    A client that is absent keeps its last mean.
+    """
     ordered = sorted(updates, key=lambda update: update.client)
     rows = weights(np.stack([functional_embedding(update.arrays) for update in ordered]))
     own: dict[str, dict[str, Float32]] = {update.client: {} for update in ordered}

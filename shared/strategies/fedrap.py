@@ -1,4 +1,4 @@
-"""FedRAP: item vectors of a common part, which is averaged, and a personal part, which is pushed away from it.
+"""FedRAP: item vectors of an averaged common part and a distant personal part.
 
 Li, Long, Zhou: Federated Recommendation with Additive Personalization. ICLR 2024.
 """
@@ -20,7 +20,10 @@ from shared.strategies.strategy import OwnSettings, Strategy, fit_plain, read_ow
 
 
 class FedRAPSettings(OwnSettings):
-    """distance: lambda, how much the two parts are held apart. sparsity: mu, how much the common one is held sparse."""
+    """Settings of FedRAP.
+
+    distance: lambda, how much the two parts are held apart. sparsity: mu, how much the common one is held sparse.
+    """
 
     distance: float = Field(0.01, ge=0, le=1e3)
     sparsity: float = Field(0.01, ge=0, le=1e3)
@@ -28,7 +31,7 @@ class FedRAPSettings(OwnSettings):
 
 @dataclass(frozen=True)
 class AdditivePenalty:
-    """- lambda MSE(personal, common) + mu L1(common), each a mean over all entries of the table."""
+    """Penalty - lambda MSE(personal, common) + mu L1(common), means over the table."""
 
     # Paper: a sum for L1; here: a mean, because a sum grows with the catalogue and then zeroes the table.
     settings: FedRAPSettings
@@ -41,8 +44,11 @@ class AdditivePenalty:
 
 
 def fedrap(method: MethodSettings) -> Strategy:
-    """Private: a score function for each user, and the personal part, one for the silo (in the original one for each
-    user's device). Shared: the common part."""
+    """Builds FedRAP: the common part of item vectors is shared.
+
+    Private: a score function for each user, and the personal part, one for the silo (in the original one for each
+    user's device).
+    """
     settings = read_own(FedRAPSettings, method)
     objective = Objective(loss="bce", penalty=AdditivePenalty(settings))
     return Strategy(

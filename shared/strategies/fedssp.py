@@ -1,6 +1,7 @@
-"""FedSSP: the spectral kernels are one shared function of the eigenvalue; all the rest is a client's preference.
+"""FedSSP: the spectral kernels' MLP is averaged, the preference is private.
 
-Tan, Wan, Huang, Ye. FedSSP: Federated Graph Learning with Spectral Knowledge and Personalized Preference. NeurIPS 2024.
+Tan, Wan, Huang, Ye. FedSSP: Federated Graph Learning with Spectral Knowledge and Personalized Preference. NeurIPS
+2024.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from shared.strategies.strategy import Strategy, fit_plain
 
 
 def spectral(name: str) -> bool:
-    """The MLP from an eigenvalue to its kernels."""
+    """Tells whether a tensor is of the MLP from an eigenvalue to its kernels."""
     return name.startswith("kernel.")
 
 
 def fedssp(method: MethodSettings) -> Strategy:
-    """The kernel MLP is averaged; embeddings, both MLPs and the preference are private; no scalar leaves."""
+    """Builds FedSSP: the kernel MLP is averaged.
+
+    Embeddings, both other MLPs and the preference are private; no scalar leaves.
+    """
     # Paper: each client's running mean of its representations is sent too and pulled to the mean over the clients;
     # here: it is not, because it would be a statistic of the users that leaves the silo, and because coordinate j of a
     # representation is a client's own j-th frequency here: the mean over clients compares nothing with nothing.

@@ -1,4 +1,4 @@
-"""FedUTR and FedUTR-SAR: items begin at their text; a table and a fusion with interactions are averaged.
+"""FedUTR and FedUTR-SAR: items begin at their text; table and fusion are averaged.
 
 Federated Recommendation with Augmented Universal Textual Representation.
 """
@@ -49,7 +49,7 @@ def read_switches(method: MethodSettings) -> FedUTRSettings:
 
 
 def shares(settings: FedUTRSettings, name: str) -> bool:
-    """Checks if a silo shares the parameter: the item table or the fusion."""
+    """Tells whether a silo shares a parameter: the item table or the fusion."""
     return name == ITEM_TABLE or (settings.fusion and name.startswith(FUSION))
 
 
@@ -84,15 +84,15 @@ def _build(name: str, method: MethodSettings) -> Strategy:
 
 
 def fedutr(method: MethodSettings) -> Strategy:
-    """Makes the FedUTR strategy.
+    """Builds FedUTR: the item table and the fusion are shared.
 
-    Private: user vectors, the adaptation, and the fusion that it mixes. Shared: the item table and the fusion.
+    Private: user vectors, the adaptation, and the fusion that it mixes.
     """
     return _build("fedutr", method)
 
 
 def fedutr_sar(method: MethodSettings) -> Strategy:
-    """Makes FedUTR with sparsity-aware residuals.
+    """Builds FedUTR with sparsity-aware residuals.
 
     Their two numbers are private, as are the users' counts of items.
     """

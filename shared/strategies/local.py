@@ -1,4 +1,4 @@
-"""Local-only training: nothing leaves a client. It answers whether federation pays."""
+"""Local-only training, the baseline of a federation: nothing leaves a client."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from shared.strategies.strategy import OwnSettings, Strategy, nothing, read_own
 
 
 class LocalSettings(OwnSettings):
-    """send: false: no run trains; each silo makes its model of the federation's sums, with train = false."""
+    """Settings of local training.
+
+    send: false: no run trains; each silo makes its model of the federation's sums, with train = false.
+    """
 
     train: bool = True
     send: bool = True
 
 
 def fit_alone(client: LocalClient, received: Parameters) -> Parameters:
-    """Train as LPSFed does, with the local margin alone, and send nothing."""
+    """Trains as LPSFed does, with the local margin alone, and sends nothing."""
     client.load(received)
     client.train(Objective(bias_aware=True))
     return Parameters({})
 
 
 def local(method: MethodSettings) -> Strategy:
-    """No parameter is shared and no scalar leaves. SettingsError for training that is half switched off."""
+    """Builds local training; raises SettingsError where only train or send is off."""
     settings = read_own(LocalSettings, method)
     if settings.train != settings.send:
         words = "expected both or neither of strategy.train and strategy.send"

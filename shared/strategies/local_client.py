@@ -1,4 +1,4 @@
-"""A client as a strategy sees it: a few verbs on named arrays, without torch and without data."""
+"""Client as a strategy sees it: operations on named arrays, without torch and data."""
 
 from __future__ import annotations
 
@@ -29,13 +29,7 @@ class Shrinkage:
 
 @dataclass(frozen=True)
 class Objective:
-    """What the epochs of a round minimise, and over which parameters: by default the settings' loss, over all.
-
-    penalty: added to the loss. only: train just the parameters whose name starts so. bias_aware: widen the positives'
-    angles by the popularity margin (Eq. 8, 15), after the warm-up. shrinkage: an L1 norm that is minimised besides.
-    rate: multiple of the settings' learning rates. group_weights: how much the pairs of the less and of
-    the more active half of the users count, with the losses "bpr" and "bce".
-    """
+    """Objective of a round's epochs, and the parameters that it trains."""
 
     loss: Loss = ""
     penalty: Penalty | None = None
@@ -52,11 +46,7 @@ PLAIN = Objective()
 
 @dataclass(frozen=True)
 class FitInput(Parameters):
-    """What a client begins a round with: the model's parameters, and tensors that no model holds.
-
-    broadcast: what the server sends to every client (`Strategy.broadcasts`). memory: what this client kept of its last
-    round (`Strategy.client_memory`). Each has all declared tensors, zeros at first.
-    """
+    """Input of a client's round: the model's parameters, broadcasts and client memory."""
 
     broadcast: Arrays = field(default_factory=dict)
     memory: Arrays = field(default_factory=dict)
@@ -64,19 +54,19 @@ class FitInput(Parameters):
 
 @dataclass(frozen=True)
 class FitResult(Parameters):
-    """What a client sends after its training, and the memory that it keeps for its next round, which never leaves."""
+    """Result of a client's round: what it sends, and the memory that it keeps."""
 
     memory: Arrays = field(default_factory=dict)
 
 
 class LocalClient(Protocol):
-    """One silo's model and data behind the verbs that strategies are made of."""
+    """Model and data of one silo, behind the operations that strategies use."""
 
     def load(self, received: Parameters) -> None:
-        """Take over the named arrays and remember them for penalties."""
+        """Loads the named arrays and keeps them for penalties."""
 
     def train(self, objective: Objective = PLAIN) -> None:
-        """Run the run's local epochs."""
+        """Runs the local epochs of a round."""
 
     def sum_gradients(self) -> tuple[Arrays, int]:
         """Sums the loss's gradient over all examples, and counts these.
@@ -87,17 +77,13 @@ class LocalClient(Protocol):
         """
 
     def arrays(self) -> Arrays:
-        """Every parameter that clients with this model can exchange, as it is now."""
+        """Returns every parameter that clients with this model can exchange."""
 
     def measure(self, name: str) -> tuple[float, ...]:
-        """Numbers that describe the model or the shard, by the client's registry (training/client_measures.py).
-
-        divergence: rho (Eq. 11), or nothing where the shard's spectrum is too short to be compared. mean_margin: M
-        (Eq. 10). losses_by_activity: the mean BPR loss of the less and of the more active half of the users.
-        local_steps: how many steps of its optimiser the client makes in a round. signature_low, signature_high: the
-        leading direction of features in each basis of the shard's graph, one after the other.
-        """
+        """Measures the model or the shard, by a name in training/client_measures.py."""
 
     def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:
-        """Random numbers of this round, or of the whole run, for noise on what leaves: the same if the round is run
-        again, and not to be guessed by anybody who does not have the shard."""
+        """Returns a random generator of this round or run, for noise.
+
+        The same if the round is run again, and unpredictable without the shard.
+        """

@@ -1,4 +1,6 @@
-"""LPSFed: average the two MLPs, then give each client as much of the mean as its spectrum resembles a neutral one.
+"""LPSFed: both MLPs are averaged, and each client gets a share of the mean.
+
+The share is larger the more the client's spectrum resembles the neutral one.
 
 Low-pass Personalized Subgraph Federated Recommendation. ICLR 2026. OpenReview SSd3GENRAU.
 """
@@ -22,9 +24,10 @@ SIMILARITY = "rhobar"  # Eq. 12, as a client is told it
 
 
 class LPSFedSettings(OwnSettings):
-    """train: false leaves the closed forms as they begin, which takes seconds; both MLPs then leave as they came.
+    """Settings of LPSFed.
 
-    send: false: no network leaves, and there is nothing to train; each silo makes its model of the federation's sums.
+    train: false leaves the closed forms as they begin, which takes seconds; both MLPs then leave as they came. send:
+    false: no network leaves, and there is nothing to train; each silo makes its model of the federation's sums.
     """
 
     train: bool = True
@@ -32,7 +35,7 @@ class LPSFedSettings(OwnSettings):
 
 
 def fit_bias_aware(client: LocalClient, received: Parameters, *, train: bool = True) -> Parameters:
-    """Algorithm 3: train with the refined margin, then send both MLPs, rho and M."""
+    """Trains with the refined margin, and sends both MLPs, rho and M (Algorithm 3)."""
     client.load(received)
     if train:
         client.train(Objective(bias_aware=True))
@@ -41,9 +44,10 @@ def fit_bias_aware(client: LocalClient, received: Parameters, *, train: bool = T
 
 
 def similarities(latest: Mapping[str, Scalars], floor: float = 0.0) -> dict[str, float]:
-    """rhobar (Eq. 12) of every client from the latest rho of each: 1 for the nearest to the anchor, 0 for the farthest.
+    """Computes rhobar (Eq. 12) of every client from the latest rho of each.
 
-    One client, or equal rho: 1. A client without a rho cannot be placed and counts as near: 1.
+    1 for the nearest to the anchor, 0 for the farthest. One client, or equal rho: 1. A client without a rho counts as
+    near: 1.
     """
     rho = {client: scalars[DIVERGENCE] for client, scalars in latest.items() if DIVERGENCE in scalars}
     least, most = min(rho.values(), default=0.0), max(rho.values(), default=0.0)
@@ -55,7 +59,10 @@ def similarities(latest: Mapping[str, Scalars], floor: float = 0.0) -> dict[str,
 
 
 def mix(told: Scalars, mean: Parameters, own: Parameters) -> Parameters:
-    """Eq. 14: rhobar * mean + (1 - rhobar) * own, for both MLPs and the margin."""
+    """Mixes both MLPs and the margin by rhobar (Eq. 14).
+
+    rhobar * mean + (1 - rhobar) * own.
+    """
     near = told[SIMILARITY]
     arrays = {name: near * value + (1.0 - near) * own.arrays[name] for name, value in mean.arrays.items()}
     margin = own.scalars.get(MARGIN, 0.0)
@@ -63,7 +70,7 @@ def mix(told: Scalars, mean: Parameters, own: Parameters) -> Parameters:
 
 
 def mixing(floor: float) -> Mixing:
-    """Eq. 12 and 14, with `floor` as the least rhobar."""
+    """Makes the mixing of Eq. 12 and 14, with `floor` as the least rhobar."""
 
     def tell(latest: Mapping[str, Scalars], client: str) -> Scalars:
         return {SIMILARITY: similarities(latest, floor).get(client, 1.0)}
@@ -75,8 +82,11 @@ LARGEST_WEIGHT = 1e3  # of a trained kernel, which begins at 1: one beyond is no
 
 
 def declared_scalars(method: MethodSettings) -> dict[str, Scalar]:
-    """M: a mean of margins (Eq. 8, 10), so from 0 to the greatest that their reading gives, which is gamma pi for Eq. 8
-    as printed; rho: from 0 to its greatest value (Eq. 11). Each end is a rounding wider."""
+    """Declares the scalars M and rho with their ranges.
+
+    M: a mean of margins (Eq. 8, 10), so from 0 to the greatest that their reading gives, which is gamma pi for Eq. 8
+    as printed; rho: from 0 to its greatest value (Eq. 11). Each end is a rounding wider.
+    """
     largest = 1.0 if method.signal == "eigenvalues" else LARGEST_WEIGHT
     margin = Range(-ROUNDING, greatest_margin(method.margin_reading, method.margin_strength) + ROUNDING)
     rho = Range(0.0, greatest_divergence(method.cutoff, largest) + ROUNDING)
@@ -93,7 +103,10 @@ def declared_scalars(method: MethodSettings) -> dict[str, Scalar]:
 
 
 def lpsfed(method: MethodSettings) -> Strategy:
-    """The method itself; `similarity_floor` = 1 is its "w/o per" ablation. SettingsError for a model without MLPs."""
+    """Builds LPSFed; raises SettingsError for a model without MLPs.
+
+    `similarity_floor` = 1 is its "w/o per" ablation.
+    """
     exchange = EXCHANGES[method.model]
     if exchange.task != "items" or not any(both_mlps(name) for name in exchange.names):
         raise SettingsError(f"model: expected an encoder beneath both MLPs with 'lpsfed', got {method.model!r}")

@@ -1,4 +1,6 @@
-"""PFedRec: private score functions, a shared item table, trained in turn; each silo ranks with the table it tuned.
+"""PFedRec: private score functions and a shared item table, trained in turn.
+
+Each silo ranks with the table that it has tuned.
 
 Zhang, Long, Zhou, Yan, Zhang, Zhang, Yang: Dual Personalization on Federated Recommendation. IJCAI 2023.
 """
@@ -16,7 +18,10 @@ from shared.strategies.strategy import OwnSettings, Strategy, fit_plain, read_ow
 
 
 class PFedRecSettings(OwnSettings):
-    """Settings of PFedRec. item_rate: the item table's learning rate, as a multiple of the score functions'."""
+    """Settings of PFedRec.
+
+    item_rate: the item table's learning rate, as a multiple of the score functions'.
+    """
 
     # Paper: the number of items times a constant; here: a factor that is 1 by default, because a row is averaged over
     # the silos that moved it and Adam's steps do not shrink with the number of samples.
@@ -24,14 +29,17 @@ class PFedRecSettings(OwnSettings):
 
 
 def alternate_objectives(settings: PFedRecSettings) -> tuple[Objective, Objective]:
-    """Makes the objectives of a round: its epochs on the score functions, then as many on the item table."""
+    """Returns the round's objectives: epochs on score functions, then on the item table."""
     # Paper: both steps on each batch; here: on whole epochs, because a batch of a silo holds pairs of many users.
     return Objective(loss="bce", only="embedding"), Objective(loss="bce", only="item.", rate=settings.item_rate)
 
 
 def pfedrec(method: MethodSettings) -> Strategy:
-    """Private: a linear score function for each user (in the original the only thing that a device keeps), and the
-    silo's tuned item vectors. Shared: the item table."""
+    """Builds PFedRec: the item table is shared.
+
+    Private: a linear score function for each user (in the original the only thing that a device keeps), and the
+    silo's tuned item vectors.
+    """
     settings = read_own(PFedRecSettings, method)
     fit = partial(fit_plain, objectives=alternate_objectives(settings))
     return Strategy("pfedrec", shared=only_items, fit=fit, settings=settings, combine=mean_of_moved, model="pfedrec")

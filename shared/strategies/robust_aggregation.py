@@ -21,12 +21,15 @@ PIECE = 1 << 22  # numbers of all clients together; 32 MiB in float64
 
 
 def stack_tensor(name: str, updates: Sequence[Update]) -> Float32:
-    """That tensor of all updates, in their order, flat: (C, P_name)."""
+    """Stacks a tensor of all updates, flat: (C, P_name)."""
     return np.stack([np.asarray(update.arrays[name], dtype=np.float32).ravel() for update in updates])
 
 
 def pieces(stack: Float32) -> Iterator[Float64]:
-    """Its columns from left to right, (C, <= PIECE / C) at a time, in float64."""
+    """Yields columns of a stack from left to right, in float64.
+
+    (C, <= PIECE / C) at a time.
+    """
     width = max(1, PIECE // len(stack))
     for begin in range(0, stack.shape[1], width):
         yield stack[:, begin : begin + width].astype(np.float64)
@@ -38,14 +41,17 @@ Numbers = Callable[[Sequence[float]], float]
 
 
 def median(state: State, updates: Sequence[Update]) -> State:
-    """Each coordinate's median, and each scalar's; of an even number the mean of the middle two."""
+    """Computes the median of each coordinate and scalar.
+
+    Of an even number the mean of the middle two.
+    """
     return _centre_state(state, updates, lambda values: np.median(values, axis=0), statistics.median)
 
 
 def trimmed_mean(state: State, updates: Sequence[Update], *, trim: int) -> State:
-    """Each coordinate's mean without its `trim` least and `trim` greatest values, and each scalar's likewise.
+    """Computes means without the `trim` least and greatest values of each coordinate and scalar.
 
-    SettingsError for 2 trim updates or fewer; of a scalar that no more than that have sent, the median.
+    Raises SettingsError for 2 trim updates or fewer; of a scalar that no more than that have sent, the median.
     """
     if len(updates) <= 2 * trim:
         raise SettingsError(f"tolerated: expected more than {2 * trim} updates to trim {trim}, got {len(updates)}")
@@ -63,7 +69,7 @@ def _middle_of(values: Sequence[float], trim: int) -> float:
 
 
 def _centre_state(state: State, updates: Sequence[Update], columns: Columns, numbers: Numbers) -> State:
-    """A state of these centres. They do not depend on the order of the updates."""
+    """Computes a state of these centres, independent of the order of updates."""
     arrays = {
         name: _centre(stack_tensor(name, updates), columns).reshape(np.shape(updates[0].arrays[name]))
         for name in tensor_names(state, updates)
@@ -79,9 +85,10 @@ def _centre(stack: Float32, columns: Columns) -> Float32:
 
 
 def krum(state: State, updates: Sequence[Update], *, tolerated: int, kept: int) -> State:
-    """The mean of the `kept` updates with the least scores; `kept` = 1 is Krum, more is multi-Krum.
+    """Computes the mean of the `kept` updates with the least Krum scores.
 
-    SettingsError for fewer than 2 f + 3 updates, f = `tolerated`, or kept + f + 2. All clients' scalars are remembered.
+    `kept` = 1 is Krum, more is multi-Krum. Raises SettingsError for fewer than 2 f + 3 updates, f = `tolerated`, or
+    kept + f + 2. All clients' scalars are remembered.
     """
     if len(updates) < 2 * tolerated + 3 or kept > len(updates) - tolerated - 2:
         expected = f"{max(2 * tolerated + 3, kept + tolerated + 2)} updates or more"
@@ -94,10 +101,10 @@ def krum(state: State, updates: Sequence[Update], *, tolerated: int, kept: int) 
 
 
 def squared_distances(names: Sequence[str], updates: Sequence[Update]) -> Float64:
-    """|x_i - x_j|^2 of every two updates, (C, C), over all tensors.
+    """Computes |x_i - x_j|^2 of every two updates over all tensors, (C, C).
 
-    As |x_i|^2 + |x_j|^2 - 2 x_i x_j, of what is left once the middle of all is taken away: so nothing that all have in
-    common rounds off how they differ.
+    As |x_i|^2 + |x_j|^2 - 2 x_i x_j, of what is left once the median of all is subtracted: so nothing that all have
+    in common rounds off how they differ.
     """
     total = np.zeros((len(updates), len(updates)))
     for name in names:
@@ -109,14 +116,17 @@ def squared_distances(names: Sequence[str], updates: Sequence[Update]) -> Float6
 
 
 def scores(squares: Float64, tolerated: int) -> Float64:
-    """Of each update the sum of its squared distances to its C - f - 2 nearest others, (C,)."""
+    """Computes each update's Krum score, (C,).
+
+    The sum of its squared distances to its C - f - 2 nearest others.
+    """
     others = np.sort(squares + np.diag(np.full(len(squares), np.inf)), axis=1)
     nearest: Float64 = others[:, : len(squares) - tolerated - 2].sum(axis=1)
     return nearest
 
 
 def distances(state: State, updates: Sequence[Update]) -> dict[str, float]:
-    """|sent - state|_2 over all tensors, by client."""
+    """Computes |sent - state|_2 over all tensors, by client."""
     # Elsewhere: the distance from what that client received; here: from the state, which all had in common. A client's
     # own past is in what it received (Eq. 14), so that it could walk away step by step, each of them short.
     squares = dict.fromkeys(sorted(update.client for update in updates), 0.0)
@@ -128,9 +138,9 @@ def distances(state: State, updates: Sequence[Update]) -> dict[str, float]:
 
 
 def far(found: Mapping[str, float], factor: float) -> dict[str, float]:
-    """Who is further than `factor` times the median, and how many times the median that is.
+    """Finds clients further than `factor` times the median, with that ratio.
 
-    Nobody where the median is 0: of a round in which most have changed nothing, no length is the usual one.
+    None where the median is 0: of a round in which most have changed nothing, no length is usual.
     """
     median = statistics.median(found.values()) if found else 0.0
     if median == 0.0:
@@ -139,9 +149,10 @@ def far(found: Mapping[str, float], factor: float) -> dict[str, float]:
 
 
 def clip_updates(state: State, updates: Sequence[Update], factor: float) -> list[Update]:
-    """The updates, each whose distance is above `factor` times the median drawn back to it along its own direction.
+    """Clips updates whose distance is above `factor` times the median.
 
-    Half of the updates and more, and all scalars, stay as they are. With a median of 0 the others become the state.
+    They are drawn back along their own direction. At least half of the updates, and all scalars, stay as they are.
+    With a median of 0 the others become the state.
     """
     found = distances(state, updates)
     most = factor * statistics.median(found.values()) if found else 0.0
@@ -156,7 +167,10 @@ def _drawn_back(state: State, update: Update, distance: float, most: float) -> U
 
 @dataclass(frozen=True)
 class Nearer(Mapping[str, Float32]):
-    """before + share * (sent - before), each tensor, or part of one, computed when asked for. A report begins at 0."""
+    """Update moved towards the state: before + share * (sent - before).
+
+    Each tensor, or part of one, is computed when needed. A report begins at 0.
+    """
 
     before: Arrays
     sent: Arrays
@@ -181,7 +195,7 @@ class Nearer(Mapping[str, Float32]):
 
 
 def robust(strategy: Strategy, method: MethodSettings) -> Strategy:
-    """The strategy as these settings aggregate. SettingsError where it cannot be aggregated so."""
+    """Adds the settings' robust aggregation to a strategy; SettingsError where it does not fit."""
     # Paper: the mean of the round's updates (Eq. 13), which Eq. 14 mixes with a client's own parameters; here: where
     # the settings say so, the mean of cut updates, or a median, trimmed mean or Krum in the mean's place, because one
     # update can carry a mean anywhere. Eq. 14 then mixes that centre with the client's own parameters, as it sent them.
@@ -193,7 +207,7 @@ def robust(strategy: Strategy, method: MethodSettings) -> Strategy:
 
 
 def least_updates(method: MethodSettings) -> int:
-    """How many updates a round must have to be aggregated so."""
+    """Returns the least number of updates that a round needs."""
     if method.aggregate == "trimmed_mean":
         return 2 * method.tolerated + 1
     if method.aggregate == "krum":

@@ -22,36 +22,42 @@ SecondMoment = Callable[[Float64, Float64, float], Float64]
 
 
 def adagrad(v: Float64, q: Float64, beta2: float) -> Float64:
-    """v + q: the sum of all rounds."""
+    """Computes v + q, the sum of all rounds."""
     del beta2
     return v + q
 
 
 def adam(v: Float64, q: Float64, beta2: float) -> Float64:
-    """b2 v + (1 - b2) q."""
+    """Computes b2 v + (1 - b2) q."""
     return beta2 * v + (1.0 - beta2) * q
 
 
 def yogi(v: Float64, q: Float64, beta2: float) -> Float64:
-    """v - (1 - b2) q sign(v - q)."""
+    """Computes v - (1 - b2) q sign(v - q)."""
     return v - (1.0 - beta2) * q * np.sign(v - q)
 
 
 # Paper: formula (3) of C-SME is missing in the text at hand, which tells its cases in words; here: two readings of it,
 # because each contradicts another sentence. Compared as v <= q, not as v / q <= 1, so that q = 0 needs no case.
 def clip(v: Float64, q: Float64, beta2: float) -> Float64:
-    """v + (1 - b2) max(q - v, -q): Adam's as long as v <= 2 q, Yogi's beyond. It decays on all of q < v <= 2 q."""
+    """Computes v + (1 - b2) max(q - v, -q).
+
+    Adam's as long as v <= 2 q, Yogi's beyond. It decays on all of q < v <= 2 q.
+    """
     return v + (1.0 - beta2) * np.maximum(q - v, -q)
 
 
 def ramp(v: Float64, q: Float64, beta2: float) -> Float64:
-    """v - (1 - b2) q f, f = -1 where v <= q, 2 v / q - 3 where v <= 2 q, +1 beyond: Yogi's without its jump."""
+    """Computes v - (1 - b2) q f: Yogi's without its jump.
+
+    f = -1 where v <= q, 2 v / q - 3 where v <= 2 q, +1 beyond.
+    """
     between = np.where(v <= 2.0 * q, 2.0 * v - 3.0 * q, q)
     return v - (1.0 - beta2) * np.where(v <= q, -q, between)
 
 
 class Moments(NamedTuple):
-    """m and v of some numbers, each of their shape; v is not used by momentum."""
+    """Moments m and v of some numbers; momentum does not use v."""
 
     first: Float64
     second: Float64
@@ -59,10 +65,11 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class ServerOptimiser:
-    """rate: eta. beta1, beta2: b1, b2. tau: the least divisor; v begins at tau^2.
+    """Optimiser of the server's state.
 
-    second_moment: how v follows the round's squared magnitude; None: momentum, which has no v.
-    resistant: that magnitude is D', the centre of the clients' |changes|; otherwise D, the centre's change.
+    rate: eta. beta1, beta2: b1, b2. tau: the least divisor; v begins at tau^2. second_moment: how v follows the
+    round's squared magnitude; None: momentum, which has no v. resistant: that magnitude is D', the centre of the
+    clients' |changes|; otherwise D, the centre's change.
     """
 
     rate: float
@@ -73,14 +80,14 @@ class ServerOptimiser:
     resistant: bool = False
 
     def begin(self, size: int) -> Moments:
-        """m = 0, v = tau^2."""
+        """Returns the first moments: m = 0, v = tau^2."""
         return Moments(np.zeros(size), np.full(size, self.tau**2))
 
     def step(self, change: Float64, magnitude: Float64, moments: Moments) -> tuple[Float64, Moments]:
-        """What is added to the numbers, and the moments after it. change: D. magnitude: |D| or D'.
+        """Computes what is added to the numbers, and the moments after it.
 
-        m = b1 m + (1 - b1) D, and eta m / (sqrt(v) + tau); momentum: m = b1 m + D, and eta m (Hsu, Qi, Brown 2019,
-        arXiv 1909.06335). Numbers that nobody moved go on moving as long as their m lasts.
+        change: D. magnitude: |D| or D'. m = b1 m + (1 - b1) D, and eta m / (sqrt(v) + tau); momentum: m = b1 m + D,
+        and eta m (Hsu, Qi, Brown 2019, arXiv 1909.06335). Momentum also moves coordinates with zero gradient.
         """
         # Paper: how m follows the changes is not told; here: the signed D, because with D' every step would go up.
         # No correction of the moments' start: Algorithm 1 has none, as Algorithm 2 of Reddi et al. has none.
@@ -99,16 +106,16 @@ REPORTED = MAGNITUDE + "update"
 
 
 def declare_magnitude() -> tuple[TensorSpec, ...]:
-    """The one number that tells how far an update was moved: it only goes up."""
+    """Declares the reported magnitude of an update: one number."""
     return (TensorSpec(name=REPORTED, shape=(1,)),)
 
 
 def report_magnitude(leaving: Parameters, base: Arrays) -> Parameters:
-    """What leaves a client, and beside it the root mean square of leaving - base over all numbers.
+    """Adds the root mean square of an update's change to what leaves a client.
 
     base: where the round began for all clients. One number and not one for each: of sums of x and of |x| over three
-    silos most numbers could be told apart, as each is +-|x| (attacks/test_reported_magnitudes.py). It is made of
-    what leaves, after noise where there is some, so that it tells nothing that the update does not.
+    silos most numbers could be told apart, as each is +-|x| (attacks/test_reported_magnitudes.py). It is made of what
+    leaves, after noise where there is some, so that it tells nothing that the update does not.
     """
     changes = [np.subtract(value, base[name], dtype=np.float64) for name, value in leaving.arrays.items()]
     squares, count = sum(float(np.square(one).sum()) for one in changes), sum(one.size for one in changes)
@@ -117,16 +124,16 @@ def report_magnitude(leaving: Parameters, base: Arrays) -> Parameters:
 
 
 def combine_with_magnitudes(before: State, updates: Sequence[Update], *, combine: Combine) -> State:
-    """The centre of the updates; its reports hold the same centre of their magnitudes.
+    """Computes the updates' centre; its reports hold the same centre of their magnitudes.
 
-    The same: with a median or Krum, one bad client does not set the size of everybody's step.
+    With a median or Krum, one bad client then does not set the size of the step.
     """
     return combine(before, [replace(one, arrays=WithMagnitudes(before.arrays, one.arrays)) for one in updates])
 
 
 @dataclass(frozen=True)
 class WithMagnitudes(Mapping[str, Array]):
-    """What was sent, and under other names |sent - before| of each tensor, computed part by part when asked for."""
+    """Update with |sent - before| of each tensor under other names, computed when needed."""
 
     before: Arrays
     sent: Arrays
@@ -159,7 +166,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def advance_state(before: State, centre: State, *, optimiser: ServerOptimiser) -> State:
-    """A step from `before`, and what is remembered for the next one. Scalars and the rest are the centre's."""
+    """Makes the server's step from `before`; scalars and the rest are the centre's."""
     arrays: dict[str, Array] = {}
     memory: dict[str, Array] = {}
     for name in sorted(before.arrays):
@@ -177,7 +184,7 @@ def advance_state(before: State, centre: State, *, optimiser: ServerOptimiser) -
 def _step_block(
     before: State, centre: State, name: str, span: tuple[int, int], optimiser: ServerOptimiser
 ) -> tuple[Float64, Moments]:
-    """These numbers of a tensor after the round, and their moments."""
+    """Computes some numbers of a tensor after the round, and their moments."""
     old = part(before.arrays, name, *span).astype(np.float64)
     change = part(centre.arrays, name, *span) - old
     magnitude = _magnitude_of(centre, name, span, change) if optimiser.resistant else change
@@ -186,15 +193,18 @@ def _step_block(
 
 
 def _magnitude_of(centre: State, name: str, span: tuple[int, int], change: Float64) -> Float64:
-    """D', which is never below |D|: reports that say less, so that steps became longer, do not count. Where clients
-    report one number of their whole update, it stands for each number's D'."""
+    """Computes D', which is never below |D|: reports that say less do not count.
+
+    So no step becomes longer by them. Where clients report one number of their whole update, it stands for each
+    number's D'.
+    """
     if REPORTED in centre.reports:
         return np.maximum(float(part(centre.reports, REPORTED, 0, 1)[0]), np.abs(change))
     return np.maximum(part(centre.reports, MAGNITUDE + name, *span), np.abs(change))
 
 
 def _recall(before: State, name: str, span: tuple[int, int], optimiser: ServerOptimiser) -> Moments:
-    """The moments of these numbers; in the first round those that all begin with."""
+    """Returns the moments of these numbers, or the first ones."""
     begun = optimiser.begin(span[1] - span[0])
     kept = {key: part(before.memory, key + name, *span) for key in (FIRST, SECOND) if key + name in before.memory}
     first, second = kept.get(FIRST, begun.first), kept.get(SECOND, begun.second)
@@ -206,7 +216,7 @@ def _remembered(optimiser: ServerOptimiser) -> tuple[str, ...]:
 
 
 def _bound(values: Float64) -> Float64:
-    """Within float32: the square of an outrageous update ends at the largest number, not at infinity."""
+    """Clips values to the range of float32, so that squares stay finite."""
     return np.clip(values, -LARGEST, LARGEST)
 
 
@@ -222,8 +232,11 @@ RATE = 5e-3  # Lou et al.: the best of their sweep
 
 
 def optimise(strategy: Strategy, method: MethodSettings) -> Strategy:
-    """The strategy, its state moved by the server optimiser of the settings, or by its own. SettingsError where it
-    cannot be: it has none, or sends nothing, or gives each client what the state does not hold."""
+    """Adds the server optimiser of the settings, or its own, to a strategy.
+
+    Raises SettingsError where it cannot be: it has none, or sends nothing, or gives each client what the state does
+    not hold.
+    """
     server = _chosen_server(strategy, method)
     if server == "none":
         return strategy
@@ -240,14 +253,14 @@ def optimise(strategy: Strategy, method: MethodSettings) -> Strategy:
 
 
 def build_optimiser(server: Server, settings: ServerStepSettings, *, resistant: bool) -> ServerOptimiser:
-    """The optimiser of this name, with the rate that it has where none is set."""
+    """Builds the named optimiser, with its default rate where none is set."""
     rate = RATES.get(server, RATE) if settings.rate is None else settings.rate
     second = READINGS[settings.second_moment] if server == "ga" else SECOND_MOMENTS[server]
     return ServerOptimiser(rate, settings.beta1, settings.beta2, settings.tau, second, resistant)
 
 
 def magnitudes_for(server: Server, method: MethodSettings) -> Magnitudes:
-    """Where D' comes from: of FedGA computed, unless the settings say otherwise."""
+    """Returns where D' comes from: for FedGA computed, unless set otherwise."""
     return method.server_step.magnitudes or ("computed" if server == "ga" else "off")
 
 
@@ -261,13 +274,16 @@ def _chosen_server(strategy: Strategy, method: MethodSettings) -> Server:
 
 
 def _with_items(method: MethodSettings) -> MethodSettings:
-    """Settings by which a strategy that shares items can tell its tensors. Before the catalogue is known it has one
-    item: the strategy is built again, with the true size, before anything is declared to anybody."""
+    """Returns settings with one item where the catalogue is not known yet.
+
+    So a strategy that shares items can list its tensors. It is built again with the true size before anything is
+    declared.
+    """
     return method if method.catalogue else method.model_copy(update={"catalogue": 1})
 
 
 def _require_possible(strategy: Strategy, method: MethodSettings, server: Server) -> None:
-    """SettingsError for a strategy without a common state to step, and for magnitudes that momentum has no use for."""
+    """Raises SettingsError for strategies without a common state, and momentum with magnitudes."""
     if (
         strategy.answer is not None
         or strategy.step is not None

@@ -1,4 +1,7 @@
-"""What a federated algorithm is: a record of functions for both sides, FedAvg where nothing else is said."""
+"""Strategy: a federated algorithm as a record of functions for both sides.
+
+Where a field is left out, FedAvg's function is used.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ def fit_plain(
     objectives: Sequence[Objective] = (PLAIN,),
     sent: Callable[[str], bool] | None = None,
 ) -> Parameters:
-    """FedAvg's half at the client: load, train for one objective after the other, send (`sent`; None: all)."""
+    """Loads, trains for one objective after the other, and sends (FedAvg).
+
+    sent: which tensors; None: all.
+    """
     client.load(received)
     for objective in objectives:
         client.train(objective)
@@ -36,14 +42,7 @@ def fit_plain(
 
 @dataclass(frozen=True)
 class Scalar:
-    """What a strategy declares of one scalar that leaves a client beside its tensors.
-
-    range: what it may be by its equation; another value is refused. visible: the aggregator needs each client's value,
-    so that it is not masked under secure aggregation. returned: clients get its mean back. released: the range that it
-    is clipped into before its noise (differential privacy); None: no noise is known for it. compares_spectra: it tells
-    how far the shard's spectrum is from the anchor's, so that a client needs the anchor of the round. steady: it
-    follows from the shard and the anchor alone, and so is the same in every round of every run with that anchor.
-    """
+    """Declaration of one scalar that leaves a client beside its tensors."""
 
     range: Range
     visible: bool = False
@@ -54,14 +53,14 @@ class Scalar:
 
 
 class OwnSettings(Message):
-    """What only one strategy knows. A strategy declares its fields; this one has none."""
+    """Settings of one strategy, declared by it; this one has none."""
 
 
 Own = TypeVar("Own", bound=OwnSettings)
 
 
 def read_own(model: type[Own], method: MethodSettings) -> Own:
-    """The strategy's settings in a run. SettingsError names each field that is unknown or out of range."""
+    """Reads the strategy's settings of a run; SettingsError names each wrong field."""
     try:
         return validate_settings(model, dict(method.strategy))
     except SettingsError as error:
@@ -85,23 +84,7 @@ Answer = Callable[[State, Update | None], Parameters]
 
 @dataclass(frozen=True)
 class Strategy:
-    """One algorithm, both halves; where a function is None, FedAvg's is used.
-
-    shared: which of the tensors that clients with this model can exchange leave a client. scalars: what may leave
-    beside them. fit: the client's half of a round. reports: tensors that only go up; report: what makes them of that
-    which leaves, after its noise. broadcasts: tensors that only go down, from the memory that the step keeps under
-    their names; zeros before the first step. client_memory: tensors that each client keeps over the rounds of a run and
-    never sends. `fit` gets both (`FitInput`) and returns the new memory (`FitResult`). reparametrised: what leaves is
-    not what was trained, but something from which the step computes where training leads. combine: the centre of the
-    updates; None: their mean (Eq. 13). step: what the server makes of the centre; None: it adopts it. server: the
-    optimiser that the step is built from, where the settings name none. mixing: how the mean and a client's own update
-    are mixed. answer: each client's parameters, where neither the state's arrays nor `mixing` give them. model: a model
-    of the client, "" the one that the settings name. settings: its own ones. own_tensors: what it exchanges in place of
-    a model's tensors, where it trains none. enough_rounds: after so many nothing changes any more; None: it trains.
-    sums_alone: no run trains, and nothing but sums leaves; a silo makes its model of the sums once they are there.
-    collaboration: who learns from whom, by the state's memory, where each client gets a mixture of its own that the
-    operator is shown. tells: what of the shard goes up besides: "features", as statistics, or "counts" of examples.
-    """
+    """Federated algorithm, both halves; where a function is None, FedAvg's is used."""
 
     name: str
     shared: Callable[[str], bool]
@@ -126,41 +109,47 @@ class Strategy:
     tells: frozenset[str] = frozenset()
 
     def exchange(self, method: MethodSettings) -> ExchangeableTensors:
-        """What clients with its model can exchange."""
+        """Returns the tensors that clients with its model can exchange."""
         return EXCHANGES[self.model or method.model]
 
     def shares_items(self, method: MethodSettings) -> bool:
-        """Does it need a catalogue that all clients share? Then the rows that move tell which items a silo has."""
+        """Tells whether it shares an item table, and so needs a common catalogue.
+
+        Then the rows that move tell which items a silo has.
+        """
         return any(name == ITEM_TABLE and self.shared(name) for name in self.exchange(method).names)
 
     @property
     def needs_single_updates(self) -> bool:
-        """Does its aggregator need more than the mean of the updates, so that it cannot work on a masked sum?"""
+        """Whether the aggregator needs single updates, so that it cannot use a masked sum."""
         return self.combine is not None or self.answer is not None
 
     @property
     def ranges(self) -> Ranges:
-        """What each scalar may be."""
+        """Range of each scalar."""
         return {name: scalar.range for name, scalar in self.scalars.items()}
 
     @property
     def spectral_scalar(self) -> str | None:
-        """The name of the scalar that compares a shard's spectrum with the anchor's; None where there is none."""
+        """Name of the scalar that compares a shard's spectrum with the anchor's, or None."""
         return next((name for name, scalar in self.scalars.items() if scalar.compares_spectra), None)
 
     def tensors(self, method: MethodSettings) -> tuple[Tensor, ...]:
-        """The tensors that travel in both directions, sorted by name, each with the rule of its start."""
+        """Lists the tensors sent in both directions, by name, with their start rules."""
         exchanged = self.own_tensors or self.exchange(method).tensors
         chosen = (tensor for tensor in exchanged(method) if self.shared(tensor.name))
         return tuple(sorted(chosen, key=lambda tensor: tensor.name))
 
     def start(self, method: MethodSettings, seed: int) -> dict[str, Array]:
-        """What every client of a run with this seed starts from."""
+        """Draws the tensors that every client of a run with this seed starts from."""
         exact = method.start != "random" and self.exchange(method).starts_at_filter
         return initial_parameters(self.tensors(method), seed, exact=exact)
 
     def declaration(self, method: MethodSettings) -> Declaration:
-        """All that this strategy may send with these settings. SettingsError for a broadcast with a tensor's name."""
+        """Declares all that the strategy may send with these settings.
+
+        Raises SettingsError for a broadcast with a tensor's name.
+        """
         tensors = tuple(tensor.spec for tensor in self.tensors(method))
         names = [spec.name for spec in (*tensors, *self.broadcasts)]
         if len(set(names)) != len(names):
@@ -175,10 +164,10 @@ class Strategy:
         )
 
     def fit_round(self, client: LocalClient, received: Parameters, memory: Arrays = NO_ARRAYS) -> FitResult:
-        """Run the client's half of a round: what leaves, and what the client remembers.
+        """Runs the client's half of a round; returns what leaves, and the new memory.
 
-        received: all that came, broadcasts among it. memory: of the round before; empty: zeros. ProtocolError for
-        another memory than the strategy declares.
+        received: all that came, broadcasts among it. memory: of the round before; empty: zeros. Raises ProtocolError
+        for another memory than the strategy declares.
         """
         model, broadcast = split_broadcasts(received, [spec.name for spec in self.broadcasts])
         held = memory or _zeros(self.client_memory)
@@ -189,16 +178,19 @@ class Strategy:
         return FitResult(found.arrays, found.scalars, kept)
 
     def aggregate(self, before: State, updates: Sequence[Update]) -> State:
-        """The state after a round of which every update can be read."""
+        """Computes the state after a round of readable updates."""
         return self.advance(before, (self.combine or mean_of_updates)(before, updates))
 
     def advance(self, before: State, centre: State) -> State:
-        """The state after a round whose updates have this centre."""
+        """Computes the state after a round whose updates have this centre."""
         after = replace(centre, memory=before.memory) if self.step is None else self.step(before, centre)
         return replace(after, reports={})
 
     def personalise(self, state: State, update: Update | None) -> Parameters:
-        """What the client gets that has sent `update` last; None: it never sent."""
+        """Returns the parameters of a client that has sent `update` last.
+
+        None: it never sent.
+        """
         if self.answer is not None:
             return _with_arrays(self.answer(state, update), self._broadcast_arrays(state))
         centre = self.common_answer(state)
@@ -208,12 +200,12 @@ class Strategy:
         return self.mix(told, centre, Parameters(update.arrays, update.scalars))
 
     def common_answer(self, state: State) -> Parameters:
-        """What every client is given of a state alike."""
+        """Returns the part of a state that every client is given alike."""
         centre = Parameters(state.arrays, self.returned_scalars(state))
         return _with_arrays(centre, self._broadcast_arrays(state))
 
     def mix(self, told: Scalars, mean: Parameters, own: Parameters) -> Parameters:
-        """Mix the mean with a client's own update; broadcasts stay as they came."""
+        """Mixes the mean with a client's own update; broadcasts stay as they came."""
         assert self.mixing is not None, "expected a strategy that mixes"
         centre, broadcast = split_broadcasts(mean, [spec.name for spec in self.broadcasts])
         return _with_arrays(self.mixing.mix(told, centre, own), broadcast)
@@ -223,12 +215,12 @@ class Strategy:
         return {**_zeros(self.broadcasts), **kept}
 
     def returned_scalars(self, state: State) -> Scalars:
-        """The state's scalars that clients get."""
+        """Returns the state's scalars that clients get."""
         return {n: value for n, value in state.scalars.items() if n in self.scalars and self.scalars[n].returned}
 
 
 def split_broadcasts(received: Parameters, names: Collection[str]) -> tuple[Parameters, Arrays]:
-    """The parameters of the model, and the broadcast tensors, which have these names."""
+    """Splits the broadcast tensors of these names from the model's parameters."""
     if not names:
         return received, NO_ARRAYS
     model = {name: value for name, value in received.arrays.items() if name not in names}
@@ -244,7 +236,7 @@ def _zeros(specs: Sequence[TensorSpec]) -> dict[str, Array]:
 
 
 def _require_forms(strategy: Strategy, memory: Arrays) -> None:
-    """ProtocolError unless these are the tensors of the strategy's client memory."""
+    """Raises ProtocolError unless the arrays are those of the strategy's client memory."""
     expected = {spec.name: spec.form for spec in strategy.client_memory}
     if (got := {name: form(memory, name) for name in memory}) != expected:
         words = [[f"{name} {list(shape)}" for name, (_, shape) in sorted(side.items())] for side in (expected, got)]
@@ -257,16 +249,16 @@ def own_mean(state: State, update: Update | None) -> Parameters:
 
 
 def all_exchanged(method: MethodSettings) -> Callable[[str], bool]:
-    """Whatever clients with the settings' model can exchange."""
+    """Returns a test for the tensors that clients with the settings' model can exchange."""
     return EXCHANGES[method.model].names.__contains__
 
 
 def nothing(name: str) -> bool:
-    """No parameter may leave."""
+    """Returns False: no parameter may leave."""
     del name
     return False
 
 
 def both_mlps(name: str) -> bool:
-    """The pooling and the predictive MLP, and nothing else."""
+    """Tells whether a tensor is of the pooling or the predictive MLP."""
     return name.startswith(("pooling.", "predictive."))

@@ -1,4 +1,7 @@
-"""What holds a run that sums statistics: it sends no model and no scalar. Nobody chooses it by its name."""
+"""Strategy of a run that sums statistics: it sends no model and no scalar.
+
+It has no name by which to choose it.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ from shared.sums.sum import Sum
 
 
 def send_statistics(client: LocalClient, received: Parameters) -> Parameters:
-    """A client's half of a round: the sum of the round before -> its own part of the next one."""
+    """Loads the sum of the round before, and sends the silo's part of the next."""
     client.load(received)
     return Parameters(client.arrays())
 
 
 def strategy_of_sum(chosen: Sum, method: MethodSettings) -> Strategy:
-    """Holds a run of this sum."""
+    """Builds the strategy of a run of this sum."""
 
     def hand_out(before: State, centre: State) -> State:
         del before
@@ -37,11 +40,11 @@ def strategy_of_sum(chosen: Sum, method: MethodSettings) -> Strategy:
 
 
 def sum_strategy(method: MethodSettings) -> Strategy:
-    """Holds a run of the sum that the settings choose. SettingsError where they choose none."""
+    """Builds the strategy of the settings' sum; raises SettingsError for none."""
     return strategy_of_sum(find_sum(method), method)
 
 
 def declare_sums(method: MethodSettings) -> dict[Part, Declaration]:
-    """By part, what a run that sums may send with these settings."""
+    """Declares, by part, what runs of sums may send."""
     chosen = {part: method_of_part(method, part) for part in list_sums(method)}
     return {part: sum_strategy(one).declaration(one) for part, one in chosen.items()}

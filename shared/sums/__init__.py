@@ -1,6 +1,7 @@
-"""Statistics that are summed over silos. A new one is a file here, its line below, and its half in the client.
+"""Statistics that are summed over silos: the registry and its queries.
 
-A federation may declare several, one for each part of its work. Their runs are held in the order of this registry.
+A new sum is a file here, its line below, and its half in the client. A federation may declare several, one for each
+part of its work. Their runs are held in the order of this registry.
 """
 
 from __future__ import annotations
@@ -55,29 +56,32 @@ def list_sums(method: MethodSettings) -> dict[Part, BasisSettings]:
 
 
 def find_part(basis: BasisSettings) -> Part:
-    """The part to which this sum belongs. Over a list that the silos sum, each kind of a basis is a part of its own:
-    all are declared, and the list chooses one."""
+    """Returns the part to which a sum belongs.
+
+    Over a list that the silos sum, each kind of a basis is a part of its own: all are declared, and the list chooses
+    one.
+    """
     part = SUMS[basis.kind].part
     return part if basis.places is None else f"{part}_{basis.kind}"
 
 
 def is_basis(basis: BasisSettings) -> bool:
-    """Is it a sum that training runs use?"""
+    """Tells whether training runs use the sum."""
     return basis.kind != "off" and SUMS[basis.kind].part == BASIS
 
 
 def is_listed(basis: BasisSettings) -> bool:
-    """Checks if a sum is over a list of items."""
+    """Tells whether a sum is over a list of items."""
     return basis.kind != "off" and SUMS[basis.kind].listed
 
 
 def needs_list(method: MethodSettings) -> bool:
-    """Checks if the declared sums need a list of items that all silos have."""
+    """Tells whether the declared sums need a list of items that all silos have."""
     return any(is_listed(one) and one.places is None for one in list_sums(method).values())
 
 
 def makes_models(basis: BasisSettings, declared: MethodSettings) -> bool:
-    """Checks if silos that share sums alone make their models after this sum.
+    """Tells whether silos that share sums alone make their models after this sum.
 
     It is a basis, or without one a sum that replaces it.
     """
@@ -87,12 +91,12 @@ def makes_models(basis: BasisSettings, declared: MethodSettings) -> bool:
 
 
 def replaces_basis(basis: BasisSettings) -> bool:
-    """Checks if silos make models of a sum alone where no basis is summed."""
+    """Tells whether silos make models of a sum alone where no basis is summed."""
     return basis.kind != "off" and SUMS[basis.kind].replaces_basis
 
 
 def method_of_part(method: MethodSettings, part: Part) -> MethodSettings:
-    """The settings of a run of this part: `basis` is the one sum that it makes, or that a training run uses.
+    """Returns the settings of a run of this part, with its one sum in `basis`.
 
     Where the federation has no sum of the part, or several of which a list is to choose, `basis.kind` is off.
     """
@@ -107,7 +111,7 @@ def method_of_part(method: MethodSettings, part: Part) -> MethodSettings:
 
 
 def describe_part(part: Part, kind: str = "") -> str:
-    """Names what a run of this part sums, without an article: "common basis".
+    """Returns the name of a part's sum without an article: "common basis".
 
     kind: of the sum, if known.
     """
@@ -118,24 +122,24 @@ def describe_part(part: Part, kind: str = "") -> str:
 
 
 def find_sum(method: MethodSettings) -> Sum:
-    """The sum that the settings choose. SettingsError where they choose none."""
+    """Returns the sum that the settings choose; raises SettingsError for none."""
     if (found := SUMS.get(method.basis.kind)) is None:
         raise SettingsError(f"basis.kind: expected one of {', '.join(SUMS)}, got {method.basis.kind!r}")
     return found
 
 
 def is_sum(declaration: Declaration) -> bool:
-    """Is what is declared statistics of the silos' data?"""
+    """Tells whether a declaration is of statistics of the silos' data."""
     return declaration.strategy in WORDS
 
 
 def list_of_word(word: str) -> tuple[Sum, ...]:
-    """The sums that the policy allows by this word."""
+    """Lists the sums that the policy's field allows."""
     return tuple(one for one in SUMS.values() if one.word == word)
 
 
 def find_declared(declaration: Declaration) -> Sum:
-    """The sum whose tensors these are. ProtocolError for other ones."""
+    """Returns the sum with these tensors; raises ProtocolError for other tensors."""
     names = {spec.name for spec in declaration.tensors}
     found = next((one for one in list_of_word(declaration.strategy) if one.own_names & names), None)
     if found is None:

@@ -36,26 +36,26 @@ MATCH_HINT = "`lpsfed catalogue match` finds items that two silos call different
 
 
 class CommonCount(NamedTuple):
-    """What a sum of held buckets tells of the federation. items: common ones; pairs: for training, of all silos."""
+    """Number of common items, and of all silos' training pairs."""
 
     items: int
     pairs: int
 
 
 def held_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
-    """A number for each bucket of each table, and the number of training pairs."""
+    """Lists the tensors of bucket counts and of the number of training pairs."""
     held = Tensor(HELD, (TABLES, method.basis.buckets), "zeros", dtype="U32")
     return (held, Tensor(TRAINED, (1,), "zeros", dtype="U32"))
 
 
 def held_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
-    """The buckets of a table, unless they were asked for by name."""
+    """Returns the declared number of buckets, unless it was set by name."""
     buckets = shapes[HELD][1]
     return {} if "buckets" in basis.model_fields_set or buckets == basis.buckets else {"basis.buckets": buckets}
 
 
 def hide_rare_buckets(method: MethodSettings, sums: Arrays) -> Arrays:
-    """The sums with 0 in place of each bucket that fewer than LEAST_HOLDERS silos hold.
+    """Sets buckets to 0 that fewer than LEAST_HOLDERS silos hold.
 
     All are 0 where no more are held than chance explains: silos with nothing in common have chance matches too.
     """
@@ -68,11 +68,11 @@ def hide_rare_buckets(method: MethodSettings, sums: Arrays) -> Arrays:
 
 
 def _chance_explains_matches(held: NDArray[np.uint32], kept: NDArray[np.bool_]) -> bool:
-    """Checks if a table has no more common buckets than chance explains.
+    """Tells whether a table has no more common buckets than chance explains.
 
     Ids that one silo each has fill common buckets too. Where they are of many silos, their number in a bucket has a
-    Poisson distribution, whose mean follows from the buckets with one holder. Ids of few silos match less often: there
-    buckets with three holders, of which chance makes few, tell of common items where those with two do not.
+    Poisson distribution, whose mean follows from the buckets with one holder. Ids of few silos match less often:
+    there buckets with three holders, of which chance makes few, tell of common items where those with two do not.
     """
     buckets = held.shape[1]
     load = _find_load(np.count_nonzero(held == 1, axis=1) / buckets)
@@ -84,7 +84,10 @@ def _chance_explains_matches(held: NDArray[np.uint32], kept: NDArray[np.bool_]) 
 
 
 def _find_load(share: Float64) -> Float64:
-    """Finds the ids a bucket, at most 1, of which this share of the buckets has exactly one: x with x e^-x = share."""
+    """Finds the mean ids a bucket from the share of buckets with exactly one.
+
+    x <= 1 with x e^-x = share.
+    """
     low, high = np.zeros_like(share), np.ones_like(share)
     for _ in range(50):
         middle = (low + high) / 2.0
@@ -94,9 +97,10 @@ def _find_load(share: Float64) -> Float64:
 
 
 def hash_ids(ids: Iterable[str], federation: str, buckets: int) -> UInt32:
-    """The bucket of each id in each table, (TABLES, M). ids: in their one spelling; federation: its aggregator's key.
+    """Computes the bucket of each id in each table, (TABLES, M).
 
-    They follow from the federation in every run: with other hashes a second sum over the same items would tell more.
+    ids: in their one spelling. federation: its aggregator's key. The hashes are the same in every run: with others a
+    second sum over the same items would tell more.
     """
     key, size = hashlib.sha256(f"items of {federation}".encode()).digest(), TABLES * BYTES
     drawn = b"".join(hashlib.blake2b(one.encode(), key=key, digest_size=size).digest() for one in ids)
@@ -105,19 +109,19 @@ def hash_ids(ids: Iterable[str], federation: str, buckets: int) -> UInt32:
 
 
 def list_common_buckets(held: NDArray[np.uint32]) -> UInt32:
-    """The buckets of the first table that enough silos hold: those that most hold first, then by their number."""
+    """Lists the buckets of the first table with enough holders, most held first."""
     first = np.flatnonzero(held[0] >= LEAST_HOLDERS)
     return first[np.lexsort((first, -held[0][first].astype(np.int64)))].astype(np.uint32)
 
 
 def count_common(sums: Arrays) -> CommonCount:
-    """How many items are common, but for chance matches that the second table tells, and all training pairs."""
+    """Counts the common items, without most chance matches, and all training pairs."""
     held = np.asarray(sums[HELD]) >= LEAST_HOLDERS
     return CommonCount(int(held.sum(axis=1).min()), int(np.asarray(sums[TRAINED])[0]))
 
 
 def describe_guesses(basis: BasisSettings) -> str:
-    """What all silos learn by the list."""
+    """Describes what all silos learn by the list of common items."""
     del basis
     return (
         f"which of their own items {LEAST_HOLDERS} silos or more have. Nobody is told an id. Who guesses an id can test"

@@ -33,7 +33,7 @@ MOST_WIDTH = 1024
 def count_features(encoder: str) -> int:
     """Counts the columns of T for an encoder "kind/width/version".
 
-    They are its width and the column of ones. SettingsError for another name.
+    They are its width and the column of ones. Raises SettingsError for another name.
     """
     width = encoder.split("/")[1] if encoder.count("/") == 2 else ""
     if not (width.isdecimal() and 1 <= int(width) <= MOST_WIDTH):

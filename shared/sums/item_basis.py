@@ -1,9 +1,12 @@
-"""The common basis of the items: sums from which each silo scores with all silos' data.
+"""Common basis of the items: sums from which each silo scores with all silos' data.
 
 exact: degrees d and the pairs of G = sum_c X_c^T X_c, in integers. iterated: the products of a subspace iteration on
 W = sum_c R_c^T R_c, R_c = D_u^-e X_c D_i^-e, in fixed point (Nicolas et al., arXiv 2501.16888, on users as clients).
-exact with epsilon: H = sum_c X_c^T D_u^-1 X_c in fixed point, to which every client adds its part of the noise, and the
-variance of that noise. A user adds x x^T / |x| to H, of Frobenius norm 1 however many items it has: nothing is clipped.
+
+exact with epsilon: H = sum_c X_c^T D_u^-1 X_c in fixed point, to which every client adds its part of the noise, and
+the variance of that noise. A user adds x x^T / |x| to H, of Frobenius norm 1 however many items it has: nothing is
+clipped.
+
 The aggregator adds integers and knows nothing else of it: each client orthonormalises the sum by itself.
 """
 
@@ -48,10 +51,10 @@ def choose_basis(
     *,
     few: int = FEW_INTERACTIONS,
 ) -> tuple[dict[str, str | int], str]:
-    """The kind of basis for a list of so many items, as settings, and why in one line.
+    """Chooses the kind of basis for a list of items, with the reason.
 
-    interactions: training pairs of all silos, where somebody knows them, as a simulation does; None: unknown. places:
-    of each kind, how many items its tensors have place for, where that is declared before the list is known. few:
+    interactions: training pairs of all silos, where they are known, as in a simulation; None: unknown. places: of
+    each kind, how many items its tensors have room for, where that is declared before the list is known. few:
     interactions an item below which the sums are iterated.
     """
     sizes = {kind: size for kind, size in (places or {}).items() if size is not None}
@@ -74,7 +77,10 @@ def choose_basis(
 
 
 def exact_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
-    """Degrees and pairs, or what is noised. SettingsError without a catalogue, or with one too long for its pairs."""
+    """Lists the tensors of degrees and pairs, or of the noised sum.
+
+    Raises SettingsError without a catalogue, or with one too long for its pairs.
+    """
     items = require_catalogue(method)
     if items > MOST_EXACT:
         raise SettingsError(
@@ -87,7 +93,7 @@ def exact_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
 
 
 def exact_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
-    """The catalogue."""
+    """Returns the catalogue's size."""
     del basis
     if DEGREES in shapes:
         return {"catalogue": shapes[DEGREES][0]}
@@ -95,7 +101,10 @@ def exact_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
 
 
 def iterated_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
-    """Degrees and products. SettingsError without a catalogue, or with more directions than items."""
+    """Lists the tensors of degrees and products.
+
+    Raises SettingsError without a catalogue, or with more directions than items.
+    """
     items, basis = require_catalogue(method), method.basis
     if basis.rank > items:
         raise SettingsError(f"basis.rank: expected at most catalogue = {items}, got {basis.rank}")
@@ -108,7 +117,7 @@ def iterated_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
 
 
 def iterated_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
-    """The catalogue, and how much of an item a round sends, unless it was asked for by name."""
+    """Returns the catalogue's size, and the numbers of an item a round unless set."""
     tensors = {"rank": PRODUCTS, "words": PACKED}
     found = {name: shapes[key][1] for name, key in tensors.items() if key in shapes}
     asked = basis.model_fields_set
@@ -122,7 +131,7 @@ def _degrees(items: int) -> Tensor:
 
 
 def hide_rare_pairs(method: MethodSettings, sums: Arrays) -> Arrays:
-    """The sums with 0 in place of each pair that fewer than `least_pairs` users have."""
+    """Sets pairs to 0 that fewer than `least_pairs` users have."""
     if PAIRS not in sums:
         return sums
     pairs = np.array(sums[PAIRS])
@@ -133,12 +142,12 @@ def hide_rare_pairs(method: MethodSettings, sums: Arrays) -> Arrays:
 
 
 def count_columns(entries: int) -> int:
-    """Columns of an upper triangle of so many entries with its diagonal."""
+    """Counts the columns of an upper triangle with diagonal of this many entries."""
     return (math.isqrt(8 * entries + 1) - 1) // 2
 
 
 def entry_deviations(entries: int, deviation: float) -> Float64:
-    """Of each entry of an upper triangle by rows, of so many entries with its diagonal."""
+    """Computes the noise's deviation for each entry of an upper triangle by rows."""
     found = np.full(entries, deviation / math.sqrt(2.0))
     found[np.cumsum(np.concatenate([[0], np.arange(count_columns(entries), 1, -1)]))] = deviation
     return found
@@ -152,7 +161,7 @@ HAVE_ITEM, DIRECTIONS = (
 
 
 def describe_directions(basis: BasisSettings) -> str:
-    """What all silos learn by directions, whose rare pairs nothing hides."""
+    """Describes what all silos learn by directions, which hide no rare pairs."""
     del basis
     return LEARNT
 

@@ -56,7 +56,7 @@ def border_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
 def row_width(method: MethodSettings) -> int:
     """Counts the numbers of a row: features, and how many neighbours are summed.
 
-    SettingsError where nobody says q.
+    Raises SettingsError where the number of features is not set.
     """
     if method.nodes.features == 0:
         raise SettingsError("nodes.features: expected the columns of all silos' features with border sums, got 0")

@@ -39,7 +39,10 @@ def require_sizes(nodes: NodeSettings) -> NodeSettings:
 
 
 def direction_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
-    """Lists the one tensor of products, (1, q r). SettingsError for features that need no projection."""
+    """Lists the tensor of products, (1, q r).
+
+    Raises SettingsError for features that need no projection.
+    """
     nodes = require_sizes(method.nodes)
     if not nodes.projected:
         words = f"expected features wider than nodes.directions = {nodes.directions} for a sum of their directions"

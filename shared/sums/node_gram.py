@@ -1,4 +1,4 @@
-"""Gram sums of node graphs: how columns of the closed form's design go together in training nodes, and with labels.
+"""Gram sums of node graphs: products of the design's columns, and with labels.
 
 A silo sends the upper triangle of Phi' Phi and Phi' Y, Phi (n, D) the design of its training nodes, which all silos
 make alike, and Y (n, c) with a one at each node's class. The first class is left out: its column follows from the
@@ -50,7 +50,10 @@ def gram_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
 
 
 def encode_gram(square: Float64, right: Float64, nodes: NodeSettings, clients: int) -> dict[str, NDArray[np.uint32]]:
-    """Encodes Phi' Phi (D, D) and Phi' Y (D, c) in words. ProtocolError for numbers that a sum has no room for."""
+    """Encodes Phi' Phi (D, D) and Phi' Y (D, c) in words.
+
+    Raises ProtocolError for numbers that a sum has no room for.
+    """
     form = gram_number_format(nodes)
     upper = np.ascontiguousarray(square[np.triu_indices(len(square))])
     return {

@@ -1,4 +1,4 @@
-"""What a sum of statistics declares: what leaves a silo for it, and what is handed out of it."""
+"""Declaration of a sum of statistics: what leaves a silo, and what silos get."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def keep_all(method: MethodSettings, sums: Arrays) -> Arrays:
 
 
 def count_one(basis: BasisSettings) -> int:
-    """A sum of one round."""
+    """Returns 1, for a sum of one round."""
     del basis
     return 1
 
@@ -46,13 +46,16 @@ def no_part(method: MethodSettings) -> Part | None:
 
 
 def describe_sum_alone(basis: BasisSettings) -> str:
-    """What all silos learn by a sum of which nothing else is said."""
+    """Describes what all silos learn by a sum without further description."""
     del basis
     return "the sum over all silos"
 
 
 def describe_rare_pairs(basis: BasisSettings, whose: str) -> str:
-    """What stays hidden of pairs that few have; nothing where noise hides each user. whose: "users" or "visits"."""
+    """Describes that rare pairs are left out; nothing where noise hides each user.
+
+    whose: "users" or "visits".
+    """
     if basis.epsilon is not None:
         return ""
     return (
@@ -63,11 +66,11 @@ def describe_rare_pairs(basis: BasisSettings, whose: str) -> str:
 
 @dataclass(frozen=True)
 class SumNoise:
-    """How a silo's part of a sum is noised for each user (`basis.epsilon`).
+    """Noise on a silo's part of a sum, for each user (`basis.epsilon`).
 
-    tensor: what is noised; one user changes it by a norm of 1 at most, and its entries are multiples of STEP. variance:
-    the tensor of the noise's variance, (1,). deviations: (entries, deviation of noise for a norm of 1) -> the deviation
-    of each entry.
+    tensor: what is noised; one user changes it by a norm of 1 at most, and its entries are multiples of STEP.
+    variance: the tensor of the noise's variance, (1,). deviations: (entries, deviation of noise for a norm of 1) ->
+    the deviation of each entry.
     """
 
     tensor: str
@@ -77,24 +80,7 @@ class SumNoise:
 
 @dataclass(frozen=True)
 class Sum:
-    """One kind of statistics summed over silos: what both sides must know of it.
-
-    name: by which `basis.kind` chooses it. part: of a federation's work to which it belongs: a run names it, and a
-    federation has one sum a part. word: the policy's field that allows it; the declaration says it as its strategy.
-    title, tells: what it is and what leaves a silo, in words; words: of each tensor; learnt: by its settings, what all
-    silos learn by it. tensors: what a silo sends in each round, by the run's settings; U32, so that sums are modulo
-    2^32. SettingsError for sizes that it cannot have. own_names: tensors that no other sum has. fraction_bits: of
-    tensors that hold real numbers (`encode_fixed`). sizes: shapes of a declaration -> the settings that follow from
-    them. rounds: of a run. sums_needed: so many of the last rounds have to stay available. hand_out: (settings, sums)
-    -> what silos are given, for example without rare counts. steady: settings with which no two sums over the same
-    data may differ, by dotted names. noise: None where it is never noised. over: by its settings, the part whose sums
-    it is counted over, such as the directions of nodes' features. listed: is it over a list of items, which all silos
-    have or have summed? reason: what it tells and why it is summed, where a federation's data alone choose it.
-    row: what a row of the first array of its statistics is, in words; "": nothing that anybody counts. replaces_basis:
-    do silos make models of it alone where no basis is summed? usual_of: the task of which a federation that shares sums
-    sums it, unless the settings choose another; "": of none. keeps_members: must the members of a run's first sum be
-    in all of its sums?
-    """
+    """Kind of statistics summed over silos, as both services know it."""
 
     name: str
     word: str
@@ -121,7 +107,10 @@ class Sum:
     over: Callable[[MethodSettings], Part | None] = no_part
 
     def list_tensors(self, method: MethodSettings) -> tuple[Tensor, ...]:
-        """What a silo sends in a round. SettingsError for sizes or a noise that it cannot have."""
+        """Lists the tensors that a silo sends in a round.
+
+        Raises SettingsError for sizes or a noise that it cannot have.
+        """
         basis = method.basis
         if basis.epsilon is not None and self.noise is None:
             raise SettingsError(f"basis.epsilon: expected none with basis.kind = {self.name!r}, got {basis.epsilon:g}")
@@ -129,17 +118,17 @@ class Sum:
 
 
 def require_catalogue(method: MethodSettings) -> int:
-    """The number of items of the shared catalogue. SettingsError where there is none."""
+    """Returns the size of the shared catalogue; raises SettingsError for none."""
     if method.catalogue == 0:
         raise SettingsError("catalogue: expected the size of a shared item catalogue (basis.kind), got 0")
     return method.catalogue
 
 
 def encode_fixed(values: Float64, clients: int, name: str) -> UInt32:
-    """Nearest multiples of 2^-16, modulo 2^32. Error of each: at most 2^-17.
+    """Encodes values as multiples of 2^-16, modulo 2^32.
 
-    ProtocolError, without the values, where `clients` of that size could overflow a sum, or where one is not finite.
-    name: of the tensor, for the error.
+    Error of each: at most 2^-17. Raises ProtocolError, without the values, where `clients` of that size could
+    overflow a sum, or where one is not finite. name: of the tensor, for the error.
     """
     bound = LIMIT / max(1, clients)
     if outside := int(np.count_nonzero(~(np.abs(values) < bound))):
@@ -148,5 +137,5 @@ def encode_fixed(values: Float64, clients: int, name: str) -> UInt32:
 
 
 def decode_fixed(sums: UInt32) -> Float64:
-    """The real numbers of a sum."""
+    """Decodes a sum to real numbers."""
     return np.asarray(sums).view(np.int32).astype(np.float64) * STEP

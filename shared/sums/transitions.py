@@ -1,8 +1,8 @@
-"""Transitions of visits: how often one item was clicked after another, the nearer the more, summed over the silos.
+"""Transitions: how often one item is clicked soon after another, summed over silos.
 
 Where the catalogue is small, each ordered pair of items has a number. Where it is large, pairs share ROWS rows of
-counters (count-min sketch: Cormode and Muthukrishnan 2005). A pair adds to one counter of each row, found by hashes
-that everybody knows. The least of a pair's counters in the sum is never below the pair's own sum.
+counters (count-min sketch: Cormode and Muthukrishnan 2005). A pair adds to one counter of each row, found by public
+hashes. The least of a pair's counters in the sum is never below the pair's own sum.
 
 A visit adds at most UNIT to a pair, however often it has it. So what is above (k - 1) UNIT has come from k visits.
 """
@@ -30,7 +30,7 @@ LEAST_COUNTERS, MOST_COUNTERS = 1 << 19, 1 << 22  # of a row where nobody choose
 
 
 def transition_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
-    """Visits of each item, and a number for each ordered pair or the counters that pairs share."""
+    """Lists the tensors of visits of each item, and of pairs or shared counters."""
     items = require_catalogue(method)
     counters = method.basis.counters or usual_counters(items)
     if items**2 <= ROWS * counters:
@@ -41,7 +41,7 @@ def transition_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
 
 
 def transition_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
-    """The catalogue, and how many counters a row has, unless it was asked for by name."""
+    """Returns the catalogue's size, and the counters of a row unless set by name."""
     found = {"catalogue": shapes[VISITS][0]}
     if SKETCH in shapes and "counters" not in basis.model_fields_set:
         counters = shapes[SKETCH][1]
@@ -50,16 +50,19 @@ def transition_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
 
 
 def usual_counters(items: int) -> int:
-    """A power of two of 30 counters or more for each item: on public clicks, two or so for each pair that occurs."""
+    """Returns the usual number of counters: a power of two, 30 an item or more.
+
+    On public clicks these are two or so for each pair that occurs.
+    """
     return min(MOST_COUNTERS, max(LEAST_COUNTERS, 1 << (30 * items - 1).bit_length()))
 
 
 def count_stray_pairs(items: int, counters: int, least: int, visits: float | None = None) -> float:
-    """How many pairs of an item a sketch tells although no visit has them, as many as are expected.
+    """Estimates the pairs of an item that a sketch reports although no visit has them.
 
-    A counter is told where `least` visits have added to it, L of N items and W counters with a chance of
+    A counter is reported where `least` visits have added to it, L of N items and W counters with a chance of
     P(Poisson(N L / W) >= least), and a stray pair where all ROWS are: N P^ROWS. visits: L, of an item's pairs; None:
-    what public clicks have, of which each pair counts once where every one is told.
+    what public clicks have, of which each pair counts once where every one is reported.
     """
     added = items / counters * (visits or (PAIRS if least == 1 else VISITS_OF_PAIRS))
     fewer = sum(math.exp(-added) * added**one / math.factorial(one) for one in range(min(least, 50)))
@@ -67,22 +70,23 @@ def count_stray_pairs(items: int, counters: int, least: int, visits: float | Non
 
 
 def expected_strays(method: MethodSettings) -> float:
-    """The same of a run's sketch; 0 where each pair has a number of its own."""
+    """Estimates the stray pairs of a run's sketch; 0 where pairs share no counters."""
     shapes = {one.name: one.shape for one in transition_tensors(method)}
     return count_stray_pairs(method.catalogue, shapes[SKETCH][1], method.basis.least_pairs) if SKETCH in shapes else 0.0
 
 
 def hide_rare_transitions(method: MethodSettings, sums: Arrays) -> Arrays:
-    """The sums with 0 in place of all that fewer than `least_pairs` visits may have added."""
+    """Sets counts to 0 that fewer than `least_pairs` visits may have added."""
     least = method.basis.least_pairs
     from_enough = {VISITS: least, COUNTS: (least - 1) * UNIT + 1, SKETCH: (least - 1) * UNIT + 1}
     return {name: np.where(value < from_enough[name], np.uint32(0), value) for name, value in sums.items()}
 
 
 def hash_items(items: int, counters: int, row: int) -> tuple[UInt32, UInt32]:
-    """Two numbers of each item, (N,): a pair (a, b) has the counter first[a] XOR second[b] of the row.
+    """Computes two numbers of each item, (N,), whose XOR gives a pair's counter.
 
-    They follow from the sizes alone, in every run: with other hashes a second sum over the same data would tell more.
+    A pair (a, b) has the counter first[a] XOR second[b] of the row. They follow from the sizes alone, in every run:
+    with other hashes a second sum over the same data would tell more.
     """
     generator = np.random.default_rng([items, counters, row])
     first, second = generator.integers(counters, size=(2, items), dtype=np.uint32)

@@ -15,7 +15,7 @@ from shared.sums.sum import Float64, UInt32
 
 
 class WideNumbers(NamedTuple):
-    """Number format of a tensor: words, and multiples of 2^-fraction.
+    """Number format of a tensor: multiples of 2^-fraction in several words.
 
     words: how many, the low ones of `bits` bits each.
     """
@@ -26,12 +26,12 @@ class WideNumbers(NamedTuple):
 
     @property
     def most_silos(self) -> int:
-        """Counts the silos that a sum has room for."""
+        """Most silos that a sum has room for."""
         return 1 << 32 - self.bits
 
     @property
     def limit(self) -> float:
-        """Returns the size from which a sum has no room."""
+        """Least size that a sum has no room for."""
         return float(2.0 ** (31 + self.bits * (self.words - 1) - self.fraction))
 
     def encode(self, values: Float64, clients: int, name: str) -> UInt32:
@@ -58,5 +58,5 @@ class WideNumbers(NamedTuple):
         return whole.astype(np.float64) * 2.0**-self.fraction
 
     def has_wrapped(self, words: NDArray[np.uint32], silos: int) -> bool:
-        """Checks if a low word is larger than so many silos can make it."""
+        """Tells whether a low word is larger than this number of silos can make it."""
         return bool((np.asarray(words)[:-1] > silos * ((1 << self.bits) - 1)).any())

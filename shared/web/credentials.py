@@ -64,9 +64,7 @@ def read_secret_setting(name: str, value: SecretStr | None, file: Path | None, l
 def require_strong_secret(name: str, secret: str) -> None:
     """Raises ValueError for a secret copied from an example, or with too few different characters."""
     if EXAMPLE_WORDS.search(secret):
-        raise ValueError(
-            f"{name}: expected your own secret, got one copied from an example: set a random one, such as `openssl rand -hex 32` prints"
-        )
+        raise ValueError(f"{name}: expected your own secret, got one copied from an example: set a random one")
     if len(set(secret)) < FEWEST_CHARACTERS:
         raise ValueError(f"{name}: expected a random secret, got one with {len(set(secret))} different characters")
 

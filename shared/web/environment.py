@@ -44,7 +44,7 @@ class EnvironmentSettings(BaseSettings):
 
 PLAIN_WORDS = {
     "Field required": "expected a value, got none",
-    "Extra inputs are not permitted": "expected the name of a setting, got an unknown name",
+    "Extra inputs are not permitted": "expected the name of a setting, got an unknown one",
 }
 """Messages of pydantic that say what to do."""
 

@@ -1,4 +1,4 @@
-"""A client's side of a secure round: keys, shares, checks, mask, consent, recovery."""
+"""Client's side of a secure round: keys, shares, checks, mask, consent, recovery."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ from shared.protocol.signing.keys import PrivateKey, PublicKey, raw_hex
 
 
 class Piece(NamedTuple):
-    """One holder's part of a client's two secrets: a share of the mask key and of the seed, and their commitments."""
+    """Shares of a client's mask key and seed for one holder, with commitments to them."""
 
     pair: SharePair
     commitments: tuple[str, str]
 
 
 def split_secrets(secrets: Secrets, roster: Roster) -> dict[str, Piece]:
-    """A piece for each client of the roster."""
+    """Splits both secrets into a piece for each client of the roster."""
     count, threshold = len(roster.members), roster.terms.threshold
     shares = [shamir.split(int(secret, 16), count, threshold) for secret in (secrets.mask, secrets.seed)]
     pairs = (SharePair(key=encode_scalar(key), seed=encode_scalar(seed)) for key, seed in zip(*shares, strict=True))
@@ -65,7 +65,7 @@ def split_secrets(secrets: Secrets, roster: Roster) -> dict[str, Piece]:
 def seal_piece(
     state: BegunRound, context: Context, peer: PublicKeys, piece: Piece, identity: PrivateKey
 ) -> SealedShare:
-    """A piece on its way to its holder, sealed for it and signed."""
+    """Encrypts and signs a piece for its holder."""
     names, deal = (state.client, peer.client), int(state.secrets.deal, 16)
     key = keys.agree(deal, bytes.fromhex(peer.cipher), context.label("seal", *names))
     sealed = keys.seal(key, piece.pair.encode(), context.label("shares", *names)).hex()
@@ -74,7 +74,10 @@ def seal_piece(
 
 
 def open_delivery(state: Sharing, delivery: Delivery) -> tuple[dict[str, SharePair], dict[str, Complaint]]:
-    """The shares that are in order, by dealer, one's own among them; and a complaint of each dealer of others."""
+    """Opens the delivered shares; returns valid ones and complaints, by dealer.
+
+    This client's own share is among the valid ones.
+    """
     members, context, cipher = state.roster.keys, state.roster.context, int(state.secrets.cipher, 16)
     shares, refused = {state.client: state.own}, dict[str, Complaint]()
     for dealer, given in delivery.shares.items():
@@ -88,8 +91,10 @@ def open_delivery(state: Sharing, delivery: Delivery) -> tuple[dict[str, SharePa
 
 
 def _require_untouched(context: Context, dealer: PublicKeys, own: str, given: SealedShare) -> None:
-    """PrivacyError for shares that their dealer has not signed so: a complaint about them would tell the aggregator,
-    which has the true ones, how to open these."""
+    """Raises PrivacyError for shares that their dealer has not signed.
+
+    A complaint about them would tell the aggregator, which has the true ones, how to open these.
+    """
     try:
         require_share_signature(context, dealer.client, own, given, identity_key(dealer.identity))
     except ProtocolError as error:
@@ -101,8 +106,11 @@ Members = Mapping[str, PublicKey]
 
 
 def require_fair(state: BegunRound, roster: Roster) -> None:
-    """PrivacyError for a roster on other terms than the round began with, without this client's own keys, or with too
-    few clients or too low a threshold to hide anybody."""
+    """Raises PrivacyError for a roster that does not protect this client.
+
+    It has other terms than the round began with, lacks this client's own keys, or has too few clients or too low a
+    threshold.
+    """
     _require_same(state.terms.common, roster.terms.common, "the roster")
     if roster.terms != state.terms:
         raise PrivacyError(describe_terms(state.terms, roster.terms))
@@ -116,8 +124,10 @@ def require_fair(state: BegunRound, roster: Roster) -> None:
 
 
 def require_members(roster: Roster, members: Members) -> None:
-    """PrivacyError unless each key is signed by a known client that has its secret, was told the same and counts over
-    the same list of items."""
+    """Raises PrivacyError unless every key belongs to a known member with the same terms.
+
+    Each is signed by a known client that proves its secret, was told the same and counts over the same list of items.
+    """
     for one in roster.members:
         if one.client not in members:
             raise PrivacyError(f"expected clients that this silo knows as members, got {one.client!r}")
@@ -139,7 +149,7 @@ def _require_same(own: CommonTerms, other: CommonTerms, who: str) -> None:
 
 
 def _roster_fields(context: Context, client: str) -> dict[str, Any]:
-    """What every message says that is bound to a round's roster."""
+    """Returns the fields that bind a message to a round's roster."""
     return {"run": context.run, "round": context.round, "client": client, "transcript": context.transcript}
 
 
@@ -153,7 +163,7 @@ def begin(
     stamp: str | None = None,
     catalogue: str | None = None,
 ) -> BegunRound:
-    """Fresh keys for one round; the message to send is in the state."""
+    """Begins a round with new keys; the state holds the message to send."""
     scalars = {name: group.draw_scalar() for name in Secrets.model_fields}
     points = {name: group.multiply_base(scalar).hex() for name, scalar in scalars.items()}
     message = PublicKeys(
@@ -177,10 +187,10 @@ def begin(
 
 
 def share(state: BegunRound, roster: Roster, members: Members, identity: PrivateKey) -> Sharing:
-    """Split both secrets among all clients of the roster, each share sealed for its holder.
+    """Shares both secrets among the roster's clients, each share sealed for its holder.
 
-    PrivacyError for a roster that would not protect this client: too few clients, too low a threshold, not its own
-    keys, keys that their owner has not signed, or a client that was told something else.
+    Raises PrivacyError for a roster that would not protect this client: too few clients, too low a threshold, not its
+    own keys, keys that their owner has not signed, or a client that was told something else.
     """
     require_fair(state, roster)
     require_members(roster, members)
@@ -201,11 +211,11 @@ def share(state: BegunRound, roster: Roster, members: Members, identity: Private
 
 
 def check(state: Sharing, delivery: Delivery, identity: PrivateKey) -> Checked:
-    """Open the shares of everybody who has shared; complain, with a proof, of those that are not in order.
+    """Opens the shares of all sharers, and complains with proof about invalid ones.
 
-    They are opened now and not when they are needed, so that nothing is masked with a client whose secrets nobody
-    could restore. PrivacyError for sharers that are too few, or not of the roster, and for shares that their dealer
-    has not signed.
+    They are opened now and not when they are needed, so that nothing is masked with a client whose secrets could not
+    be restored. Raises PrivacyError for sharers that are too few or not of the roster, and for shares that their
+    dealer has not signed.
     """
     require_round(state.roster.terms, delivery)
     _require_sharers(state.roster, state.client, {*delivery.shares, state.client})
@@ -228,9 +238,10 @@ def _require_sharers(roster: Roster, own: str, sharers: set[str]) -> None:
 
 
 def mask(state: Checked | Ready, sharers: Sharers, content: Parameters) -> tuple[Ready, MaskedUpdate]:
-    """Encode, add the client's own mask and those it has with every other sharer.
+    """Masks an update with the client's own mask and those shared with other sharers.
 
-    The same again gives the same. ConflictError for other content or sharers: their difference would lie open.
+    The same input gives the same result. Raises ConflictError for another update or other sharers in the same round:
+    the difference would be readable.
     """
     require_round(state.roster.terms, sharers)
     _require_sharers(state.roster, state.client, set(sharers.sharers))
@@ -251,7 +262,7 @@ def mask(state: Checked | Ready, sharers: Sharers, content: Parameters) -> tuple
 
 
 def _settle_sharers(state: Checked | Ready, sharers: Sharers, digest: str) -> Ready:
-    """The state in which it is settled what is masked, and with whom."""
+    """Returns the state with the masked update and its sharers fixed."""
     if isinstance(state, Ready):
         if (digest, sharers.sharers) != (state.sent, state.sharers):
             words = "expected the update and the sharers that were masked before, got others"
@@ -268,14 +279,14 @@ def _settle_sharers(state: Checked | Ready, sharers: Sharers, digest: str) -> Re
 
 
 def _require_proven(roster: Roster, sharers: Sharers) -> tuple[str, ...]:
-    """Who was put out of the round with good reason. ProtocolError for evidence that does not hold."""
+    """Lists expelled clients; raises ProtocolError for evidence that does not hold."""
     for one in sharers.evidence:
         proofs.require_proven(roster, one)
     return tuple(sorted({one.dealer for one in sharers.evidence}))
 
 
 def own_masks(state: Ready) -> tuple[MaskStream, ...]:
-    """The self mask, and one for every other sharer."""
+    """Returns the mask streams of this client: its own, and one for each other sharer."""
     context, members, own = state.roster.context, state.roster.keys, state.client
     private, seed = int(state.secrets.mask, 16), int(state.secrets.seed, 16)
     pairwise = (
@@ -290,10 +301,10 @@ def own_masks(state: Ready) -> tuple[MaskStream, ...]:
 
 
 def consent(state: Ready, request: UnmaskRequest, identity: PrivateKey) -> tuple[Ready, Consent]:
-    """Sign the two lists, of whose vectors are in the sum and of who dropped out: one pair of lists in a round.
+    """Signs the lists of survivors and drop-outs, one pair of lists a round.
 
-    PrivacyError for lists that do not divide the sharers in two with enough survivors, or that differ from those
-    signed before: shares of both kinds together would strip one client's vector of all its masks.
+    Raises PrivacyError for lists that do not divide the sharers in two with enough survivors, or that differ from
+    those signed before: shares of both kinds together would remove all masks of one client.
     """
     require_round(state.roster.terms, request)
     _require_harmless(state, request)
@@ -318,9 +329,10 @@ def _require_harmless(state: Ready, request: UnmaskRequest) -> None:
 
 
 def unmask(state: Ready, consents: Consents) -> UnmaskAnswer:
-    """Shares of the survivors' seeds and of the drop-outs' mask keys, once enough survivors have signed these lists.
+    """Returns the shares that unmask the sum, once enough survivors have signed.
 
-    PrivacyError for too few signatures, or for one that is not a survivor's under what this client has signed.
+    Shares of the survivors' seeds and of the drop-outs' mask keys. Raises PrivacyError for too few signatures, or for
+    one that is not a survivor's under the same lists.
     """
     require_round(state.roster.terms, consents)
     if state.consent is None:

@@ -1,4 +1,4 @@
-"""What a client or the aggregator knows of a round -> digests that all clients of the round can compare."""
+"""Digests of a round's terms, which all its clients can compare."""
 
 from __future__ import annotations
 
@@ -14,39 +14,43 @@ from shared.sums.sum import EMPTY_PART_DIGEST
 
 
 def digest_start(mean: Parameters) -> str:
-    """Of the parameters that all clients were given alike: initial ones, or the mean of the round before (Eq. 13).
+    """Computes the digest of the parameters that all clients begin a round with.
 
-    Without the scalars that each client is told by itself: `Mixing.split_told` takes them away.
+    Initial ones, or the mean of the round before (Eq. 13), without the scalars that each client is told by itself:
+    `Mixing.split_told` takes them away.
     """
     scalars = sorted((name, value.hex()) for name, value in mean.scalars.items())
     return _digest([digest(mean.arrays), scalars])
 
 
 def digest_method(method: MethodSettings) -> str:
-    """Of all settings of a run."""
+    """Computes the digest of all settings of a run."""
     return _digest(method.model_dump(mode="json"))
 
 
 def digest_anchor(method: MethodSettings, *, seed: int, number: int) -> str:
-    """Of all that K^R of round `number` follows from: see `shared.method.anchor`."""
+    """Computes the digest of everything that K^R of a round follows from.
+
+    See `shared.method.anchor`. number: of the round.
+    """
     key = number if method.anchor.every_round else 0
     return _digest([method.anchor.model_dump(mode="json"), method.cutoff, seed, key])
 
 
 def find_differences(own: Message, other: Message) -> tuple[str, ...]:
-    """The names of the fields in which two messages of one kind differ."""
+    """Lists the fields in which two messages of one kind differ."""
     return tuple(name for name in type(own).model_fields if getattr(own, name) != getattr(other, name))
 
 
 def describe_terms(own: RoundTerms, other: RoundTerms) -> str:
-    """What is wrong with terms that differ from those that a round began with."""
+    """Describes how terms differ from those that the round began with."""
     names = [name for name in find_differences(own, other) if name != "common"]
     differing = ", ".join([*find_differences(own.common, other.common), *names])
     return f"expected the terms that round {own.round} of {own.run} began with, got another {differing}"
 
 
 def describe_unlike_lists(members: Iterable[PublicKeys]) -> str | None:
-    """What is wrong where members count over different lists of items, whose parts no sum may mix; None for one."""
+    """Describes which members count over different lists of items; None for one list."""
     owners: dict[str | None, list[str]] = {}
     for one in members:
         if one.catalogue != EMPTY_PART_DIGEST:
@@ -59,10 +63,10 @@ def describe_unlike_lists(members: Iterable[PublicKeys]) -> str | None:
 
 
 def describe_few_parts(members: Iterable[PublicKeys], least: int) -> str | None:
-    """Explains why the members' sum must not be opened: too few add more than zeros; None for enough.
+    """Describes why a sum with too few non-zero parts must stay closed; else None.
 
-    least: of those that add more, where some add zeros. Such a sum would tell of those few, however many members it
-    has.
+    least: number of parts that are not zeros, where some are. Such a sum would tell of those few, however many
+    members it has.
     """
     adding = [one.catalogue != EMPTY_PART_DIGEST for one in members]
     if all(adding) or sum(adding) >= least:

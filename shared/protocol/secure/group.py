@@ -1,6 +1,7 @@
-"""The group of a secure round's keys, shares and commitments: the subgroup of prime order of edwards25519.
+"""Group of keys, shares and commitments: the prime-order subgroup of edwards25519.
 
-Scalars are integers modulo ORDER; points are the 32 bytes of RFC 8032. libsodium does the arithmetic in constant time.
+Scalars are integers modulo ORDER; points are the 32 bytes of RFC 8032. libsodium does the arithmetic in constant
+time.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ BYTES = 32  # of an encoded scalar, and of a point
 
 
 def draw_scalar() -> int:
-    """A secret scalar from 1 to ORDER - 1, from the operating system."""
+    """Draws a secret scalar from 1 to ORDER - 1 from the operating system."""
     return 1 + secrets.randbelow(ORDER - 1)
 
 
 def encode_scalar(scalar: int) -> str:
-    """As scalars are written in messages: 32 bytes in hexadecimal, the most significant first."""
+    """Writes a scalar as 32 bytes in hexadecimal, most significant first."""
     return scalar.to_bytes(BYTES).hex()
 
 
 def multiply_base(scalar: int) -> bytes:
-    """scalar G. `scalar`: not a multiple of ORDER, else ProtocolError: the neutral element is no public key."""
+    """Computes scalar G.
+
+    Raises ProtocolError for a multiple of ORDER: the neutral element is no public key.
+    """
     try:
         return bindings.crypto_scalarmult_ed25519_base_noclamp(_to_sodium(scalar))
     except SodiumError:
@@ -35,7 +39,10 @@ def multiply_base(scalar: int) -> bytes:
 
 
 def multiply(scalar: int, point: bytes) -> bytes:
-    """scalar P. ProtocolError unless P is a point of the group and the scalar not a multiple of ORDER."""
+    """Computes scalar P.
+
+    Raises ProtocolError unless P is a point of the group and the scalar not a multiple of ORDER.
+    """
     try:
         return bindings.crypto_scalarmult_ed25519_noclamp(_to_sodium(scalar), point)
     except SodiumError:
@@ -43,12 +50,12 @@ def multiply(scalar: int, point: bytes) -> bytes:
 
 
 def add(first: bytes, second: bytes) -> bytes:
-    """P + Q, of points that have been checked or computed here."""
+    """Computes P + Q of points that were checked or computed here."""
     return bindings.crypto_core_ed25519_add(first, second)
 
 
 def require_point(point: bytes) -> None:
-    """ProtocolError unless these bytes are a point of the group other than the neutral element."""
+    """Raises ProtocolError unless the bytes are a point other than the neutral element."""
     if not bindings.crypto_core_ed25519_is_valid_point(point):
         raise ProtocolError("expected a point of the group of prime order, got another value")
 

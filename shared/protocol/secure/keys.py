@@ -1,7 +1,7 @@
-"""Key agreement, derivation (HKDF-SHA256) and sealing (ChaCha20-Poly1305), bound to their purpose and round.
+"""Key agreement, derivation (HKDF-SHA256) and sealing (ChaCha20-Poly1305) for one round.
 
-Keys are fresh for each round. A drop-out's mask key becomes known to the aggregator: with a key for the whole run, the
-masks of all its other rounds would be known with it.
+Keys are fresh for each round. A drop-out's mask key becomes known to the aggregator: with a key for the whole run,
+the masks of all its other rounds would be known with it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ PROTOCOL = "lpsfed secure aggregation"
 
 @dataclass(frozen=True)
 class Context:
-    """What every derived key and every sealed message is bound to. `transcript`: the digest of the round's roster with
-    all that its members were told, so that clients who were shown or told different things derive different keys."""
+    """Round to which derived keys and sealed messages are bound.
+
+    transcript: digest of the roster with all that its members were told, so that clients who were shown or told
+    different things derive different keys.
+    """
 
     version: int
     run: str
@@ -34,43 +37,49 @@ class Context:
     transcript: str
 
     def label(self, purpose: str, first: str, second: str) -> bytes:
-        """Bytes that no other purpose, round or pair of names gives: each part after its length."""
+        """Returns bytes that are unique to a purpose, a round and a pair of names.
+
+        Each part follows its length.
+        """
         parts = (PROTOCOL, str(self.version), purpose, self.run, str(self.round), self.transcript, first, second)
         encoded = (part.encode() for part in parts)
         return b"".join(len(part).to_bytes(2) + part for part in encoded)
 
 
 def derive(secret: bytes, label: bytes) -> bytes:
-    """32 bytes for one purpose from a secret."""
+    """Derives 32 bytes for one purpose from a secret."""
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=label).derive(secret)
 
 
 def agree(private: int, peer: bytes, label: bytes) -> bytes:
-    """32 bytes that only the owners of both keys can derive. ProtocolError for a peer's key that is none."""
+    """Derives 32 bytes that only the owners of both keys can derive.
+
+    Raises ProtocolError for a peer's key that is no point.
+    """
     return derive(group.multiply(private, peer), label)
 
 
 def agree_on_mask(private: int, peer: bytes, context: Context, own: str, other: str) -> bytes:
-    """The seed of the mask that two clients share; either derives the same."""
+    """Derives the seed of the mask that two clients share, alike for both."""
     return agree(private, peer, context.label("mask", *sorted((own, other))))
 
 
 def derive_self_mask(seed: int, context: Context, own: str) -> bytes:
-    """The seed of a client's own mask, from the scalar that its shares restore."""
+    """Derives the seed of a client's own mask, from the scalar that its shares restore."""
     return derive(seed.to_bytes(group.BYTES), context.label("self mask", own, own))
 
 
 def seal(key: bytes, content: bytes, label: bytes) -> bytes:
-    """Encrypted and bound to the label: nonce, then ciphertext, then tag.
+    """Encrypts content bound to a label, as nonce, ciphertext and tag.
 
-    The nonce is random: a client that crashes before it keeps its shares would else seal others under the same one.
+    The nonce is random: a client that crashes before it stores its shares would else seal others under the same one.
     """
     nonce = secrets.token_bytes(NONCE_BYTES)
     return nonce + ChaCha20Poly1305(key).encrypt(nonce, content, label)
 
 
 def unseal(key: bytes, sealed: bytes, label: bytes) -> bytes:
-    """The content, or ProtocolError if a bit of it, its key or its label differs."""
+    """Decrypts sealed content; raises ProtocolError where content, key or label differ."""
     try:
         return ChaCha20Poly1305(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], label)
     except InvalidTag:

@@ -1,4 +1,4 @@
-"""Which members each sum had, and whether another sum may follow without telling one silo's part."""
+"""Members of each sum, and whether a further sum would tell one silo's part."""
 
 from __future__ import annotations
 
@@ -18,21 +18,26 @@ PRIMES = (2**31 - 1, 2**31 - 19)  # products of two residues fit into 64 bits
 
 
 class MemberSum(NamedTuple):
-    """Whose updates a sum holds; and who of them bears it that a change of its membership alone tells its update,
-    because what it sends is noised, or because operator and silo have said so."""
+    """Members of a sum, and those whose update a change of members may tell.
+
+    bearing: because what they send is noised, or because operator and silo have allowed it.
+    """
 
     members: frozenset[str]
     bearing: frozenset[str]
 
 
 def find_exposed(sums: Sequence[MemberSum], excused: Iterable[str] = ()) -> frozenset[str]:
-    """Whose update a combination of these sums would tell who does not bear it. `excused`: who is proven to cheat."""
+    """Finds members whose update a combination of sums would tell without permission.
+
+    excused: members that are proven to cheat.
+    """
     unprotected = frozenset(name for one in sums for name in one.members - one.bearing)
     return (find_isolated(one.members for one in sums) & unprotected) - frozenset(excused)
 
 
 def describe_exposed(exposed: Collection[str], run: str) -> str:
-    """Why a round cannot be summed, and what its operators may do."""
+    """Describes why a round cannot be summed, and what its operators can do."""
     names = ", ".join(sorted(exposed))
     return (
         f"expected two or more members at a time to leave or join the rounds of {run}, or members with differential"
@@ -41,10 +46,11 @@ def describe_exposed(exposed: Collection[str], run: str) -> str:
 
 
 def find_isolated(sums: Iterable[Collection[str]]) -> frozenset[str]:
-    """The clients whose update some linear combination of the sums is, if each client's were the same in all of them.
+    """Finds clients whose update is a linear combination of the sums.
 
-    These are the clients whose unit vector lies in the row space of the sums' membership matrix. The elimination is
-    modulo a prime; a second one makes it useless to look for members whose determinant the first one divides.
+    Provided that each client's update is the same in all of them. These are the clients whose unit vector lies in the
+    row space of the sums' membership matrix. The elimination is modulo a prime; a second prime stops members who
+    choose a matrix whose determinant the first one divides.
     """
     rows = sorted({tuple(sorted(members)) for members in sums})
     names = sorted({name for members in rows for name in members})
@@ -54,13 +60,13 @@ def find_isolated(sums: Iterable[Collection[str]]) -> frozenset[str]:
 
 
 def _find_unit_rows(matrix: NDArray[np.int64], prime: int) -> list[int]:
-    """The columns of the single entries of those rows of the reduced echelon form that have one entry alone."""
+    """Lists the columns of rows with one entry in the reduced echelon form."""
     reduced = reduce_rows(matrix % prime, prime)
     return [int(np.flatnonzero(row)[0]) for row in reduced if np.count_nonzero(row) == 1]
 
 
 def reduce_rows(matrix: NDArray[np.int64], prime: int) -> NDArray[np.int64]:
-    """The reduced row echelon form modulo a prime."""
+    """Computes the reduced row echelon form modulo a prime."""
     place = 0
     for column in range(matrix.shape[1]):
         below = np.flatnonzero(matrix[place:, column])
@@ -83,17 +89,17 @@ Stamps = Mapping[str, str]
 
 
 def needs_stamps(declaration: Declaration) -> bool:
-    """Does it follow from the silos' data alone, without noise, the same in every run?"""
+    """Tells whether a sum follows from the silos' data alone, without noise."""
     return is_sum(declaration) and all(spec.name not in NOISED for spec in declaration.tensors)
 
 
 def stamps_of(keys: Mapping[str, PublicKeys], members: Iterable[str]) -> dict[str, str]:
-    """What the members have signed of their data; "" for one that says nothing."""
+    """Returns the stamps that members have signed of their data; "" where none."""
     return {name: keys[name].stamp or "" for name in members}
 
 
 def adding_stamps_of(keys: Mapping[str, PublicKeys], members: Iterable[str]) -> dict[str, str]:
-    """Collects the stamps of those members alone whose parts are more than zeros.
+    """Returns the stamps of members whose parts are not zeros.
 
     A part of zeros hides nobody: of sums of one kind, a combination is of the other parts alone.
     """
@@ -101,7 +107,7 @@ def adding_stamps_of(keys: Mapping[str, PublicKeys], members: Iterable[str]) -> 
 
 
 def find_basis_objection(earlier: Iterable[Stamps], new: Stamps, least: int) -> str | None:
-    """Why this sum must not be made beside those; None where it may."""
+    """Returns why a sum must not be made beside earlier ones; None where it may."""
     if silent := sorted(name for name, stamp in new.items() if not stamp):
         return f"expected every member of a sum to sign its stamp, got none of {', '.join(silent)}"
     if len(new) < least:
@@ -114,13 +120,11 @@ def find_basis_objection(earlier: Iterable[Stamps], new: Stamps, least: int) -> 
 
 
 def find_list_objection(earlier: Iterable[tuple[Stamps, str]], new: Stamps, listed: str, least: int) -> str | None:
-    """Finds why a sum over this list would tell more than earlier sums over others.
+    """Returns why a sum over this list must not be made; None where it may.
 
-    None where the sum may be made.
-
-    An iterated sum weighs a user by how many listed items it has: sums over several lists of an aggregator's own choice
-    would tell which items users have together, and Gram sums over several directions more of nodes' features than their
-    columns. What the silos have summed changes with their data alone.
+    An iterated sum weighs a user by how many listed items it has: sums over several lists of an aggregator's own
+    choice would tell which items users have together, and Gram sums over several directions more of nodes' features
+    than their columns. What the silos have summed changes with their data alone.
     """
     for stamps, known in earlier:
         changed = {name for name, _ in stamps.items() ^ new.items()}
@@ -144,11 +148,11 @@ def _describe(told: Collection[str], least: int) -> str:
 
 
 def find_few(sums: Iterable[Stamps], least: int) -> frozenset[str]:
-    """Fewer than `least` silos of whose parts alone some linear combination of the sums is made; empty: no such.
+    """Finds fewer than `least` silos whose parts alone a combination of sums gives.
 
-    A silo with the same data in two sums has the same part in both, with other data another one. Silos that come, go
-    and change in the same sums have the same weights in every combination: where these are `least` or more, no
-    combination is of them alone.
+    Empty where there are none. A silo with the same data in two sums has the same part in both, with other data
+    another one. Silos that come, go and change in the same sums have the same weights in every combination: where
+    these are `least` or more, no combination is of them alone.
     """
     rows = sorted({tuple(sorted(one.items())) for one in sums})
     columns = _columns(rows)
@@ -163,7 +167,7 @@ Column = tuple[int, ...]
 
 
 def _columns(rows: Sequence[tuple[tuple[str, str], ...]]) -> dict[str, frozenset[Column]]:
-    """For each silo in which sums each of its parts is."""
+    """Returns, for each silo, in which sums each of its parts is."""
     members = [frozenset(row) for row in rows]
     found: dict[str, set[Column]] = {}
     for part in sorted(set().union(*members)):
@@ -172,7 +176,7 @@ def _columns(rows: Sequence[tuple[tuple[str, str], ...]]) -> dict[str, frozenset
 
 
 def _alike(columns: Mapping[str, frozenset[Column]]) -> list[frozenset[str]]:
-    """Silos whose parts are in the same sums, together."""
+    """Groups silos whose parts are in the same sums."""
     groups: dict[frozenset[Column], set[str]] = {}
     for name, own in columns.items():
         groups.setdefault(own, set()).add(name)
@@ -180,7 +184,7 @@ def _alike(columns: Mapping[str, frozenset[Column]]) -> list[frozenset[str]]:
 
 
 def _unions(groups: Sequence[frozenset[str]], least: int) -> Iterator[frozenset[str]]:
-    """Every union of them that has fewer than `least` silos, the smallest first."""
+    """Yields every union of groups with fewer than `least` silos, the smallest first."""
     for count in range(1, least):
         for some in combinations(groups, count):
             union = frozenset[str]().union(*some)
@@ -189,7 +193,7 @@ def _unions(groups: Sequence[frozenset[str]], least: int) -> Iterator[frozenset[
 
 
 def _tells(columns: Mapping[str, frozenset[Column]], chosen: frozenset[str], prime: int) -> bool:
-    """Is there a combination that leaves something of these silos and nothing of the others?"""
+    """Tells whether a combination of sums is of the chosen silos alone."""
     others = set[Column]().union(*(own for name, own in columns.items() if name not in chosen))
     every = others.union(*(columns[name] for name in chosen))
     return every != others and _rank(every, prime) > _rank(others, prime)

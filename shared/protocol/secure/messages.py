@@ -1,4 +1,4 @@
-"""The messages of a secure round. Bytes travel as hexadecimal text; masked tensors never as JSON.
+"""Messages of a secure round. Bytes travel as hexadecimal text; masked tensors never as JSON.
 
 A round: PublicKeys -> Roster -> SealedShares -> Delivery -> ShareCheck -> Sharers -> MaskedHeader and vector ->
 UnmaskRequest -> Consent -> Consents -> UnmaskAnswer.
@@ -28,21 +28,21 @@ SHARE_PAIR_BYTES = 2 * BYTES
 
 
 def least_threshold(clients: int) -> int:
-    """How many of the round's clients must at least be needed to restore a secret: more than two thirds, and three.
+    """Returns the least threshold: more than two thirds of the clients, and three.
 
-    Two lists of survivors, each signed by so many, have an honest signer in common as long as at most a third of the
+    Two lists of survivors, each signed by as many, have an honest signer in common as long as at most a third of the
     clients lie, and an honest client signs one list a round (Bonawitz et al. 2017, section 6, active adversaries).
     """
     return max(FEWEST_CLIENTS, 2 * clients // 3 + 1)
 
 
 def hidden_scalars(declaration: Declaration) -> tuple[str, ...]:
-    """The declared scalars that are summed under masks, sorted."""
+    """Lists the declared scalars that are summed under masks, sorted."""
     return tuple(sorted(set(declaration.scalars) - visible_scalars(declaration)))
 
 
 def visible_scalars(declaration: Declaration) -> frozenset[str]:
-    """The declared scalars that lie open beside a masked vector."""
+    """Returns the declared scalars that are readable beside a masked vector."""
     scalars = find_strategy(declaration).scalars
     return frozenset(name for name in declaration.scalars if name in scalars and scalars[name].visible)
 
@@ -71,7 +71,7 @@ UNSIGNED = "0" * 128
 
 
 class OfRound(Message):
-    """Every message names its version and round."""
+    """Message of a round, with its version, run and round."""
 
     version: Literal[2] = Field(2, description="of these messages")
     run: RunName
@@ -83,13 +83,16 @@ class FromClient(OfRound):
 
 
 class SignedByClient(FromClient):
-    """A message that others than its receiver may have to hold its sender to: see `identities`."""
+    """Message with its sender's signature, which others can check too: see `proofs`."""
 
     signature: Signature = Field(UNSIGNED, description="the client's, over the rest of the message")
 
 
 class CommonTerms(Message):
-    """What every client of a round must have been told alike. Digests are sha256 in hexadecimal: see `common`."""
+    """Terms that every client of a round must have been told alike.
+
+    Digests are sha256 in hexadecimal: see `common`.
+    """
 
     aggregator: Hex32 = Field(description="the key that its answers are signed with")
     start: Hex32 = Field(description="digest of the parameters that the round begins with, before Eq. 14")
@@ -101,7 +104,7 @@ class CommonTerms(Message):
 
 
 class RoundTerms(OfRound):
-    """What all must agree on before the round. A client holds them against its own."""
+    """Terms of a round, which each client compares with its own."""
 
     threshold: int = Field(ge=FEWEST_CLIENTS, le=MOST_CLIENTS, description="shares that restore a secret")
     declaration: Declaration = Field(description="all that a client may send")
@@ -109,20 +112,20 @@ class RoundTerms(OfRound):
 
 
 def require_round(terms: OfRound, message: OfRound) -> None:
-    """ProtocolError for a message of another run or round."""
+    """Raises ProtocolError for a message of another run or round."""
     if (message.run, message.round) != (terms.run, terms.round):
         raise ProtocolError(f"expected round {terms.round} of {terms.run}, got round {message.round} of {message.run}")
 
 
 class Possession(Message):
-    """A proof that the sender knows the secret of a key: see `proofs`."""
+    """Proof that the sender knows the secret of a key: see `proofs`."""
 
     challenge: Scalar = Field(description="the proof's first half")
     response: Scalar = Field(description="the proof's second half")
 
 
 class PublicKeys(SignedByClient):
-    """Phase `keys`. All keys are points of the group but `identity`."""
+    """Message of phase `keys`. All keys are points of the group except `identity`."""
 
     identity: Hex32 = Field(description="the Ed25519 key that the client is known by")
     deal: Hex32 = Field(description="key for the shares that the client seals")
@@ -145,12 +148,12 @@ class PublicKeys(SignedByClient):
 
 
 def possession_label(terms: OfRound, client: str) -> bytes:
-    """What the proof of possession of a client's key is bound to: nobody else can give it, nor in another round."""
+    """Returns the label that binds a proof of possession to a client and round."""
     return f"{PROTOCOL}\npossession\n{terms.version}\n{terms.run}\n{terms.round}\n{client}\n".encode()
 
 
 class Roster(Message):
-    """All public keys of the round."""
+    """Public keys of all clients of the round."""
 
     terms: RoundTerms = Field(description="what all must agree on")
     members: tuple[PublicKeys, ...] = Field(max_length=MOST_CLIENTS, description="in ascending order of their names")
@@ -177,13 +180,13 @@ class Roster(Message):
 
     @property
     def context(self) -> Context:
-        """The round, with the digest of this roster."""
+        """Context of the round, with the digest of this roster."""
         transcript = hashlib.sha256(self.model_dump_json().encode()).hexdigest()
         return Context(self.terms.version, self.terms.run, self.terms.round, transcript)
 
 
 class SealedShare(Message):
-    """What one dealer has sealed for one holder: a share of each of its two secrets, with commitments to both."""
+    """Shares of a dealer's two secrets, sealed for one holder, with commitments."""
 
     sealed: Sealed = Field(description="both shares, for the holder alone")
     key_commitment: Hex32 = Field(description="to the share of the mask's secret")
@@ -194,7 +197,10 @@ class SealedShare(Message):
 
 
 class SealedShares(FromClient):
-    """Phase `shares`: what is sealed for every other client, and commitments to the shares that the sender keeps."""
+    """Message of phase `shares`: sealed shares for every other client.
+
+    And commitments to the shares that the sender keeps.
+    """
 
     transcript: Hex32 = Field(description="digest of the roster")
     shares: Mapping[ClientName, SealedShare] = Field(max_length=MOST_CLIENTS, description="by holder")
@@ -203,14 +209,17 @@ class SealedShares(FromClient):
 
 
 class Delivery(OfRound):
-    """What the aggregator passes on to one client: what every other sharer has sealed for it."""
+    """Shares that every other sharer has sealed for one client."""
 
     shares: Mapping[ClientName, SealedShare] = Field(max_length=MOST_CLIENTS, description="by dealer")
 
 
 class Complaint(Message):
-    """The point that a dealer's and a holder's keys agree on, with a proof that it is: whoever has it can open what
-    the dealer has sealed for this holder, and sees that it is not what the dealer committed to."""
+    """Complaint about a dealer's shares, with a proof.
+
+    The point that the dealer's and the holder's keys agree on: with it the sealed shares can be opened, to see that
+    they are not what the dealer committed to.
+    """
 
     point: Hex32 = Field(description="on which both keys agree")
     challenge: Scalar = Field(description="the proof's first half")
@@ -218,14 +227,14 @@ class Complaint(Message):
 
 
 class ShareCheck(SignedByClient):
-    """Phase `checks`: the sender holds what every sharer owes it, but for those that it complains of."""
+    """Message of phase `checks`: the shares are valid, except those complained about."""
 
     transcript: Hex32 = Field(description="digest of the roster")
     complaints: Mapping[ClientName, Complaint] = Field(max_length=MOST_CLIENTS, description="by dealer")
 
 
 class ExpulsionEvidence(Message):
-    """Why a dealer was put out of the round: what it has signed for a holder, and that holder's complaint about it."""
+    """Evidence against an expelled dealer: its signed shares and a holder's complaint."""
 
     dealer: ClientName = Field(description="who is put out")
     holder: ClientName = Field(description="who complains")
@@ -234,28 +243,28 @@ class ExpulsionEvidence(Message):
 
 
 class Sharers(OfRound):
-    """Who masks with whom: all who have checked, without those that are put out by evidence."""
+    """Clients that mask with each other, and evidence against those expelled."""
 
     sharers: Names = Field(description="who masks in this round")
     evidence: tuple[ExpulsionEvidence, ...] = Field((), max_length=MOST_CLIENTS, description="against who is put out")
 
 
 class MaskedHeader(FromClient):
-    """Phase `masked`: what goes with a masked vector. `scalars` are the open ones."""
+    """Header of a masked vector, with the open scalars."""
 
     digest: Hex32
     scalars: Annotated[Mapping[str, Finite], Field(max_length=20)]
 
 
 class UnmaskRequest(OfRound):
-    """All sharers, as two lists."""
+    """Lists of survivors and drop-outs, for the survivors to sign."""
 
     survivors: Names = Field(description="whose vectors are in the sum")
     dropped: Names = Field(description="who dropped out before sending one")
 
 
 class Consent(SignedByClient):
-    """Phase `consents`: the sender has seen these two lists, and signs no others in this round."""
+    """Message of phase `consents`: the only lists that the sender signs in this round."""
 
     transcript: Hex32 = Field(description="digest of the roster")
     survivors: Names = Field(description="whose vectors are in the sum")
@@ -263,13 +272,13 @@ class Consent(SignedByClient):
 
 
 class Consents(OfRound):
-    """The survivors' signatures under one and the same pair of lists."""
+    """Signatures of the survivors under the same lists."""
 
     signatures: Mapping[ClientName, Signature] = Field(max_length=MOST_CLIENTS, description="by survivor")
 
 
 class UnmaskAnswer(FromClient):
-    """Phase `answers`: shares of the survivors' seeds and of the mask keys of those who dropped out."""
+    """Message of phase `answers`: shares of survivors' seeds and drop-outs' mask keys."""
 
     seeds: SharesOf = Field(description="by survivor")
     keys: SharesOf = Field(description="by client that dropped out")

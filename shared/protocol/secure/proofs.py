@@ -1,4 +1,4 @@
-"""Signatures of a secure round's messages; zero-knowledge proofs about secret scalars, and complaints with one."""
+"""Signatures of a secure round's messages, zero-knowledge proofs about secret scalars, and complaints."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ M = TypeVar("M", bound=SignedByClient)
 
 
 def sign_message(message: M, key: PrivateKey) -> M:
-    """The same message with its sender's signature. Ed25519 signs the same message the same way again."""
+    """Returns the message with its sender's signature.
+
+    Ed25519 signs the same message the same way again.
+    """
     return message.model_copy(update={"signature": key.sign(_signed_bytes(message)).hex()})
 
 
 def require_signature(message: SignedByClient, key: PublicKey) -> None:
-    """ProtocolError unless the owner of this key has signed this message."""
+    """Raises ProtocolError unless the owner of this key has signed the message."""
     try:
         key.verify(bytes.fromhex(message.signature), _signed_bytes(message))
     except InvalidSignature:
@@ -41,13 +44,16 @@ def require_signature(message: SignedByClient, key: PublicKey) -> None:
 
 
 def sign_share(context: Context, dealer: str, holder: str, share: SealedShare, key: PrivateKey) -> SealedShare:
-    """The same share with its dealer's signature."""
+    """Returns the share with its dealer's signature."""
     signature = key.sign(_share_bytes(context, dealer, holder, share)).hex()
     return share.model_copy(update={"signature": signature})
 
 
 def require_share_signature(context: Context, dealer: str, holder: str, share: SealedShare, key: PublicKey) -> None:
-    """ProtocolError unless this dealer has signed this very share for this holder, seeing this round's roster."""
+    """Raises ProtocolError unless the dealer has signed this share for this holder.
+
+    With this round's roster.
+    """
     try:
         key.verify(bytes.fromhex(share.signature), _share_bytes(context, dealer, holder, share))
     except InvalidSignature:
@@ -55,12 +61,15 @@ def require_share_signature(context: Context, dealer: str, holder: str, share: S
 
 
 def identity_key(identity: str) -> PublicKey:
-    """The public key whose 32 bytes are written in hexadecimal."""
+    """Returns the public key of 32 bytes in hexadecimal."""
     return public_key(bytes.fromhex(identity))
 
 
 def _signed_bytes(message: SignedByClient) -> bytes:
-    """The protocol's name and the kind of message before its content, so that no signature fits another purpose."""
+    """Returns the bytes to sign: protocol, kind of message, content.
+
+    So no signature fits another purpose.
+    """
     content = message.model_dump_json(exclude={"signature"})
     return f"{PROTOCOL}\n{type(message).__name__}\n{content}".encode()
 
@@ -71,7 +80,7 @@ def _share_bytes(context: Context, dealer: str, holder: str, share: SealedShare)
 
 
 def prove_possession(secret: int, label: bytes) -> Possession:
-    """That whoever says `label` knows the secret of its point."""
+    """Proves knowledge of the secret of its point, bound to `label`."""
     nonce = group.draw_scalar()
     challenge = _challenge(label, group.multiply_base(secret), group.multiply_base(nonce))
     response = (nonce + challenge * secret) % ORDER
@@ -79,7 +88,7 @@ def prove_possession(secret: int, label: bytes) -> Possession:
 
 
 def require_possession(point: bytes, proof: Possession, label: bytes) -> None:
-    """ProtocolError unless the proof holds."""
+    """Raises ProtocolError unless the proof of possession holds."""
     challenge, response = int(proof.challenge, 16), int(proof.response, 16)
     head = group.add(group.multiply_base(response), group.multiply(-challenge, point))
     if _challenge(label, point, head) != challenge:
@@ -87,7 +96,7 @@ def require_possession(point: bytes, proof: Possession, label: bytes) -> None:
 
 
 def prove_agreement(secret: int, peer: bytes, label: bytes) -> Complaint:
-    """The point that the secret agrees on with the peer's key, and a proof that it is that point."""
+    """Computes the point that two keys agree on, with a proof of it."""
     agreed, nonce = group.multiply(secret, peer), group.draw_scalar()
     heads = (group.multiply_base(nonce), group.multiply(nonce, peer))
     challenge = _challenge(label, group.multiply_base(secret), peer, agreed, *heads)
@@ -96,7 +105,10 @@ def prove_agreement(secret: int, peer: bytes, label: bytes) -> Complaint:
 
 
 def require_agreement(own: bytes, peer: bytes, proof: Complaint, label: bytes) -> bytes:
-    """The point that the owner of the key `own` agrees on with the peer's. ProtocolError unless the proof holds."""
+    """Returns the point of an agreement; raises ProtocolError unless the proof holds.
+
+    own: the key of the proof's maker.
+    """
     agreed = bytes.fromhex(proof.point)
     challenge, response = int(proof.challenge, 16), int(proof.response, 16)
     heads = (
@@ -113,7 +125,10 @@ def _challenge(label: bytes, *points: bytes) -> int:
 
 
 def open_share(context: Context, dealer: str, holder: str, point: bytes, given: SealedShare) -> SharePair:
-    """The shares sealed by the point that both keys agree on. ProtocolError for none, or others than committed to."""
+    """Opens shares with the point that both keys agree on.
+
+    Raises ProtocolError for other content, or for shares that the dealer has not committed to.
+    """
     key = keys.derive(point, context.label("seal", dealer, holder))
     content = keys.unseal(key, bytes.fromhex(given.sealed), context.label("shares", dealer, holder))
     pair = SharePair.decode(content)
@@ -124,13 +139,16 @@ def open_share(context: Context, dealer: str, holder: str, point: bytes, given: 
 
 
 def complain(context: Context, dealer: PublicKeys, holder: str, cipher: int) -> Complaint:
-    """A complaint about what `dealer` has sealed and signed. `cipher`: the holder's secret key for shares."""
+    """Makes a complaint about shares that a dealer has sealed and signed.
+
+    cipher: the holder's secret key for shares.
+    """
     label = context.label("complaint", dealer.client, holder)
     return prove_agreement(cipher, bytes.fromhex(dealer.deal), label)
 
 
 def require_proven(roster: Roster, evidence: ExpulsionEvidence) -> None:
-    """ProtocolError unless the evidence shows that its dealer has signed other shares than it committed to."""
+    """Raises ProtocolError unless the evidence shows shares that differ from their commitments."""
     members, context = roster.keys, roster.context
     dealer, holder = evidence.dealer, evidence.holder
     if dealer not in members or holder not in members or dealer == holder:

@@ -1,4 +1,4 @@
-"""The aggregator's side of a secure round, to the mean of the survivors (Eq. 13)."""
+"""Aggregator's side of a secure round, up to the mean of the survivors (Eq. 13)."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ from shared.protocol.secure.vectors import MaskStream, Vector
 
 
 def mean(state: SecureRound, vectors: Mapping[str, Vector]) -> Parameters:
-    """Mean arrays and mean hidden scalars of the survivors. `vectors`: theirs by client, lazily read.
+    """Computes the mean arrays and hidden scalars of the survivors.
 
-    UnavailableError with fewer answers than the threshold; ProtocolError if they restore other secrets than published.
+    vectors: theirs by client, read when needed. Raises UnavailableError with fewer answers than the threshold,
+    ProtocolError if they restore other secrets than published.
     """
     if set(vectors) != set(state.survivors):
         raise ProtocolError(f"expected the vectors of {len(state.survivors)} survivors, got {len(vectors)} or others'")
@@ -59,7 +60,7 @@ def _unmask(
 
 
 def sum_piece(name: str, form: Form, vectors: Sequence[Vector]) -> Array:
-    """The sum of one tensor, still masked, in one dimension."""
+    """Sums one tensor of all vectors, still masked, in one dimension."""
     total = np.zeros(form.size, dtype=STORED[form.dtype])
     for begin, end in blocks(form.size):
         for one in vectors:
@@ -68,8 +69,10 @@ def sum_piece(name: str, form: Form, vectors: Sequence[Vector]) -> Array:
 
 
 def restore_masks(state: SecureRound) -> tuple[MaskStream, ...]:
-    """What stands between the sum and the truth, with the sign that takes it away: the survivors' own masks, and those
-    that they have with clients who dropped out after checking their shares."""
+    """Restores the masks to subtract from the sum.
+
+    The survivors' own masks, and those that they share with clients who dropped out after checking their shares.
+    """
     require_answers(state)
     everybody = roster(state)
     points, context, members = everybody.points, everybody.context, everybody.keys
@@ -86,7 +89,7 @@ def restore_masks(state: SecureRound) -> tuple[MaskStream, ...]:
 
 
 def _restore(name: str, published: str, shares: Mapping[int, SharesOf], weights: Mapping[int, int]) -> int:
-    """A client's secret, which is the one to the point that it has published."""
+    """Restores a client's secret from shares, and checks it against its published point."""
     secret = shamir.restore({x: int(held[name], 16) for x, held in shares.items()}, weights)
     if group.multiply_base(secret).hex() != published:
         raise ProtocolError(f"expected shares of the secret that {name!r} has published a point of, got others")
@@ -94,7 +97,7 @@ def _restore(name: str, published: str, shares: Mapping[int, SharesOf], weights:
 
 
 def _restore_pairwise(roster: Roster, lost: Mapping[str, int], survivors: tuple[str, ...]) -> Iterator[MaskStream]:
-    """The masks that the survivors have with those who dropped out, of whom the mask keys were restored."""
+    """Yields the masks that survivors share with drop-outs, by these' restored mask keys."""
     context, public = roster.context, {name: bytes.fromhex(member.mask) for name, member in roster.keys.items()}
     for name, private in lost.items():
         for other in survivors:
@@ -116,7 +119,7 @@ PHASE_OF: Mapping[type[FromClient], Phase] = {
 
 
 class SecureRound(Message):
-    """A round as it stands: its phase, and by client what came in each."""
+    """State of a secure round: its phase, and each phase's messages by client."""
 
     terms: RoundTerms
     phase: Phase = "keys"
@@ -128,53 +131,59 @@ class SecureRound(Message):
     answers: Mapping[ClientName, UnmaskAnswer] = Field(default_factory=dict)
 
     def collected(self, phase: Phase) -> Mapping[str, FromClient]:
-        """What came in a phase, by client."""
+        """Returns the messages of a phase, by client."""
         held: Mapping[str, FromClient] = getattr(self, phase)
         return held
 
     @property
     def expelled(self) -> frozenset[str]:
-        """Whom a proven complaint has put out of the round."""
+        """Clients that a proven complaint has expelled from the round."""
         return frozenset(dealer for check in self.checks.values() for dealer in check.complaints)
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Who is still expected in this phase, sorted. In `keys` nobody is: whoever comes in time takes part."""
+        """Clients still expected in this phase, sorted.
+
+        Empty in phase `keys`: every client that comes in time takes part.
+        """
         before = PHASES[max(0, PHASES.index(self.phase) - 1)]
         return tuple(sorted(set(self.collected(before)) - set(self.collected(self.phase)) - self.expelled))
 
     @property
     def sharers(self) -> tuple[str, ...]:
-        """Who masks with whom: all who hold what every one of them has sealed."""
+        """Clients that mask with each other: all who hold every sharer's shares."""
         return tuple(sorted(set(self.checks) - self.expelled))
 
     @property
     def survivors(self) -> tuple[str, ...]:
-        """Whose vectors are in the sum."""
+        """Clients whose vectors are in the sum."""
         return tuple(sorted(self.masked))
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """With whom others' vectors hold masks, and who then sent no vector."""
+        """Clients that sent no vector although others' vectors hold masks shared with them."""
         return tuple(sorted(set(self.sharers) - set(self.masked)))
 
     @property
     def open_scalars(self) -> dict[str, Scalars]:
-        """The scalars that are not hidden, of each survivor: rho, from which Eq. 12 has rhobar."""
+        """Readable scalars of each survivor: rho, from which Eq. 12 computes rhobar."""
         return {name: dict(self.masked[name].scalars) for name in self.survivors}
 
 
 def accept(state: SecureRound, message: Relayed) -> SecureRound:
-    """Take a verified message of the current phase in. The same one again changes nothing.
+    """Adds a verified message of the current phase. The same one again changes nothing.
 
-    Raises ProtocolError (of another round, or it does not fit), RoundClosedError (of another phase), NotFoundError (not
-    one of the phase before), ConflictError (another message of that client came before).
+    Raises ProtocolError (of another round, or it does not fit), RoundClosedError (of another phase), NotFoundError
+    (client was not in the phase before), ConflictError (another message of that client came before).
     """
     return _accept_message(state, PHASE_OF[type(message)], message)
 
 
 def accept_header(state: SecureRound, header: MaskedHeader) -> SecureRound:
-    """Take the header of a masked vector in. The vector stays with the caller, who has held it against this header."""
+    """Adds the header of a masked vector.
+
+    The vector stays with the caller, who has checked it against this header.
+    """
     return _accept_message(state, "masked", header)
 
 
@@ -194,8 +203,11 @@ def _accept_message(state: SecureRound, phase: Phase, message: FromClient) -> Se
 
 
 def require_expected(state: SecureRound, phase: Phase, message: FromClient) -> None:
-    """NotFoundError for a message of one who may not speak in this phase, RoundClosedError for keys without room,
-    ProtocolError for one about others than it is to be about."""
+    """Raises an error for a message that this phase does not expect.
+
+    NotFoundError for a client that was not in the phase before, RoundClosedError for keys without room, ProtocolError
+    for a message about other clients than expected.
+    """
     if phase != "keys" and message.client not in state.missing:
         raise NotFoundError(f"client {message.client!r} did not take part in the phase before {phase}")
     match message:
@@ -229,7 +241,7 @@ def _require_names(what: str, came: set[str], expected: set[str]) -> None:
 
 
 def require_answers(state: SecureRound) -> None:
-    """RoundClosedError before phase `answers`, UnavailableError while they are fewer than the threshold."""
+    """Raises RoundClosedError before phase `answers`, UnavailableError below the threshold."""
     _require_closed(state, "consents")
     _require_enough(state)
 
@@ -243,12 +255,15 @@ def _require_enough(state: SecureRound) -> None:
 
 
 def count_present(state: SecureRound) -> int:
-    """How many of those who have spoken in this phase go on."""
+    """Counts the clients of this phase that were not expelled."""
     return len(set(state.collected(state.phase)) - state.expelled)
 
 
 def close(state: SecureRound) -> SecureRound:
-    """The next phase, in which those go on who took part in this one. UnavailableError if they are too few."""
+    """Closes the phase and returns the state of the next; its clients go on.
+
+    Raises UnavailableError if they are too few.
+    """
     if state.phase == "answers":
         raise RoundClosedError(f"round {state.terms.round}: expected a phase before answers, which is the last")
     _require_enough(state)
@@ -256,13 +271,13 @@ def close(state: SecureRound) -> SecureRound:
 
 
 def roster(state: SecureRound) -> Roster:
-    """All public keys, once phase `keys` is closed: the same for everybody."""
+    """Makes the roster of all public keys, once phase `keys` is closed."""
     _require_closed(state, "keys")
     return Roster(terms=state.terms, members=tuple(state.keys[name] for name in sorted(state.keys)))
 
 
 def delivery(state: SecureRound, client: str) -> Delivery:
-    """What the others have sealed for one client, once phase `shares` is closed."""
+    """Makes the delivery for one client, once phase `shares` is closed."""
     _require_closed(state, "shares")
     if client not in state.shares:
         raise NotFoundError(f"client {client!r} has not shared in round {state.terms.round}")
@@ -271,7 +286,10 @@ def delivery(state: SecureRound, client: str) -> Delivery:
 
 
 def sharers(state: SecureRound) -> Sharers:
-    """Who masks with whom, once phase `checks` is closed; and why others do not: one proof for each is enough."""
+    """Makes the list of sharers, once phase `checks` is closed.
+
+    With one piece of evidence against each expelled client.
+    """
     _require_closed(state, "checks")
     found: dict[str, ExpulsionEvidence] = {}
     for holder in sorted(state.checks):
@@ -283,14 +301,14 @@ def sharers(state: SecureRound) -> Sharers:
 
 
 def request(state: SecureRound) -> UnmaskRequest:
-    """What the survivors are to consent to, once phase `masked` is closed: the same for everybody."""
+    """Makes the request to unmask, once phase `masked` is closed."""
     _require_closed(state, "masked")
     terms = state.terms
     return UnmaskRequest(run=terms.run, round=terms.round, survivors=state.survivors, dropped=state.dropped)
 
 
 def consents(state: SecureRound) -> Consents:
-    """The survivors' signatures, once phase `consents` is closed."""
+    """Makes the list of the survivors' signatures, once phase `consents` is closed."""
     _require_closed(state, "consents")
     signatures = {name: state.consents[name].signature for name in sorted(state.consents)}
     return Consents(run=state.terms.run, round=state.terms.round, signatures=signatures)

@@ -1,7 +1,7 @@
-"""Shamir's secret sharing with public commitments: a scalar -> shares, of which any `threshold` restore it.
+"""Shamir's secret sharing with public commitments: any `threshold` shares restore a secret.
 
-A share is the value at x = 1, 2, ... of a random polynomial f modulo ORDER with f(0) = secret. A commitment is f(x) G.
-Commitments make every share verifiable by itself, and show whether all shares are of one polynomial (Cascudo and
+A share is the value at x = 1, 2, ... of a random polynomial f modulo ORDER with f(0) = secret. A commitment is f(x)
+G. Commitments make every share verifiable by itself, and show whether all shares are of one polynomial (Cascudo and
 David, "SCRAPE: Scalable Randomness Attested by Public Entities", ACNS 2017, section 2.1), without telling a share.
 """
 
@@ -17,7 +17,10 @@ from shared.protocol.secure.group import ORDER
 
 
 def split(secret: int, count: int, threshold: int) -> list[int]:
-    """The shares for x = 1 to `count`; the other coefficients are fresh from the operating system."""
+    """Splits a secret into shares for x = 1 to `count`.
+
+    The other coefficients are fresh from the operating system.
+    """
     if not 0 < secret < ORDER:
         raise ProtocolError("expected a secret from 1 to the group's order, got another")
     if not 1 <= threshold <= count:
@@ -27,7 +30,7 @@ def split(secret: int, count: int, threshold: int) -> list[int]:
 
 
 def _evaluate(coefficients: Sequence[int], x: int) -> int:
-    """The polynomial at x by Horner's rule; `coefficients` begin with the constant."""
+    """Evaluates a polynomial at x by Horner's rule; `coefficients` begin with the constant."""
     value = 0
     for coefficient in reversed(coefficients):
         value = (value * x + coefficient) % ORDER
@@ -35,15 +38,15 @@ def _evaluate(coefficients: Sequence[int], x: int) -> int:
 
 
 def commit(shares: Sequence[int]) -> list[bytes]:
-    """A commitment to each share."""
+    """Computes a commitment to each share."""
     return [group.multiply_base(share) for share in shares]
 
 
 def require_consistent(secret: bytes, commitments: Sequence[bytes], threshold: int) -> None:
-    """ProtocolError unless the commitments are of shares of one polynomial of degree below `threshold`, whose secret
-    is the one that the point `secret` commits to.
+    """Raises ProtocolError unless the commitments are of one polynomial with this secret.
 
-    They are held against a random word of the dual code: values of another polynomial pass once in ORDER times.
+    Its degree is below `threshold`, and the point `secret` commits to the secret. The commitments are checked against
+    a random word of the dual code: values of another polynomial pass once in ORDER times.
     """
     weights = _draw_dual_word(len(commitments), threshold)
     total = group.multiply(weights[0], secret)
@@ -57,14 +60,20 @@ NEUTRAL = (1).to_bytes(group.BYTES, "little")
 
 
 def _draw_dual_word(count: int, threshold: int) -> list[int]:
-    """Scalars c with sum of c_x f(x) = 0 over x = 0 to `count` for every polynomial f of degree below `threshold`."""
+    """Draws a random word of the dual code.
+
+    Scalars c with sum of c_x f(x) = 0 over x = 0 to `count` for every polynomial f of degree below `threshold`.
+    """
     coefficients = [group.draw_scalar() for _ in range(count - threshold + 1)]
     return [_evaluate(coefficients, x) * weight % ORDER for x, weight in enumerate(_dual_weights(count))]
 
 
 @lru_cache(maxsize=64)
 def _dual_weights(count: int) -> tuple[int, ...]:
-    """1 / product of (x - y) over all other y of 0 to `count`, for each x: (-1)^(count - x) / (x! (count - x)!)."""
+    """Computes the weights of the dual code for each x from 0 to `count`.
+
+    1 / product of (x - y) over all other y: (-1)^(count - x) / (x! (count - x)!).
+    """
     factorials = [1]
     for x in range(1, count + 1):
         factorials.append(factorials[-1] * x % ORDER)
@@ -74,9 +83,10 @@ def _dual_weights(count: int) -> tuple[int, ...]:
 
 
 def lagrange_weights(points: Sequence[int]) -> dict[int, int]:
-    """The weight of each x for the value at 0: a step of its own, as the same points serve many secrets.
+    """Computes Lagrange's weight of each x for the value at 0.
 
-    ProtocolError unless the points are different and from 1 to ORDER - 1.
+    A step of its own, as the same points serve many secrets. Raises ProtocolError unless the points are different and
+    from 1 to ORDER - 1.
     """
     if len(set(points)) != len(points) or not all(0 < x < ORDER for x in points):
         raise ProtocolError(f"expected shares of different holders, got {len(points)} of {len(set(points))}")
@@ -93,8 +103,8 @@ def _weight(x: int, points: Sequence[int]) -> int:
 
 
 def restore(shares: Mapping[int, int], weights: Mapping[int, int]) -> int:
-    """The secret of at least `threshold` shares by x, with the weights of those very points.
+    """Restores a secret from at least `threshold` shares and their points' weights.
 
-    Fewer or wrong shares give another scalar: hold the result against the point that commits to the secret.
+    Fewer or wrong shares give another scalar: check the result against the point that commits to the secret.
     """
     return sum(shares[x] * weight for x, weight in weights.items()) % ORDER

@@ -1,6 +1,6 @@
-"""What a client knows in each phase of a secure round, and its form on disk. All of it is secret.
+"""Client's state in each phase of a secure round and its form on disk; secret.
 
-A record for each phase, so that a step out of order is a type error and not a surprise.
+One record for each phase, so that a step out of order is a type error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shared.protocol.secure.messages import (
 
 
 class Secrets(Message):
-    """The secret scalars of one round, to the four points of `PublicKeys`."""
+    """Secret scalars of one round, of the four points of `PublicKeys`."""
 
     deal: Scalar = Field(repr=False)
     cipher: Scalar = Field(repr=False)
@@ -37,18 +37,18 @@ class Secrets(Message):
 
 
 class SharePair(Message):
-    """One share of each of a client's two secrets: the mask key, and the seed of its own mask."""
+    """Share of a client's mask key, and share of its own mask's seed."""
 
     key: Scalar = Field(repr=False)
     seed: Scalar = Field(repr=False)
 
     def encode(self) -> bytes:
-        """As it is sealed."""
+        """Encodes both shares for sealing."""
         return bytes.fromhex(self.key + self.seed)
 
     @staticmethod
     def decode(content: bytes) -> SharePair:
-        """ProtocolError for bytes that are no two scalars."""
+        """Decodes two shares; raises ProtocolError for bytes that are no two scalars."""
         text = content.hex()
         try:
             return SharePair(key=text[: 2 * BYTES], seed=text[2 * BYTES :])
@@ -57,7 +57,7 @@ class SharePair(Message):
 
 
 class BegunRound(Message):
-    """After `begin`: keys are made and signed."""
+    """State after `begin`: keys are made and signed."""
 
     phase: Literal["begun"] = "begun"
     client: ClientName
@@ -67,8 +67,11 @@ class BegunRound(Message):
 
 
 class Sharing(Message):
-    """After `share`: the roster is accepted; `own` are this client's shares of its own secrets, `message` has the
-    others', to be sent again after a restart: another split of the same secrets would not fit what was sent before."""
+    """State after `share`: the roster is accepted and the secrets are shared.
+
+    own: this client's shares of its own secrets. message: the others' shares, to be sent again after a restart:
+    another split of the same secrets would not fit what was sent before.
+    """
 
     phase: Literal["sharing"] = "sharing"
     client: ClientName
@@ -79,7 +82,7 @@ class Sharing(Message):
 
 
 class Checked(Message):
-    """After `check`: the shares that could be opened, by dealer; `message` complains of the others."""
+    """State after `check`: valid shares by dealer; `message` complains about the others."""
 
     phase: Literal["checked"] = "checked"
     client: ClientName
@@ -90,8 +93,11 @@ class Checked(Message):
 
 
 class Ready(Message):
-    """After `mask`: it is fixed who masks with whom. `sent`: the digest of what was masked; `proven`: who was put out
-    by evidence that this client has checked; `consent`: the one pair of lists that it has signed."""
+    """State after `mask`: it is fixed which clients mask with each other.
+
+    sent: the digest of what was masked. proven: clients expelled by evidence that this client has checked. consent:
+    the only pair of lists that it has signed.
+    """
 
     phase: Literal["ready"] = "ready"
     client: ClientName
@@ -104,7 +110,7 @@ class Ready(Message):
 
     @property
     def sharers(self) -> tuple[str, ...]:
-        """With whom this client has a mask, itself included, sorted."""
+        """Clients with which this client has a mask, itself included, sorted."""
         return tuple(sorted(self.shares))
 
 
@@ -113,12 +119,12 @@ _STATE: TypeAdapter[State] = TypeAdapter(Annotated[State, Field(discriminator="p
 
 
 def state_json(state: State) -> str:
-    """The state as JSON. It holds secrets."""
+    """Writes the state as JSON, with its secrets."""
     return state.model_dump_json()
 
 
 def read(text: str) -> State:
-    """What `written` wrote; DataError, without any of the text, if it is something else."""
+    """Reads a state that `state_json` wrote; raises DataError, without its text, for another."""
     try:
         return _STATE.validate_json(text)
     except ValidationError:
@@ -126,5 +132,5 @@ def read(text: str) -> State:
 
 
 def terms_of(state: State) -> RoundTerms:
-    """What the round was begun on."""
+    """Returns the terms that the round began with."""
     return state.terms if isinstance(state, BegunRound) else state.roster.terms

@@ -1,4 +1,4 @@
-"""Update vectors of a secure round in the ring: declared tensors, masks, hidden scalars."""
+"""Masked vectors of a secure round: declared tensors, masks, hidden scalars."""
 
 from __future__ import annotations
 
@@ -23,21 +23,25 @@ ZEROS = memoryview(bytes(8 * CHUNK))
 
 
 class MaskStream(NamedTuple):
-    """A stream, and whether it is added (1) or subtracted (-1)."""
+    """Seed of a mask, and whether it is added (1) or subtracted (-1)."""
 
     seed: bytes
     sign: Sign
 
 
 def sign_of(own: str, other: str) -> Sign:
-    """Of two clients the one whose name comes first adds their common mask and the other subtracts it."""
+    """Returns 1 if the own name comes first, else -1.
+
+    Of two clients the first by name adds their common mask and the other subtracts it.
+    """
     return 1 if own < other else -1
 
 
 def add_masks(values: Array, masks: Iterable[MaskStream], *, piece: int) -> Array:
-    """The tensor plus the masks' streams for the `piece`-th tensor, modulo 2^32 if it is uint32, else 2^64.
+    """Adds masks to a tensor, modulo 2^32 for uint32, else 2^64.
 
-    A new array: in place, a tensor in another order of memory would be flattened as a copy and stay without a mask.
+    piece: number of the tensor in the vector. The result is a new array: in place, a tensor in another order of
+    memory would be flattened as a copy and stay without a mask.
     """
     ring = np.uint32 if values.dtype == np.uint32 else np.uint64
     flat = np.array(values, dtype=ring, order="C").reshape(-1)
@@ -46,7 +50,7 @@ def add_masks(values: Array, masks: Iterable[MaskStream], *, piece: int) -> Arra
 
 
 def add_to_flat(flat: Array, masks: Iterable[MaskStream], *, piece: int) -> None:
-    """The same in place, of a tensor in row order in one dimension."""
+    """Adds masks in place to a tensor in row order in one dimension."""
     for mask in masks:
         _add_mask(flat, mask, piece)
 
@@ -63,8 +67,11 @@ def _add_mask(flat: Array, mask: MaskStream, piece: int) -> None:
 
 
 def _nonce(piece: int) -> bytes:
-    """Counter, then nonce. OpenSSL counts blocks in the first 8 bytes, RFC 8439 in the first 4: both start at 0 here,
-    and neither runs into the piece's number."""
+    """Returns the stream's start: counter 0 and the piece's number.
+
+    OpenSSL counts blocks in the first 8 bytes, RFC 8439 in the first 4: both start at 0 here, and neither runs into
+    the piece's number.
+    """
     return bytes(8) + piece.to_bytes(8, "little")
 
 
@@ -77,21 +84,27 @@ SMALL = {"U64": (np.int64, fixed_point.LIMIT / fixed_point.STEP), "U32": (np.int
 
 
 class MaskedUpdate(NamedTuple):
-    """What leaves in phase `masked`: a header, and tensors that look like noise."""
+    """Message of phase `masked`: a header, and tensors that look like noise."""
 
     header: MaskedHeader
     vector: Vector
 
 
 def layout(declaration: Declaration) -> dict[str, Form]:
-    """Name -> form of every piece, in the order in which pieces are numbered: tensors by name, then the scalars."""
+    """Returns the form of every piece of a vector, in order.
+
+    Tensors by name, then the scalars.
+    """
     specs = sorted(declaration.uploaded, key=lambda spec: spec.name)
     tensors = {spec.name: Form("U32" if spec.dtype == "U32" else RING, spec.shape) for spec in specs}
     return tensors | ({SCALARS: Form(RING, (len(hidden),))} if (hidden := hidden_scalars(declaration)) else {})
 
 
 def encode(declaration: Declaration, content: Parameters) -> dict[str, Array]:
-    """The whole vector in its rings. PrivacyError if it is not what was declared, ProtocolError if out of range."""
+    """Encodes the whole vector as integers.
+
+    Raises PrivacyError if it is not as declared, ProtocolError if a value is out of range.
+    """
     require_declared(declaration, content)
     hidden = hidden_scalars(declaration)
     if missing := sorted(set(hidden) - set(content.scalars)):
@@ -106,7 +119,7 @@ def _encode(expected: Form, value: Array, name: str) -> Array:
 
 
 def digest(vector: Vector) -> str:
-    """sha256 over names, shapes and little-endian bytes in name order."""
+    """Computes the sha256 over names, shapes and little-endian bytes in name order."""
     total = hashlib.sha256()
     for name in sorted(vector):
         kind = form(vector, name)
@@ -117,7 +130,7 @@ def digest(vector: Vector) -> str:
 
 
 def require_same(declaration: Declaration, vector: Vector, expected: str) -> None:
-    """ProtocolError unless a vector has the declared pieces, types and shapes, and this digest."""
+    """Raises ProtocolError unless a vector has the declared pieces and this digest."""
     pieces = layout(declaration)
     if set(vector) != set(pieces):
         raise ProtocolError(f"expected masked tensors {sorted(pieces)}, got {len(vector)} of other names")
@@ -132,12 +145,12 @@ def require_same(declaration: Declaration, vector: Vector, expected: str) -> Non
 
 
 def lies_open(vector: Vector, name: str) -> bool:
-    """Are these numbers that nobody has masked: more than half of them small?
+    """Tells whether numbers are unmasked: more than half of them are small.
 
-    Small is in fixed point whatever can be encoded, up to 2^52 of 2^64 numbers; modulo 2^32 what is at most 2^20 in
-    size in two's complement, so a count up to a million, or up to 16 in multiples of 2^-16. Either way a masked number
-    is small once in 2,048 times, so of sixteen that half are happens less than once in 2^70 times, and of more numbers
-    less often: of n less than once in 2^(4.5 n) times. Of fewer nothing can be said.
+    In fixed point a number is small if it can be encoded, up to 2^52 of 2^64 numbers; modulo 2^32 if it is at most
+    2^20 in size in two's complement: a count up to a million, or up to 16 in multiples of 2^-16. Either way a masked
+    number is small once in 2,048 times, so that half of sixteen are small less than once in 2^70 times, and half of n
+    less than once in 2^(4.5 n). Of fewer than LEAST_TOLD numbers it tells nothing.
     """
     kind = form(vector, name)
     small = sum(_count_small(part(vector, name, *span), kind.dtype) for span in blocks(kind.size))
@@ -150,9 +163,9 @@ def _count_small(values: Array, dtype: str) -> int:
 
 
 def mean(declaration: Declaration, totals: Iterable[tuple[str, Array]], count: int) -> Parameters:
-    """The pieces' unmasked sums over `count` clients, one after the other -> mean arrays (float32) and scalars.
+    """Computes mean arrays (float32) and scalars from unmasked sums over `count` clients.
 
-    The sum of a U32 tensor is handed on as it is.
+    The sum of a U32 tensor is returned as it is.
     """
     arrays: dict[str, Array] = {}
     scalars: dict[str, float] = {}

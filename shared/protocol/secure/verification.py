@@ -1,6 +1,7 @@
-"""A message of a secure round -> its signature, commitments, shares or proofs held against what was published before.
+"""Verification of a secure round's messages against what was published before.
 
-Pure, and slow: of a thousand clients some take a second. Without it a cheat could end the round, but uncover nobody.
+Pure, and slow: with a thousand clients some messages take a second. Without it a cheat could end the round without
+being identified.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from shared.protocol.secure.server import PHASE_OF, Relayed, SecureRound, requir
 
 
 def verify(state: SecureRound, message: Relayed) -> None:
-    """Hold a message's signature, commitments, shares or proofs against what was published. ProtocolError for others;
-    ConflictError for keys of a client that was told something else than the aggregator knows.
+    """Verifies a message's signature, commitments, shares or proofs.
 
-    Only a message that `accept` would take in this state is looked at: anything else is its business.
+    Raises ProtocolError where they do not hold, ConflictError for keys of a client that was told something else than
+    the aggregator knows. Messages that `accept` would refuse in this state are not verified.
     """
     phase = PHASE_OF[type(message)]
     if phase != state.phase or message.client in state.collected(phase):
@@ -69,7 +70,7 @@ def _verify_signed(state: SecureRound, message: ShareCheck | Consent) -> None:
 
 
 def _verify_share_signatures(state: SecureRound, message: SealedShares) -> None:
-    """Or a holder would take what it gets for changed on the way."""
+    """Checks the signature of each share: else a holder would blame the relay."""
     context, key = roster(state).context, identity_key(state.keys[message.client].identity)
     for holder, share in message.shares.items():
         require_share_signature(context, message.client, holder, share, key)
@@ -97,7 +98,7 @@ def _verify_complaints(state: SecureRound, message: ShareCheck) -> None:
 
 
 def _verify_shares(state: SecureRound, message: UnmaskAnswer) -> None:
-    """Each share is the one that its dealer has committed to for this holder."""
+    """Checks that each share is the one that its dealer has committed to."""
     for dealer, share in message.seeds.items():
         _require_committed(_piece(state, dealer, message.client).seed_commitment, share, dealer)
     for dealer, share in message.keys.items():
@@ -105,7 +106,7 @@ def _verify_shares(state: SecureRound, message: UnmaskAnswer) -> None:
 
 
 def _piece(state: SecureRound, dealer: str, holder: str) -> SealedShare | SealedShares:
-    """Where the commitments to a holder's shares stand."""
+    """Returns the message with the commitments to a holder's shares."""
     sent = state.shares[dealer]
     return sent if dealer == holder else sent.shares[holder]
 

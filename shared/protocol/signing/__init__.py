@@ -1,1 +1,1 @@
-"""Who has sent a request: key pairs, the folder of registered public keys, and HTTP Message Signatures (RFC 9421)."""
+"""Senders of requests: key pairs, registered public keys, and HTTP Message Signatures (RFC 9421)."""

@@ -1,4 +1,4 @@
-"""Key pairs of clients, and the folder of public keys that an aggregator knows."""
+"""Key pairs of clients, and the folder of public keys that an aggregator has registered."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ ReadAll = Callable[[], Mapping[str, str]]
 
 
 class KeyIndex:
-    """The index of one folder, while nobody else holds it."""
+    """Index of registered keys by fingerprint, while its lock is held."""
 
     def __init__(self, keys: Path) -> None:
         self._keys, self._folder = keys, keys / FOLDER
 
     def find_name(self, mark: str) -> str | None:
-        """The name that had the key of this fingerprint when it was last looked at."""
+        """Returns the name that the index has for a key's fingerprint."""
         return _read(self._folder / mark)
 
     def note(self, mark: str, name: str) -> None:
-        """Whose the key is; durable when this returns."""
+        """Adds a key's name, durably."""
         self._replace(mark, name)
         self._replace(STAMP, str(self._time()))
 
     def follow(self, read_all: ReadAll) -> None:
-        """Take up what the folder holds, unless it is as the stamp says."""
+        """Reads the folder again, unless it is unchanged since the stamp."""
         now = str(self._time())
         if _read(self._folder / STAMP) == now:
             return
@@ -68,14 +68,20 @@ class KeyIndex:
             raise SettingsError(f"{self._folder}: expected a place that can be written ({error.strerror})") from None
 
     def _time(self) -> int:
-        """When the folder last got or lost a file, in nanoseconds; files in folders beneath do not count."""
+        """Returns when the folder last got or lost a file, in nanoseconds.
+
+        Files in folders beneath do not count.
+        """
         return self._keys.stat().st_mtime_ns
 
 
 @contextmanager
 def hold_index(keys: Path, read_all: ReadAll) -> Iterator[KeyIndex]:
-    """The folder's index as the folder is now. UnavailableError where somebody else holds it for too long,
-    SettingsError where the folder cannot be written."""
+    """Locks the index of a folder and brings it up to date.
+
+    Raises UnavailableError where another process holds it for too long, SettingsError where the folder cannot be
+    written.
+    """
     with hold_lock(keys / FOLDER):
         index = KeyIndex(keys)
         index.follow(read_all)
@@ -84,9 +90,9 @@ def hold_index(keys: Path, read_all: ReadAll) -> Iterator[KeyIndex]:
 
 @contextmanager
 def hold_lock(folder: Path) -> Iterator[None]:
-    """Nobody else, of this process or another one, holds the folder meanwhile, which is made where it is missing.
+    """Locks a folder against other threads and processes; makes it where missing.
 
-    UnavailableError where somebody else holds it for too long, SettingsError where it cannot be written.
+    Raises UnavailableError where it is held for too long, SettingsError where it cannot be written.
     """
     try:
         make_private_folder(folder)
@@ -99,7 +105,7 @@ def hold_lock(folder: Path) -> Iterator[None]:
 
 
 def _wait_for(lock: BinaryIO) -> None:
-    """The lock ends with its file: a killed process holds up nobody."""
+    """Waits for the lock of a file, which ends with its process."""
     until = time.monotonic() + LOCK_SECONDS
     while True:
         try:
@@ -114,7 +120,7 @@ def _wait_for(lock: BinaryIO) -> None:
 
 
 def _read(file: Path) -> str | None:
-    """What a file of the index says; None for one that is not there or is damaged."""
+    """Reads a file of the index; None where it is missing or damaged."""
     try:
         return file.read_text(encoding="ascii")
     except (FileNotFoundError, UnicodeDecodeError):
@@ -126,7 +132,7 @@ NAME: TypeAdapter[str] = TypeAdapter(ClientName)
 
 @dataclass(frozen=True)
 class KeyFiles:
-    """Where the two halves of a client's key lie."""
+    """Paths of a client's private and public key."""
 
     name: str
     private: Path
@@ -138,12 +144,15 @@ class KeyFiles:
 
 
 def public_file(name: str, folder: Path) -> Path:
-    """Where the folder has, or would have, this client's public key."""
+    """Returns the path of a client's public key in the folder."""
     return folder / f"{name}.pub"
 
 
 def make_pair(name: str, folder: Path) -> KeyFiles:
-    """A new pair. ConflictError where there is a private key already: whoever replaced it would lock the client out."""
+    """Makes a new key pair; raises ConflictError where a private key exists.
+
+    To replace it would lock the client out.
+    """
     pair, key = KeyFiles.of(require_name(name), folder), new_key()
     if not write_new(pair.private, private_pem(key), PRIVATE):
         raise ConflictError(f"{pair.private}: expected no file there, got one; nothing was changed")
@@ -153,7 +162,10 @@ def make_pair(name: str, folder: Path) -> KeyFiles:
 
 
 def kept_pair(name: str, folder: Path) -> KeyFiles:
-    """The pair that is there, or a new one. A public half that is missing is made anew from the private one."""
+    """Returns the existing key pair, or makes one.
+
+    A missing public half is made again from the private one.
+    """
     pair = KeyFiles.of(require_name(name), folder)
     if not pair.private.exists():
         return make_pair(name, folder)
@@ -162,9 +174,9 @@ def kept_pair(name: str, folder: Path) -> KeyFiles:
 
 
 def own_key(client: str, state_directory: Path, given: Path | None = None) -> PrivateKey:
-    """The key in the file `given`, or in `<client>.key` in the client's state directory.
+    """Reads a client's private key from `given`, or from its state directory.
 
-    SettingsError where there is none, where others may read it, or where it is no such key.
+    Raises SettingsError where there is none, where others may read it, or where it is no such key.
     """
     path = given or KeyFiles.of(client, state_directory).private
     if not path.exists():
@@ -173,9 +185,9 @@ def own_key(client: str, state_directory: Path, given: Path | None = None) -> Pr
 
 
 def register(public: Path, folder: Path) -> str:
-    """Take the key in `<name>.pub` into the folder; the name. The very same key again changes nothing.
+    """Registers the key of a file `<name>.pub`; returns the name.
 
-    ConflictError where the name has another key, or the key another name.
+    The same key again changes nothing. Raises ConflictError where the name has another key, or the key another name.
     """
     name = require_name(public.name.removesuffix(".pub"))
     register_key(name, read_public(public), folder)
@@ -183,7 +195,7 @@ def register(public: Path, folder: Path) -> str:
 
 
 def register_key(name: str, key: PublicKey, folder: Path) -> None:
-    """The same for a key at hand."""
+    """Registers a key under a name, as `register` does."""
     file = public_file(require_name(name), folder)
     if file.exists():
         return _require_same(name, file, key)
@@ -202,7 +214,7 @@ def _require_same(name: str, file: Path, key: PublicKey) -> None:
 
 
 def _find_holder(index: KeyIndex, key: PublicKey, folder: Path) -> str | None:
-    """Who has the key; None also where its file was removed or holds another one since."""
+    """Returns the name that has the key; None where its file is gone or changed."""
     name = index.find_name(mark := fingerprint(key))
     held = _key_in(public_file(name, folder)) if name is not None and _is_name(name) else None
     return name if held is not None and fingerprint(held) == mark else None
@@ -213,23 +225,23 @@ def _names_by_mark(folder: Path) -> dict[str, str]:
 
 
 def registered_key(name: str, folder: Path) -> PublicKey | None:
-    """The key of one name; None where it has none, or a file that holds none."""
+    """Reads the registered key of a name; None where it has none."""
     return _key_in(public_file(require_name(name), folder))
 
 
 def registered_keys(folder: Path) -> dict[str, PublicKey | None]:
-    """The folder's keys by name, sorted; None for a file that holds none."""
+    """Returns the registered keys by name, sorted; None for a file without a key."""
     files = sorted(folder.glob("*.pub"))
     return {file.stem: _key_in(file) for file in files if _is_name(file.stem)}
 
 
 def registered_names(folder: Path) -> frozenset[str]:
-    """Who has a file there, read or not: a look at the folder alone."""
+    """Returns the names that have a file in the folder, without reading the files."""
     return frozenset(file.stem for file in folder.glob("*.pub") if _is_name(file.stem))
 
 
 def registered_files(folder: Path) -> list[Path]:
-    """The files of the folder's keys, sorted by name. NotFoundError where there are none."""
+    """Lists the files of registered keys by name; raises NotFoundError for none."""
     files = [public_file(name, folder) for name in registered_keys(folder)]
     if not files:
         raise NotFoundError(f"{folder}: expected public keys, <name>.pub each, got none")
@@ -237,7 +249,7 @@ def registered_files(folder: Path) -> list[Path]:
 
 
 def remove(name: str, folder: Path) -> None:
-    """From now on the client of this name is nobody. NotFoundError where it was nobody before."""
+    """Removes a registered key; raises NotFoundError for an unknown name."""
     try:
         public_file(require_name(name), folder).unlink()
     except (FileNotFoundError, NotADirectoryError):
@@ -245,14 +257,17 @@ def remove(name: str, folder: Path) -> None:
 
 
 def enrol(name: str, own: Path, registry: Path) -> KeyFiles:
-    """Both sides at once, for whoever is both: a pair in the client's own folder, registered. What is there stays."""
+    """Makes a client's key pair and registers it; existing ones stay."""
     pair = kept_pair(name, own)
     register(pair.public, registry)
     return pair
 
 
 def require_name(name: str) -> str:
-    """The name, which may become a file's. SettingsError for what is no client's name."""
+    """Returns a client's name; raises SettingsError for another text.
+
+    The name may become a file's.
+    """
     if not _is_name(name):
         raise SettingsError(f"expected a client's name (a-z, 0-9, _ and -, at most 63 of them), got {name!r}")
     return name

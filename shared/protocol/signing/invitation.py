@@ -1,11 +1,11 @@
-"""An operator's invitation -> the key of the silo that was invited, in the folder of registered keys.
+"""Invitations: an operator invites a silo, which registers its key with the code.
 
 An invitation is a file for one silo: where the aggregator is, which key its answers are signed with, what the
 federation is, and a code that registers one key under one name, once, until it expires.
 
-The code never leaves the silo. The silo sends a proof: an HMAC over its name, its public key, the aggregator's key and
-a nonce, keyed by the code's digest, which is all that the aggregator's folder holds. So whoever reads or changes what
-is said on the way can register no key of his own.
+The code never leaves the silo. The silo sends a proof: an HMAC over its name, its public key, the aggregator's key
+and a nonce, keyed by the code's digest, which is all that the aggregator's folder holds. So an attacker on the
+network can register no key.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Code = Annotated[
 
 
 class FederationOut(Message):
-    """What a federation's runs are, for the settings of its silos."""
+    """Settings of a federation's runs, for its silos."""
 
     strategy: str = Field(description="what this federation exchanges, and how it is combined", examples=["lpsfed"])
     task: str = Field("items", description="what is learnt from a silo's data", examples=["items"])
@@ -66,13 +66,13 @@ class FederationOut(Message):
 
 
 class DeclaredOut(FederationOut):
-    """Aggregator -> its operator: what the federation is, and by which key its silos know the aggregator."""
+    """Settings of the federation and the aggregator's public key, for its operator."""
 
     aggregator: Hex32 = Field(description="the public key that the aggregator's answers are signed with")
 
 
 class EnrolmentOut(FederationOut):
-    """Aggregator -> a silo whose key is registered now: what the federation is, for the silo's own settings."""
+    """Settings of the federation, for a silo whose key has been registered."""
 
     name: ClientName
     members: tuple[ClientName, ...] = Field(
@@ -81,11 +81,12 @@ class EnrolmentOut(FederationOut):
 
 
 class Invitation(Message):
-    """What the operator hands to one silo. `aggregator`: its public key; `authority`: PEM of who signs certificates.
+    """Invitation file for one silo.
 
-    federation: what its runs are, to which the aggregator's answer is held. members: of a secure federation, the names
-    that had a key or an invitation when this one was made. The first format, of earlier versions, has neither. items:
-    the list of items that all silos share, where the operator has given it to the aggregator.
+    aggregator: its public key. authority: PEM of the authority of its certificate. federation: what its runs are,
+    with which the aggregator's answer is compared. members: of a secure federation, the names that had a key or an
+    invitation when this one was made. The first format, of earlier versions, has neither. items: the list of items
+    that all silos share, where the operator has given it to the aggregator.
     """
 
     format: Literal["lpsfed-invitation/1", "lpsfed-invitation/2"] = "lpsfed-invitation/2"
@@ -107,7 +108,10 @@ class Invitation(Message):
 
 
 class EnrolmentIn(Message):
-    """A silo redeems its invitation. The code is not in it: see `prove_enrolment`."""
+    """Silo's request to register its key by an invitation, without the code.
+
+    See `prove_enrolment`.
+    """
 
     name: ClientName
     key: Hex32 = Field(description="the silo's own public key, of Ed25519, in hexadecimal")
@@ -123,14 +127,14 @@ class EnrolmentIn(Message):
 
 
 class InvitationIn(Message):
-    """The operator wants to invite a silo."""
+    """Operator's request for an invitation."""
 
     name: ClientName
     days: float = Field(7.0, gt=0, le=365, allow_inf_nan=False, description="until the invitation expires")
 
 
 class InvitationOut(Message):
-    """What the aggregator adds to an invitation. Its code is told this once."""
+    """New invitation, as the aggregator answers it. Its code is told this once."""
 
     code: Code
     expires: AwareDatetime = Field(description="when the code counts no more")
@@ -147,16 +151,17 @@ class InvitationOut(Message):
 
 
 class OpenInvitation(Message):
-    """What the aggregator keeps of an invitation. `digest`: sha256 of the code."""
+    """Invitation as the aggregator stores it. `digest`: sha256 of the code."""
 
     digest: Hex32
     expires: AwareDatetime
 
 
 def open_invitation(name: str, folder: Path, days: float) -> tuple[str, datetime]:
-    """The code of a new invitation, in the place of one for the same name, and when it expires.
+    """Stores a new invitation for a name; returns its code and expiry.
 
-    ConflictError for a name that has a key already, SettingsError for what is no client's name.
+    It replaces an earlier one. Raises ConflictError for a name that has a key already, SettingsError for what is no
+    client's name.
     """
     require_without_key(name, folder)
     code, expires = secrets.token_urlsafe(CODE_BYTES), datetime.now(UTC) + timedelta(days=days)
@@ -171,15 +176,18 @@ def open_invitation(name: str, folder: Path, days: float) -> tuple[str, datetime
 
 
 def require_without_key(name: str, folder: Path) -> None:
-    """ConflictError for a name that has a key already, SettingsError for what is no client's name."""
+    """Raises ConflictError for a name that has a key already.
+
+    SettingsError for what is no client's name.
+    """
     if public_file(require_name(name), folder).exists():
         raise ConflictError(f"expected a name without a key, {name!r} has one: remove it first")
 
 
 def remove_silo(name: str, folder: Path) -> None:
-    """From now on the silo of this name is nobody: neither its key counts nor an invitation that is still open.
+    """Removes a silo's key and its open invitation.
 
-    NotFoundError where it had neither.
+    Raises NotFoundError where it had neither.
     """
     path = _open_file(require_name(name), folder)
     if not path.parent.is_dir():  # nobody was ever invited there
@@ -199,7 +207,7 @@ def _remove_held(name: str, path: Path, folder: Path) -> None:
 
 
 def read_invitation(path: Path) -> Invitation:
-    """SettingsError for a file that is none. The code is not repeated."""
+    """Reads an invitation file; raises SettingsError, without the code, for another file."""
     try:
         with path.open("rb") as file:
             content = file.read(LONGEST_INVITATION + 1)
@@ -217,8 +225,10 @@ def read_invitation(path: Path) -> Invitation:
 
 
 def unpack_items(invitation: Invitation) -> bytes | None:
-    """The text of the list of items that the invitation carries; None for none. SettingsError for one that is not the
-    federation's, whole."""
+    """Unpacks the text of an invitation's list of items; None for none.
+
+    Raises SettingsError for a list that is not the federation's, or not whole.
+    """
     told, federation = invitation.items, invitation.federation
     if told is None:
         return None
@@ -230,7 +240,7 @@ def unpack_items(invitation: Invitation) -> bytes | None:
 
 
 def prove_enrolment(invitation: Invitation, key: PrivateKey) -> EnrolmentIn:
-    """The message that redeems an invitation for this key, with a new nonce."""
+    """Makes the message that redeems an invitation for this key, with a new nonce."""
     own, nonce = raw_hex(key.public_key()), secrets.token_hex(NONCE_BYTES)
     said = _proven_bytes(invitation.name, own, invitation.aggregator, nonce)
     proof = _prove(_digest(invitation.code), said)
@@ -239,16 +249,20 @@ def prove_enrolment(invitation: Invitation, key: PrivateKey) -> EnrolmentIn:
 
 
 def answered_signature(message: EnrolmentIn) -> str:
-    """What the signature of the aggregator's answer covers of the request: nothing of it was changed on the way."""
+    """Returns the digest of the request that the answer's signature covers.
+
+    So a changed request is noticed.
+    """
     return f"{PURPOSE} {hashlib.sha256(message.model_dump_json().encode()).hexdigest()}"
 
 
 def redeem(message: EnrolmentIn, folder: Path, now: datetime, aggregator: str) -> None:
-    """Register the key under the name, durable when this returns; the invitation is used up then.
+    """Registers the key of an invited silo, durably, and uses the invitation up.
 
-    The very same key again changes nothing, so that a silo without an answer may ask again, after the invitation has
-    expired too: it has signed the message. AuthenticationError, in the same words whatever is wrong with the proof, and
-    ConflictError where the name or the key has another partner. `aggregator`: its own public key, in hexadecimal.
+    The same key again changes nothing, so that a silo without an answer may ask again, after the invitation has
+    expired too: it has signed the message. Raises AuthenticationError, in the same words whatever is wrong with the
+    proof, and ConflictError where the name has another key or the key another name. aggregator: its own public key,
+    in hexadecimal.
     """
     key, path = _key_of(message), _open_file(message.name, folder)
     said = _proven_bytes(message.name, message.key, aggregator, message.nonce)
@@ -271,13 +285,13 @@ def redeem(message: EnrolmentIn, folder: Path, now: datetime, aggregator: str) -
 
 
 def _has_key(message: EnrolmentIn, folder: Path) -> bool:
-    """Is it this very key that the name has?"""
+    """Tells whether the name has this very key."""
     held = registered_key(message.name, folder)
     return held is not None and raw_hex(held) == message.key
 
 
 def known_names(folder: Path, now: datetime) -> tuple[str, ...]:
-    """Everybody who has a key, or an invitation that is open, sorted."""
+    """Lists all names with a key or an open invitation, sorted."""
     invited = {path.stem for path in (folder / FOLDER).glob("*.json") if _is_open(path, now)}
     return tuple(sorted(registered_names(folder) | invited))
 
@@ -290,13 +304,13 @@ def _key_of(message: EnrolmentIn) -> PublicKey:
 
 
 def _holds(path: Path, said: bytes, proof: str, now: datetime) -> bool:
-    """Is it the proof of an open invitation's code?"""
+    """Tells whether a proof is of an open invitation's code."""
     kept = _read_open(path) or OpenInvitation(digest="0" * 64, expires=now)
     return hmac.compare_digest(_prove(kept.digest, said), proof) and now < kept.expires
 
 
 def _forget_expired(path: Path, now: datetime) -> None:
-    """An invitation that was seen to have expired stays so, whatever becomes of the clock."""
+    """Deletes an expired invitation, so that it stays expired if the clock goes back."""
     kept = _read_open(path)
     if kept is None or now < kept.expires:
         return
@@ -334,7 +348,7 @@ def _open_file(name: str, folder: Path) -> Path:
 
 
 def describe_other_federation(expected: FederationOut, observed: FederationOut) -> str | None:
-    """The first setting in which two federations differ, with both values; None where they are the same."""
+    """Describes the first setting in which two federations differ; None where alike."""
     described = set(FederationOut.model_fields)
     if expected.items_sha256 is None:  # said before the aggregator had the list
         described.remove("items_sha256")
@@ -346,7 +360,7 @@ def describe_other_federation(expected: FederationOut, observed: FederationOut) 
 
 
 def _flat_settings(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted names."""
+    """Returns nested settings by dotted names."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         flat |= _flat_settings(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}

@@ -1,4 +1,4 @@
-"""Ed25519 keys <-> PEM files: PKCS 8 for the private half, SubjectPublicKeyInfo for the public one."""
+"""Ed25519 keys in PEM files: PKCS 8 private, SubjectPublicKeyInfo public."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def public_pem(key: PublicKey) -> bytes:
 
 
 def public_key(content: bytes) -> PublicKey:
-    """The key of these 32 bytes; SettingsError for another number of bytes."""
+    """Returns the key of 32 bytes; raises SettingsError for another number."""
     try:
         return Ed25519PublicKey.from_public_bytes(content)
     except ValueError:
@@ -42,22 +42,28 @@ def public_key(content: bytes) -> PublicKey:
 
 
 def raw_hex(key: PublicKey) -> str:
-    """The key's 32 bytes in hexadecimal."""
+    """Returns the key's 32 bytes in hexadecimal."""
     return key.public_bytes_raw().hex()
 
 
 def fingerprint(key: PublicKey) -> str:
-    """The sha256 of the key's 32 bytes: short enough to be compared by telephone."""
+    """Computes the sha256 of the key's 32 bytes, for comparison by telephone."""
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()
 
 
 def derive_secret(key: PrivateKey, label: bytes) -> bytes:
-    """32 bytes that only the key's holder can make, others for every label. They tell nothing of the key."""
+    """Derives 32 bytes from a private key, different for each label.
+
+    Only the key's holder can derive them. They tell nothing of the key.
+    """
     return HKDF(hashes.SHA256(), 32, salt=None, info=label).derive(key.private_bytes_raw())
 
 
 def read_private(path: Path) -> PrivateKey:
-    """SettingsError for a file that others than its user and group may use, or that holds no such key."""
+    """Reads a private key.
+
+    Raises SettingsError for a file that others than its user and group may use, or that holds no such key.
+    """
     content = _content(path, "a private key", secret=True)
     try:
         key = serialization.load_pem_private_key(content, password=None)
@@ -69,7 +75,7 @@ def read_private(path: Path) -> PrivateKey:
 
 
 def read_public(path: Path) -> PublicKey:
-    """SettingsError for a file that holds no such key."""
+    """Reads a public key; raises SettingsError for a file without one."""
     content = _content(path, "a public key")
     try:
         key = serialization.load_pem_public_key(content)

@@ -1,7 +1,7 @@
-"""The members of a federation <-> one file that its operators exchange and each silo pins.
+"""Members of a federation in one file that operators exchange and silos pin.
 
-It is TOML: the aggregator's public key, and under [clients] each client's, all in hexadecimal. Two silos have the same
-members if the file's fingerprint is the same: `lpsfed members show` prints it.
+It is TOML: the aggregator's public key, and under [clients] each client's, all in hexadecimal. Two silos have the
+same members if the file's fingerprint is the same: `lpsfed members show` prints it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMMENT = "# The members of one federation. Every silo pins this file: compare f
 
 
 class _Content(Message):
-    """The file as it is written."""
+    """Content of the file."""
 
     aggregator: str
     clients: dict[ClientName, str]
@@ -36,23 +36,26 @@ _CONTENT = TypeAdapter(_Content)
 
 @dataclass(frozen=True)
 class Registry:
-    """Whose answers are believed, and whose messages."""
+    """Public keys of the aggregator and of all clients."""
 
     aggregator: PublicKey
     clients: Mapping[str, PublicKey]
 
     def to_toml(self) -> str:
-        """The file's content: members by name, so that the same members make the same file."""
+        """Writes the file's content, sorted by name, so that equal members give equal files."""
         lines = (f'{name} = "{raw_hex(key)}"\n' for name, key in sorted(self.clients.items()))
         return f'{COMMENT}aggregator = "{raw_hex(self.aggregator)}"\n\n[clients]\n' + "".join(lines)
 
     def fingerprint(self) -> str:
-        """The sha256 of the file's content in hexadecimal: short enough to be compared by telephone."""
+        """Computes the sha256 of the file's content, for comparison by telephone."""
         return hashlib.sha256(self.to_toml().encode()).hexdigest()
 
 
 def write_registry(path: Path, aggregator: Path, clients: Iterable[Path]) -> Path:
-    """The file of these public keys, each in a `<name>.pub`; what was there before is replaced. The file's path."""
+    """Writes the members' file from files of public keys, and returns its path.
+
+    Each is a `<name>.pub`; an existing file is replaced.
+    """
     found = {file.stem: read_public(file) for file in clients}
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, Registry(read_public(aggregator), found).to_toml().encode(), PUBLIC)
@@ -60,7 +63,7 @@ def write_registry(path: Path, aggregator: Path, clients: Iterable[Path]) -> Pat
 
 
 def read_registry(path: Path) -> Registry:
-    """SettingsError for a file that is none, or in which a key stands twice."""
+    """Reads a members' file; raises SettingsError for another file or a repeated key."""
     content = _parse(path)
     try:
         aggregator = public_key(bytes.fromhex(content.aggregator))

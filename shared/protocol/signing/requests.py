@@ -1,12 +1,12 @@
-"""A request and a private key -> three headers that say who sent it, and when; and those headers, read and checked.
+"""Signatures of requests: made, read and verified, in one canonical form.
 
 HTTP Message Signatures (RFC 9421) by Ed25519 over method, path, query and the digest of the body (RFC 9530). One form
-alone is written and read: one signature, these components in this order, these parameters, each in its one spelling.
-So nobody can add anything to it.
+alone is written and read: one signature, these components in this order, these parameters, each in one spelling. So
+nothing can be added to it.
 
 The authority is left out: what ends TLS, forwards a port or stands before a network calls the aggregator by another
-name than the client did. With it a request could not be repeated to another aggregator; a key pair of its own for each
-federation does the same.
+name than the client did. With it a request could not be repeated to another aggregator; a key pair of its own for
+each federation does the same.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ WRITTEN = {
 
 @dataclass(frozen=True)
 class RequestTarget:
-    """What a request asks for, as it is on the wire: path and query percent-encoded, no query is an empty one."""
+    """Method, path and query of a request, percent-encoded as sent."""
 
     method: str
     path: str
@@ -62,7 +62,7 @@ class RequestTarget:
 
     @staticmethod
     def of(method: str, raw: bytes) -> RequestTarget:
-        """`raw`: path and query with the mark between them."""
+        """Splits raw path and query at the question mark."""
         path, _, query = raw.decode("latin-1").partition("?")
         return RequestTarget(method, path, query)
 
@@ -73,7 +73,7 @@ class RequestTarget:
 
 @dataclass(frozen=True)
 class Signatory:
-    """A client as it signs."""
+    """Client with its signing key."""
 
     name: str
     key: PrivateKey = field(repr=False)
@@ -81,9 +81,9 @@ class Signatory:
 
 @dataclass(frozen=True)
 class SignatureClaim:
-    """What the headers of a request say. None of it is true before `holds`.
+    """Claims of a signature's headers, unverified until `holds` is called.
 
-    `created`: seconds since the epoch; `digest`: the body's, as `body_digest` writes it.
+    created: seconds since the epoch. digest: the body's, as `body_digest` writes it.
     """
 
     name: str
@@ -96,7 +96,7 @@ class SignatureClaim:
 
 @dataclass(frozen=True)
 class _Message:
-    """A request as the library sees it."""
+    """Request as the signature library sees it."""
 
     method: str
     url: str
@@ -104,19 +104,19 @@ class _Message:
 
 
 class _SignatureVerifier(HTTPMessageVerifier):
-    """Of the signature alone: when it was made is judged by whoever knows the time."""
+    """Verifier of the signature alone; the caller checks the time."""
 
     def validate_created_and_expires(self, sig_input: object, max_age: object = None) -> None:
         del sig_input, max_age
 
 
 def body_digest(sha256: bytes) -> str:
-    """The header Content-Digest of a body whose sha256 is this."""
+    """Writes the header Content-Digest of a body's sha256."""
     return f"sha-256=:{base64.b64encode(sha256).decode('ascii')}:"
 
 
 def read_digest(header: str) -> bytes:
-    """The sha256 that `body_digest` has written."""
+    """Reads the sha256 that `body_digest` has written."""
     found = WRITTEN[DIGEST].fullmatch(header)
     if found is None:
         raise _other(DIGEST)
@@ -127,7 +127,10 @@ NO_BODY = body_digest(hashlib.sha256().digest())
 
 
 def sign(target: RequestTarget, body: bytes, who: Signatory, *, created: int, nonce: str) -> dict[str, str]:
-    """The three headers. `created`: seconds since the epoch; `nonce`: 32 hexadecimal digits, never the same twice."""
+    """Signs a request; returns the three headers.
+
+    created: seconds since the epoch. nonce: 32 hexadecimal digits, never the same twice.
+    """
     covered = ("@method", "@path", *(("@query",) if target.query else ()), DIGEST)
     message = _Message(target.method, target.url, {})
     return add_signature(message, who.name, who.key, created, covered, nonce=nonce, body=body)
@@ -136,7 +139,7 @@ def sign(target: RequestTarget, body: bytes, who: Signatory, *, created: int, no
 def add_signature(
     message: Any, name: str, key: PrivateKey, created: int, covered: tuple[str, ...], **more: Any
 ) -> dict[str, str]:
-    """The headers of a request or an answer, as the library sees it, once it is signed."""
+    """Signs a request or an answer of the library; returns its headers."""
     keys = MappingKeyResolver(public_keys={}, private_keys={name: key})
     HTTPMessageSigner(signature_algorithm=algorithms.ED25519, key_resolver=keys).sign(
         message,
@@ -150,10 +153,10 @@ def add_signature(
 
 
 def is_made_by(made: Mapping[str, str], target: RequestTarget, key: PrivateKey) -> bool:
-    """Is the signature of these headers the one that the key makes by RFC 8032, and no other that also holds?
+    """Tells whether the signature is the only one that RFC 8032 gives for this key.
 
-    Ed25519 follows from key and message alone. Who chooses the secret number in it himself makes signatures that hold
-    too, and hides 31 bytes in each.
+    Ed25519 follows from key and message alone. A signer who chooses the secret number himself makes signatures that
+    verify too, and can hide 31 bytes in each.
     """
     parameters = made[INPUT].removeprefix(f"{LABEL}=")
     query = f'"@query": ?{target.query}\n' if target.query else ""
@@ -163,7 +166,7 @@ def is_made_by(made: Mapping[str, str], target: RequestTarget, key: PrivateKey) 
 
 
 def has_signature(message: Any, name: str, key: PublicKey) -> bool:
-    """Does a request or an answer, as the library sees it, carry a signature that this key's owner has made?"""
+    """Tells whether the owner of this key has signed the request or answer."""
     keys = MappingKeyResolver(public_keys={name: key}, private_keys={})
     verifier = _SignatureVerifier(signature_algorithm=algorithms.ED25519, key_resolver=keys)
     try:
@@ -174,41 +177,47 @@ def has_signature(message: Any, name: str, key: PublicKey) -> bool:
 
 
 def length(name: str, *, query: bool) -> dict[str, int]:
-    """Characters of each of the three headers, which are the same of every request of this client."""
+    """Returns the length of each of the three headers, the same for all requests."""
     written = _write_input(name, "0" * SECONDS_DIGITS, "0" * 2 * NONCE_BYTES, query=query)
     return {DIGEST: len(NO_BODY), INPUT: len(written), SIGNATURE: len(f"{LABEL}=::") + 88}
 
 
 def _write_input(name: str, created: int | str, nonce: str, *, query: bool) -> str:
-    """The header Signature-Input in its one form."""
+    """Writes the header Signature-Input in its one form."""
     covered = " ".join(f'"{one}"' for one in ("@method", "@path", *(("@query",) if query else ()), DIGEST))
     return f'{LABEL}=({covered});created={created};keyid="{name}";alg="ed25519";nonce="{nonce}"'
 
 
 def rebuild_headers(name: str, created: int, nonce: str, sha256: bytes, value: str) -> dict[str, str]:
-    """The three headers of a request without a query, from what is kept of them. `value`: `signature_value` of one."""
+    """Rebuilds the headers of a request without a query from what is stored of them.
+
+    value: `signature_value` of its claim.
+    """
     made_input = _write_input(name, created, nonce, query=False)
     return {DIGEST: body_digest(sha256), INPUT: made_input, SIGNATURE: f"{LABEL}=:{value}:"}
 
 
 def signature_value(claim: SignatureClaim) -> str:
-    """The signature alone, 88 characters of base64."""
+    """Returns the signature alone, 88 characters of base64."""
     return claim.headers[SIGNATURE].removeprefix(f"{LABEL}=:").removesuffix(":")
 
 
 def is_signed(headers: Iterable[str]) -> bool:
-    """Does a request with headers of these names claim to come from a client?"""
+    """Tells whether a request has headers of a client's signature."""
     return not {INPUT, SIGNATURE}.isdisjoint(name.lower() for name in headers)
 
 
 def find_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str] | None:
-    """The three headers of a signature; None unless each is there once."""
+    """Returns the three headers of a signature; None unless each is there once."""
     found = [(name.lower(), value) for name, value in headers if name.lower() in HEADERS]
     return dict(found) if sorted(name for name, _ in found) == sorted(HEADERS) else None
 
 
 def read(headers: Iterable[tuple[str, str]]) -> SignatureClaim:
-    """What the headers claim. AuthenticationError, which repeats none of it, for any other form than the one."""
+    """Reads the claims of a signature's headers.
+
+    Raises AuthenticationError, without their content, for any other form.
+    """
     if (one := find_headers(headers)) is None:
         raise AuthenticationError(f"expected the headers {', '.join(HEADERS)}, each once")
     for name in (DIGEST, SIGNATURE):
@@ -222,7 +231,10 @@ def read(headers: Iterable[tuple[str, str]]) -> SignatureClaim:
 
 
 def _require_base64(name: str, value: str) -> None:
-    """The last character of base64 holds bits that say nothing: of its spellings the one with zeros there is taken."""
+    """Raises AuthenticationError for base64 in another than its canonical spelling.
+
+    The last character of base64 holds bits without meaning, which must be zero.
+    """
     found = WRITTEN[name].fullmatch(value)
     if found is None or base64.b64encode(base64.b64decode(found[1])).decode("ascii") != found[1]:
         raise _other(name)
@@ -233,7 +245,7 @@ def _other(name: str) -> AuthenticationError:
 
 
 def holds(claim: SignatureClaim, target: RequestTarget, key: PublicKey) -> bool:
-    """Has whoever holds the other half of `key` signed exactly this request?"""
+    """Tells whether the owner of `key` has signed exactly this request."""
     if not PATH.fullmatch(target.path) or not QUERY.fullmatch(target.query) or claim.has_query != bool(target.query):
         return False
     return has_signature(_Message(target.method, target.url, dict(claim.headers)), claim.name, key)

@@ -1,8 +1,8 @@
-"""The aggregator's key and an answer -> three headers that say who has given it, to which request; and those, checked.
+"""Signatures of the aggregator's answers: made, read and verified.
 
 HTTP Message Signatures (RFC 9421) by Ed25519 over the status, the digest of the body (RFC 9530) and the signature of
-the request that is answered, which nobody has made twice. So an answer can be neither changed, nor made up, nor given
-to another request. As with requests one form alone is written and read.
+the request that is answered, which is unique. So an answer can be neither changed, nor made up, nor given to another
+request. As with requests one form alone is written and read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FORM = re.compile(
 
 @dataclass(frozen=True)
 class _Request:
-    """What an answer's signature covers of its request."""
+    """Part of the request that an answer's signature covers."""
 
     headers: dict[str, str]
     method: str = "GET"
@@ -43,7 +43,7 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Answer:
-    """An answer as the library sees it."""
+    """Answer as the signature library sees it."""
 
     status_code: int
     headers: dict[str, str]
@@ -51,14 +51,20 @@ class _Answer:
 
 
 def sign_answer(status: int, sha256: bytes, request_signature: str, key: PrivateKey, *, created: int) -> dict[str, str]:
-    """The three headers of an answer. `sha256`: of its body; `request_signature`: that header of the request."""
+    """Signs an answer; returns its three headers.
+
+    sha256: of its body. request_signature: that header of the request.
+    """
     name = raw_hex(key.public_key())
     answer = _Answer(status, {DIGEST: body_digest(sha256)}, _Request({SIGNATURE: request_signature}))
     return add_signature(answer, name, key, created, COVERED, use_existing_digest=True)
 
 
 def read_signer(headers: Iterable[tuple[str, str]]) -> str:
-    """The public key, in hexadecimal, that an answer names as its signer's. UnavailableError for another form."""
+    """Returns the public key, in hexadecimal, that an answer names as its signer.
+
+    Raises UnavailableError for another form.
+    """
     found = FORM.fullmatch(_one_form(headers)[INPUT])
     if found is None:
         raise UnavailableError("expected an answer that the aggregator has signed, got another form of signature")
@@ -68,9 +74,9 @@ def read_signer(headers: Iterable[tuple[str, str]]) -> str:
 def require_answer(
     status: int, headers: Iterable[tuple[str, str]], sha256: bytes, request_signature: str, key: PublicKey
 ) -> None:
-    """UnavailableError unless the owner of this key has given this answer to this very request.
+    """Raises UnavailableError unless this key's owner gave this answer to this request.
 
-    Whoever stands on the way, a proxy or an impostor, says nothing that is worth more than silence.
+    What a proxy or an impostor says counts no more than silence.
     """
     one = _one_form(headers)
     if read_signer(one.items()) != raw_hex(key) or one[DIGEST] != body_digest(sha256):
