@@ -169,8 +169,8 @@ def _compare_options(
     alone = len(outcomes) == 1 and bool(list_sums(experiment.method))
     for name, outcome in zip((summed,) if alone else (strict, summed), outcomes, strict=False):
         asked = outcome.history.request
-        told = (asked.over, asked.content, asked.basis, outcome.history.run)
-        runs = tuple(run for run in told if run is not None)
+        used = (asked.over, asked.content, asked.basis, outcome.history.run)
+        runs = tuple(run for run in used if run is not None)
         results = tuple(outcome.qualities.values())
         ways.append(federated_option(name, results, runs, ledgers, declaration))
     return tuple(ways)

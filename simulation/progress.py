@@ -29,7 +29,7 @@ from audit.terminal import LiteralConsole, as_one_line
 ERR = LiteralConsole(stderr=True)
 FIRST_SECONDS = 2.0  # before the first line of a piece of work: what is over sooner needs none
 LINE_SECONDS = 10.0  # between two lines
-HEARTBEAT_SECONDS = 4.0  # before a command that tells nothing is said to go on
+HEARTBEAT_SECONDS = 4.0  # before the first line of a command that shows nothing
 TICK_SECONDS = 0.5  # between two looks at the clock
 
 Describe = Callable[[], str]

@@ -72,6 +72,6 @@ def _run_command(command: Sequence[str], environment: Mapping[str, str], codes: 
         timeout=TIMEOUT_SECONDS,
     )
     if done.returncode not in codes:
-        said = COLOURS.sub("", (done.stderr or done.stdout).strip())[-SHOWN:]
-        raise UnavailableError(f"{shlex.join(command[:4])} ...: expected success, got {done.returncode}: {said}")
+        output = COLOURS.sub("", (done.stderr or done.stdout).strip())[-SHOWN:]
+        raise UnavailableError(f"{shlex.join(command[:4])} ...: expected success, got {done.returncode}: {output}")
     return done.returncode, COLOURS.sub("", done.stdout)

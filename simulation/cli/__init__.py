@@ -19,8 +19,8 @@ MOST_LINES = 1000  # lines that are remembered
 app = typer.Typer(cls=LazyCommands, no_args_is_help=True)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(version_line())
         raise typer.Exit
 
@@ -61,9 +61,9 @@ class PlainLogHandler(logging.StreamHandler[Any]):
             super().emit(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        said = super().format(record)
-        event = _read_event(said)
-        return said if event is None else _describe(event)
+        message = super().format(record)
+        event = _read_event(message)
+        return message if event is None else _describe(event)
 
 
 def configure_plain_log() -> None:

@@ -91,11 +91,11 @@ def demo(
     if not as_json:
         OUT.print(partition_table(shards.summary))
         options.print_notes(shards.notes)
-    seen = _run_demo(experiment, shards.edges_kept, root, first_port, keep=keep, shown=not as_json)
+    result = _run_demo(experiment, shards.edges_kept, root, first_port, keep=keep, shown=not as_json)
     if as_json:
-        return options.print_json(_demo_json(seen))
-    _print_demo(seen)
-    _print_next_steps(seen, task, keep=keep)
+        return options.print_json(_demo_json(result))
+    _print_demo(result)
+    _print_next_steps(result, task, keep=keep)
 
 
 def _run_demo(
@@ -124,27 +124,27 @@ def _describe_moved_ports(places: Addresses, first_port: int) -> list[str]:
     ]
 
 
-def _demo_json(seen: DemoResult) -> dict[str, Any]:
-    ways = [way.model_dump() for way in seen.ways]
+def _demo_json(result: DemoResult) -> dict[str, Any]:
+    ways = [way.model_dump() for way in result.ways]
     return {
-        "report": seen.report,
+        "report": result.report,
         "ways": ways,
-        "url": seen.url,
-        "key_file": str(seen.key_file),
+        "url": result.url,
+        "key_file": str(result.key_file),
         "pages": {
-            "aggregator": {"url": seen.places.aggregator, "password_file": str(seen.token_file)},
+            "aggregator": {"url": result.places.aggregator, "password_file": str(result.token_file)},
             **{
-                name: {"url": url, "password_file": str(seen.page_key_file)}
-                for name, url in seen.places.clients.items()
+                name: {"url": url, "password_file": str(result.page_key_file)}
+                for name, url in result.places.clients.items()
             },
         },
-        "answer": seen.answer,
-        "shops": [shop.model_dump() for shop in seen.shops],
-        "new": None if seen.new is None else asdict(seen.new),
+        "answer": result.answer,
+        "shops": [shop.model_dump() for shop in result.shops],
+        "new": None if result.new is None else asdict(result.new),
     }
 
 
-def _print_demo(seen: DemoResult) -> None:
+def _print_demo(result: DemoResult) -> None:
     from simulation.reports.tables import (
         crossing_table,
         field_table,
@@ -154,26 +154,26 @@ def _print_demo(seen: DemoResult) -> None:
         shop_table,
     )
 
-    first = next(iter(seen.ledgers.values()))
+    first = next(iter(result.ledgers.values()))
     tables = (
-        quality_table(seen.report),
-        crossing_table(seen.ledgers),
+        quality_table(result.report),
+        crossing_table(result.ledgers),
         field_table(first),
-        answer_table(seen.example.said, seen.answer),
-        joining_value_table(seen.ways),
+        answer_table(result.example.said, result.answer),
+        joining_value_table(result.ways),
     )
-    OUT.print(*tables, *sent_value_lines(seen.ways), sep="\n")
-    if seen.shops:
-        OUT.print("", shop_table(seen.shops), sep="\n")
+    OUT.print(*tables, *sent_value_lines(result.ways), sep="\n")
+    if result.shops:
+        OUT.print("", shop_table(result.shops), sep="\n")
 
 
-def _print_next_steps(seen: DemoResult, task: options.TaskName, *, keep: bool) -> None:
+def _print_next_steps(result: DemoResult, task: options.TaskName, *, keep: bool) -> None:
     """Prints what joining brought, where the services answer, and what to do next."""
     from simulation.reports.tables import describe_joining_value
 
-    OUT.print(f"\n{describe_joining_value(seen.ways)}\n", style="bold", soft_wrap=True)
-    if seen.new is not None:
-        OUT.print(f"{seen.new.line}\n", soft_wrap=True)
+    OUT.print(f"\n{describe_joining_value(result.ways)}\n", style="bold", soft_wrap=True)
+    if result.new is not None:
+        OUT.print(f"{result.new.line}\n", soft_wrap=True)
     if not keep:
         again = shlex.join(["lpsfed", *sys.argv[1:], "--keep"])
         OUT.print("The services have ended. Next:")
@@ -182,14 +182,14 @@ def _print_next_steps(seen: DemoResult, task: options.TaskName, *, keep: bool) -
         OUT.print(f"  {own}    trains silos on your own data", soft_wrap=True)
         return
     OUT.print("Pages. A browser asks for user and password: operator, and the content of the file:\n")
-    pages = {"operator": (seen.places.aggregator, seen.token_file)}
-    pages |= {name: (url, seen.page_key_file) for name, url in seen.places.clients.items()}
+    pages = {"operator": (result.places.aggregator, result.token_file)}
+    pages |= {name: (url, result.page_key_file) for name, url in result.places.clients.items()}
     for name, (url, file) in pages.items():
         sys.stdout.write(f"  {name:<10} {url}/    {file}\n")
-    body = "" if seen.example.body is None else f" --json '{json.dumps(seen.example.body)}'"
-    OUT.print(f"\nThe services run until `lpsfed demo --stop`. To ask for {seen.example.asks}:\n")
-    asking = f'curl -H "Authorization: Bearer $(cat {seen.key_file})"'
-    sys.stdout.write(f"{asking}{body} '{seen.url}'\n")
-    if seen.new is not None:
+    body = "" if result.example.body is None else f" --json '{json.dumps(result.example.body)}'"
+    OUT.print(f"\nThe services run until `lpsfed demo --stop`. To ask for {result.example.asks}:\n")
+    asking = f'curl -H "Authorization: Bearer $(cat {result.key_file})"'
+    sys.stdout.write(f"{asking}{body} '{result.url}'\n")
+    if result.new is not None:
         OUT.print("\nFor the list with the new item, and why each item is in it:\n")
-        sys.stdout.write(f"{asking} '{seen.new.url}'\n")
+        sys.stdout.write(f"{asking} '{result.new.url}'\n")

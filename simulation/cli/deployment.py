@@ -77,12 +77,12 @@ def compose(
 
     if role is Role.demo:
         return _print_paths(write_compose(silos, out or Path(MAIN), common_basis.value, subnets), silos)
-    asked = read_invitation(_require_given(invitation, "--invitation", "the operator's invitation"))
+    parsed = read_invitation(_require_given(invitation, "--invitation", "the operator's invitation"))
     own = _require_given(data, "--data", "the silo's own interactions")
     parse_policy(options.parse_pairs(policy or [], "--policy"))
     agreed = (tuple(policy or ()), allow_http, subnets or SUBNET, catalogue)
-    silo = SiloCompose(folder or Path(asked.name), own, choose_owner(), port, min_rating, *agreed)
-    path = write_compose_silo(silo, asked, out or Path(TEMPLATE))
+    silo = SiloCompose(folder or Path(parsed.name), own, choose_owner(), port, min_rating, *agreed)
+    path = write_compose_silo(silo, parsed, out or Path(TEMPLATE))
     ERR.print(f"{path}: docker compose -f {path} up --build --wait", soft_wrap=True)
     ERR.print(f"http://127.0.0.1:{port} answers then; keys: {silo.folder}", soft_wrap=True)
 

@@ -54,8 +54,8 @@ def encode(
     digest = write_feature_file(out, found)
     known, size = int(found.values.any(axis=1).sum()), found.values.shape[1]
     if as_json:
-        told = {"items": len(texts.item_ids), "known": known, "width": size, "encoder": found.encoder}
-        return print_json(told | {"columns": sorted(texts.columns), "digest": digest, "file": str(out)})
+        counts = {"items": len(texts.item_ids), "known": known, "width": size, "encoder": found.encoder}
+        return print_json(counts | {"columns": sorted(texts.columns), "digest": digest, "file": str(out)})
     print_notes(left_out)
     described = f"{count_noun(len(texts.item_ids), 'item')}, {known:,} with text or attributes"
     OUT.print(f"{out}: {described}, {size} numbers each, by {found.encoder}, digest {digest[:16]}", soft_wrap=True)

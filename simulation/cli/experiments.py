@@ -100,7 +100,7 @@ def simulate(
     task = options.choose_task(task, data, file)
     doing = simulated_task(task.value)
     chosen = options.value_or_default(strategy, doing.strategy)
-    if how.scenario is not None:  # it shows what sums bring: training is asked for
+    if how.scenario is not None:  # a scenario compares sums; training needs --set
         changed = {"strategy.train": "false", **changed} if chosen == "lpsfed" else changed
         how = replace(how, number=how.number or seed)
     disjoint = how.scenario is not None and how.scenario.value.startswith("disjoint")
@@ -113,7 +113,7 @@ def simulate(
     named: dict[str, Any] = {"task": doing.name, "strategy": chosen, "seed": seed, "rounds": rounds, "threads": threads}
     services = engine is options.EngineChoice.services
     words = describe_command(data, cut, **named, device=device.value, method=agreed.model_dump(mode="json"))
-    if services:  # what the others refuse; and what they have begun is not for services
+    if services:  # plain and ray refuse these, and their runs cannot resume on services
         words |= {"engine": engine.value, "secure": secure, "privacy": sorted(privacy or [])}
     folder = next_folder(Path("runs"), "runs") if out is None else options.ensure_folder(out)
     open_run_folder(folder, words)
@@ -153,9 +153,9 @@ def match_scenario_items(shards: Sequence[Path], folder: Path) -> MatchedShards:
     from simulation.partitioning.scenarios import RENAMED
 
     found = match_shards(shards, folder, RENAMED)
-    told = found.to_json()
+    scores = found.to_json()
     words = f"{found.taken:,} of {found.known:,} own ids are matched by their titles"
-    print_progress(f"{words}: precision {told['precision']:.4f}, recall {told['recall']:.4f}")
+    print_progress(f"{words}: precision {scores['precision']:.4f}, recall {scores['recall']:.4f}")
     return found
 
 
@@ -225,5 +225,5 @@ def next_folder(root: Path, flag: str) -> Path:
     """Makes the folder of the first free number: root/1, root/2, ..."""
     taken = [int(path.name) for path in options.ensure_folder(root, flag).glob("*") if path.name.isdigit()]
     folder = root / str(max(taken, default=0) + 1)
-    folder.mkdir()  # another command that has just taken the number is not joined
+    folder.mkdir()  # fails where another command has just taken the number
     return folder

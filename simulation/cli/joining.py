@@ -57,13 +57,13 @@ def invite(
     require_https(url, allow_http=allow_http)
     authority = None if call.ca is None else read_small_file(call.ca, "a certificate")
     with open_operator(url, operator_token_file, call.make_tls()) as operator:
-        told: dict[str, InvitationOut] = {}
+        answers: dict[str, InvitationOut] = {}
         try:
             for name in names:
-                told[name] = _invite_silo(operator, name, days)
-        finally:  # one that is refused takes none of the others back
-            members = tuple(sorted({name for one in told.values() for name in one.members}))
-            for name, one in told.items():
+                answers[name] = _invite_silo(operator, name, days)
+        finally:  # a refused name does not revoke the other invitations
+            members = tuple(sorted({name for one in answers.values() for name in one.members}))
+            for name, one in answers.items():
                 _output_invitation(
                     make_invitation(name, url, one.model_copy(update={"members": members}), authority), out
                 )
@@ -83,8 +83,10 @@ def _invite_silo(operator: Operator, name: str, days: float) -> InvitationOut:
     from shared.protocol.signing.invitation import InvitationIn, InvitationOut
     from simulation.operating.operator_calls import call_as_operator
 
-    asked = validate_settings(InvitationIn, {"name": name, "days": days})
-    return InvitationOut.model_validate(call_as_operator(operator, "POST", "/v1/invitations", asked.model_dump_json()))
+    request = validate_settings(InvitationIn, {"name": name, "days": days})
+    return InvitationOut.model_validate(
+        call_as_operator(operator, "POST", "/v1/invitations", request.model_dump_json())
+    )
 
 
 def join(
@@ -137,19 +139,19 @@ def join(
     from simulation.joining.join import SiloFolder, replace_settings, require_same_silo
     from simulation.joining.silo_toml import SiloChoices, parse_policy, read_toml
 
-    asked = read_invitation(invitation)
-    silo = SiloFolder(folder or Path(asked.name))
+    parsed = read_invitation(invitation)
+    silo = SiloFolder(folder or Path(parsed.name))
     joined = silo.settings.exists()
-    earlier = require_same_silo(asked, silo) if joined else {}
-    secure = asked.federation is not None and asked.federation.secure
-    require_https(asked.url, allow_http=allow_http or joined, secure=secure)
+    earlier = require_same_silo(parsed, silo) if joined else {}
+    secure = parsed.federation is not None and parsed.federation.secure
+    require_https(parsed.url, allow_http=allow_http or joined, secure=secure)
     if port is not None and port != earlier.get("port"):
         require_free_port(str(earlier.get("host", HOST)), port)
-    said = parse_policy(options.parse_pairs(policy or [], "--policy"))
-    words = sorted(WORDS & said.keys())
+    own_policy = parse_policy(options.parse_pairs(policy or [], "--policy"))
+    words = sorted(WORDS & own_policy.keys())
     if accept is not None and words:
         raise SettingsError(f"--accept: expected it or --policy {words[0]}, got both")
-    allowed = {**earlier.get("policy", {}), **said}
+    allowed = {**earlier.get("policy", {}), **own_policy}
     if accept is options.AcceptChoice.parameters:
         allowed |= dict.fromkeys({"common_basis"} | (WORDS & allowed.keys()), "no")
     choices = SiloChoices(allowed, catalogue, matches, port)
@@ -157,7 +159,7 @@ def join(
     files = options.FileFlags(columns=columns, delimiter=delimiter, edges=edges, values=values)
     given = DataOptions(data, least, options.split_kind(split), rule or [], files)
     if not joined or policy or catalogue or matches or accept:
-        _join_federation(asked, silo, choices, given, options.AcceptChoice.parameters if words else accept)
+        _join_federation(parsed, silo, choices, given, options.AcceptChoice.parameters if words else accept)
     elif data is not None:
         _warn_data_ignored(silo, data)
     if port is not None and joined and port != earlier.get("port"):
@@ -192,35 +194,39 @@ class DataOptions:
 
 
 def _join_federation(
-    asked: Invitation, silo: SiloFolder, choices: SiloChoices, given: DataOptions, accept: options.AcceptChoice | None
+    invitation: Invitation,
+    silo: SiloFolder,
+    choices: SiloChoices,
+    given: DataOptions,
+    accept: options.AcceptChoice | None,
 ) -> None:
     """Joins the federation. What can be refused is refused before the silo's key is registered."""
     from shared.sums import list_sums
     from simulation.joining.join import choose_catalogue, enrol_silo, require_unexpired, write_settings
     from simulation.joining.silo_toml import agree, require_catalogue
 
-    require_unexpired(asked, silo)
-    told = asked.federation
-    if told is not None:
-        agree(told, choices.policy)  # what the silo cannot take part in is refused before its data are read
-    noised = told is not None and any(one.epsilon is not None for one in list_sums(told.method).values())
-    _prepare_shard(silo, asked.name, given, told, noised=noised)
-    if told is not None:
-        choices = _agree_on_sums(asked, silo, told, choices, accept)
-        require_catalogue(agree(told, choices.policy), choices.catalogue)
-        _require_usable(asked, silo, agree(told, choices.policy), choices)
-    enrolled = enrol_silo(asked, silo)
-    if told is None:
-        choices = _agree_on_sums(asked, silo, enrolled, choices, accept)
+    require_unexpired(invitation, silo)
+    federation = invitation.federation
+    if federation is not None:
+        agree(federation, choices.policy)  # what the silo cannot take part in is refused before its data are read
+    noised = federation is not None and any(one.epsilon is not None for one in list_sums(federation.method).values())
+    _prepare_shard(silo, invitation.name, given, federation, noised=noised)
+    if federation is not None:
+        choices = _agree_on_sums(invitation, silo, federation, choices, accept)
+        require_catalogue(agree(federation, choices.policy), choices.catalogue)
+        _require_usable(invitation, silo, agree(federation, choices.policy), choices)
+    enrolled = enrol_silo(invitation, silo)
+    if federation is None:
+        choices = _agree_on_sums(invitation, silo, enrolled, choices, accept)
         require_catalogue(agree(enrolled, choices.policy), choices.catalogue)
-        _require_usable(asked, silo, agree(enrolled, choices.policy), choices)
-    choose_catalogue(asked, silo, enrolled, choices)  # an invitation of before has not named the list
-    write_settings(asked, silo, enrolled, agree(enrolled, choices.policy), choices)
-    print_on_stderr(f"{asked.name}: registered at {asked.url}; settings: {silo.settings}")
+        _require_usable(invitation, silo, agree(enrolled, choices.policy), choices)
+    choose_catalogue(invitation, silo, enrolled, choices)  # an invitation of an earlier version has no list
+    write_settings(invitation, silo, enrolled, agree(enrolled, choices.policy), choices)
+    print_on_stderr(f"{invitation.name}: registered at {invitation.url}; settings: {silo.settings}")
 
 
 def _agree_on_sums(
-    asked: Invitation,
+    invitation: Invitation,
     silo: SiloFolder,
     federation: FederationOut,
     choices: SiloChoices,
@@ -236,17 +242,17 @@ def _agree_on_sums(
     if agreed.missing:
         if accept is options.AcceptChoice.sums:
             require_masked_sums(agreed.missing)
-        gain = describe_gain(silo.shard, max(len(asked.members), 2), federation.task)
+        gain = describe_gain(silo.shard, max(len(invitation.members), 2), federation.task)
         lacking = warn_missing_texts(silo.shard, federation)
-        for line in (*describe_terms(asked.name, federation), *lacking, f"- it gains: {gain}"):
+        for line in (*describe_terms(invitation.name, federation), *lacking, f"- it gains: {gain}"):
             print_on_stderr(line)
         if accept is options.AcceptChoice.sums or (accept is None and _ask_consent(agreed)):
             choices = replace(choices, policy={**choices.policy, **agreed.missing})
         else:
-            print_on_stderr(describe_missing(asked.name, agreed, gain))
+            print_on_stderr(describe_missing(invitation.name, agreed, gain))
     elif accept is options.AcceptChoice.sums and not list_sums(federation.method):
-        print_on_stderr(f"{asked.name}: this federation sums nothing: --accept sums changes nothing")
-    return replace(choices, catalogue=choose_catalogue(asked, silo, federation, choices))
+        print_on_stderr(f"{invitation.name}: this federation sums nothing: --accept sums changes nothing")
+    return replace(choices, catalogue=choose_catalogue(invitation, silo, federation, choices))
 
 
 def _ask_consent(agreed: AgreedSettings) -> bool:
@@ -260,12 +266,12 @@ def _ask_consent(agreed: AgreedSettings) -> bool:
     return masked and options.is_interactive() and typer.confirm("May these sums leave this silo?", err=True)
 
 
-def _require_usable(asked: Invitation, silo: SiloFolder, agreed: AgreedSettings, choices: SiloChoices) -> None:
+def _require_usable(invitation: Invitation, silo: SiloFolder, agreed: AgreedSettings, choices: SiloChoices) -> None:
     from simulation.joining.join import copy_catalogue, require_usable, sign_own_matches
 
     copy_catalogue(silo, agreed, choices.catalogue)
     sign_own_matches(silo, choices.matches)
-    require_usable(silo, asked, agreed, choices)
+    require_usable(silo, invitation, agreed, choices)
 
 
 def _prepare_shard(
@@ -336,10 +342,10 @@ def _convert_graph(
     if given.split is not None or given.least != "usual":
         raise SettingsError("--split, --min-rating: expected none with nodes: a column split, or --rule train=.6")
     nodes = shared.nodes
-    rules, said = parse_graph_rules(options.parse_pairs(given.rules, "--rule")), given.files
-    reading = options.parse_graph_options(said.columns, said.delimiter, said.values, shared=False)
+    rules, files = parse_graph_rules(options.parse_pairs(given.rules, "--rule")), given.files
+    reading = options.parse_graph_options(files.columns, files.delimiter, files.values, shared=False)
     reading = add_shared_names(reading, nodes.feature_names, nodes.class_names)
-    graph = select_columns(read_graph(path, said.edges, reading, official=rules.official), nodes.feature_names)
+    graph = select_columns(read_graph(path, files.edges, reading, official=rules.official), nodes.feature_names)
     for what, agreed, own in (
         ("columns of features", nodes.features, len(graph.feature_names)),
         ("classes", nodes.classes, len(graph.classes)),

@@ -37,7 +37,7 @@ def new(
     if as_json:
         described = {"name": name, "private": str(pair.private), "public": str(pair.public), "fingerprint": mark}
         return print_json(described)
-    OUT.print(f"{pair.private}: the client's; nobody else ever needs it", soft_wrap=True)
+    OUT.print(f"{pair.private}: private key; it stays with the client", soft_wrap=True)
     OUT.print(f"{pair.public}: to be registered, fingerprint {mark}", soft_wrap=True)
 
 

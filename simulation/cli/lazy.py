@@ -73,10 +73,10 @@ def _quiet_option() -> Any:
     return option
 
 
-def _apply_quiet(ctx: Any, param: Any, asked: bool) -> bool:  # noqa: ARG001
-    if asked:
+def _apply_quiet(ctx: Any, param: Any, requested: bool) -> bool:  # noqa: ARG001
+    if requested:
         hide_progress()
-    return asked
+    return requested
 
 
 class LazyCommands(TyperGroup):

@@ -408,10 +408,10 @@ def choose_cut(
     graph = task is TaskName.nodes
     if not graph and (file.edges is not None or file.values):
         raise SettingsError(f"--edges, --values: expected them with --task nodes alone, got task {task.value}")
-    said = graph and (file.columns or file.delimiter or file.values)
+    has_options = graph and (file.columns or file.delimiter or file.values)
     file_options = (
         parse_graph_options(file.columns, file.delimiter, file.values)
-        if said
+        if has_options
         else parse_file_options(file.columns, file.delimiter)
     )
     least = least_rating(file.min_rating, file.rating_kind, "usual" if own else None)
@@ -458,13 +458,13 @@ def parse_graph_options(
     from simulation.graphs.read import FIELDS, GraphOptions
 
     pairs, mark = _parse_reading(columns, delimiter, FIELDS)
-    said = {
+    words_by_column = {
         name.strip().lower(): tuple(word for one in text.split(",") if (word := one.strip()))
         for name, text in parse_pairs(values or [], "--values").items()
     }
-    if doubled := [name for name, words in said.items() if not words or len(set(words)) < len(words)]:
+    if doubled := [name for name, words in words_by_column.items() if not words or len(set(words)) < len(words)]:
         raise SettingsError(f"--values: expected different words with commas between them for {doubled[0]!r}")
-    return GraphOptions(pairs, mark, values=said, shared_values=shared)
+    return GraphOptions(pairs, mark, values=words_by_column, shared_values=shared)
 
 
 def _parse_reading(
@@ -503,11 +503,11 @@ def parse_method_changes(changes: list[str] | None, basis: BasisFlags) -> dict[s
     kind, rank, rounds = basis.common_basis, basis.rank, basis.basis_rounds
     given = {"basis.kind": None if kind is None else kind.value, "basis.rank": rank, "basis.rounds": rounds}
     changed = parse_pairs(changes or []) | {name: value for name, value in given.items() if value is not None}
-    asked = changed.get("basis.kind", BasisKind.off.value)
+    kind_of_run = changed.get("basis.kind", BasisKind.off.value)
     noised = "basis.epsilon" in changed  # of which each silo keeps as many frequencies at most
     for flag, value in (("--rank", None if noised else rank), ("--basis-rounds", rounds)):
-        if value is not None and asked != BasisKind.iterated.value:
-            raise SettingsError(f"{flag}: expected it with --common-basis iterated alone, got it with {asked}")
+        if value is not None and kind_of_run != BasisKind.iterated.value:
+            raise SettingsError(f"{flag}: expected it with --common-basis iterated alone, got it with {kind_of_run}")
     return changed
 
 

@@ -66,11 +66,11 @@ def recommend(
         wanted["explain"] = True
     given = read_silo_address(silo or (SETTINGS if SETTINGS.is_file() else None))
     place = given.change(client_url, application_key_file, shard)
-    asked = _choose_users(users, users_file, place, everyone=everyone)
+    chosen = _choose_users(users, users_file, place, everyone=everyone)
     with open_silo(place.url, place.read_key(), ca) as client:
-        lists = _report_unknown(client.recommend_users(asked, **wanted), strict=strict)
+        lists = _report_unknown(client.recommend_users(chosen, **wanted), strict=strict)
         if out is not None:
-            _save_lists(lists, len(asked), out, as_json=as_json)
+            _save_lists(lists, len(chosen), out, as_json=as_json)
         else:
             with step("asking for the lists") if strict else nullcontext():
                 collected = list(lists) if strict else lists
@@ -107,10 +107,10 @@ def _report_unknown(lists: Iterable[Recommendations], *, strict: bool) -> Iterat
         count, unknown = count + 1, unknown + (one.fallback == UNKNOWN)
         yield one
     if unknown:
-        said = f"{unknown:,} of {count_noun(count, 'user')} are not in the shard"
+        missing = f"{unknown:,} of {count_noun(count, 'user')} are not in the shard"
         if strict:
-            raise DataError(f"recommend: expected users whom the silo knows, {said}")
-        ERR.print(f"- {said}: they get popular items", soft_wrap=True)
+            raise DataError(f"recommend: expected users whom the silo knows, {missing}")
+        ERR.print(f"- {missing}: they get popular items", soft_wrap=True)
 
 
 def _save_lists(lists: Iterable[Recommendations], total: int, out: Path, *, as_json: bool) -> None:

@@ -83,7 +83,7 @@ def run(
     from simulation.operating.operator_calls import open_operator
 
     as_declared = basis.common_basis is None and "basis.kind" not in options.parse_pairs(changes or [])
-    asked = {
+    values = {
         "rounds": rounds or PRESET_ROUNDS[preset.value],
         "seed": seed,
         "clients": clients,
@@ -92,7 +92,7 @@ def run(
         "method": method_settings(preset.value, **options.parse_method_changes(changes, basis)),
         "changing_members": changing_members,
     }
-    request = validate_settings(RunIn, asked)
+    request = validate_settings(RunIn, values)
     accesses = _read_accesses(silo)
     tls = call.make_tls()
     words = OperatorFlags(operator_token_file, aggregator_url, call)

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from aggregator_service.settings import AggregatorSettings
 
 INVITATION_OPTIONS = ("invite", "url", "ca", "allow_http", "detach")
-"""Options of `lpsfed aggregator` that are no settings of the service."""
+"""Options of `lpsfed aggregator` that are not settings of the service."""
 DEFAULT_GRAPH_MODEL = "unifilter"
-"""What silos of graphs train where the strategy trains and nobody says a model."""
+"""Default model of graphs, where the strategy trains."""
 MODEL = "LPSFED_AGGREGATOR_METHOD__MODEL"
 SHARING_VARIABLES = ("LPSFED_AGGREGATOR_SHARE", "LPSFED_AGGREGATOR_METHOD")
-"""How variables begin by which an operator has said what is shared."""
+"""Prefixes of environment variables that decide what is shared."""
 Host = Annotated[str | None, typer.Option(help="Address to listen on")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on")]
 PortCertificate = Annotated[Path | None, typer.Option(help="Certificate of this port (PEM), for TLS")]
@@ -113,7 +113,7 @@ def aggregator(
     authority = None if ca is None else read_small_file(ca, "a certificate")
     if invite:
         require_https(url or address, allow_http=allow_http, secure=settings.secure)
-        require_free_port(settings.host, settings.port)  # or the invitations would lead to whoever answers there
+        require_free_port(settings.host, settings.port)  # else the invitations would lead to another process
     if not detach:
         _write_invitations(settings, invite, url, authority)
         return serve_aggregator(settings)
@@ -160,8 +160,8 @@ def read_node_names(path: Path, strategy: str | None) -> dict[str, Any]:
     from shared.method.settings import NodeSettings, method_settings, validate_settings
 
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        names = {"feature_names": tuple(said["features"]), "class_names": tuple(said["classes"])}
+        content = json.loads(path.read_text(encoding="utf-8"))
+        names = {"feature_names": tuple(content["features"]), "class_names": tuple(content["classes"])}
     except (OSError, ValueError, KeyError, TypeError):
         raise SettingsError(
             f"--nodes: expected JSON with the lists features and classes in {path}, got others"
@@ -266,8 +266,8 @@ def _write_invitations(
 def _choose_token_file(flags: Mapping[str, Any]) -> Path | None:
     """Returns the path of the token's file; None where the operator gives another token."""
     folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
-    said = {name for name in ("OPERATOR_TOKEN", "OPERATOR_TOKEN_FILE") if f"LPSFED_AGGREGATOR_{name}" in os.environ}
-    if "operator_token_file" in flags or said or folder is None:
+    given = {name for name in ("OPERATOR_TOKEN", "OPERATOR_TOKEN_FILE") if f"LPSFED_AGGREGATOR_{name}" in os.environ}
+    if "operator_token_file" in flags or given or folder is None:
         return None
     return Path(folder) / "operator.token"
 

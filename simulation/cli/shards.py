@@ -121,8 +121,8 @@ def erase(
 
 
 def _describe_unknown(counts: tuple[int, int], keys: pl.DataFrame) -> str:
-    missing, asked = counts
-    return f"{missing:,} of {count_noun(asked, 'user' if keys.width == 1 else 'interaction')} are not in the shard"
+    missing, requested = counts
+    return f"{missing:,} of {count_noun(requested, 'user' if keys.width == 1 else 'interaction')} are not in the shard"
 
 
 @app.command()
@@ -216,8 +216,8 @@ def _print_change(before: Shard, after: Shard, *, as_json: bool, unknown: int | 
 
     heads = {"before": shard_head(before), "after": shard_head(after)}
     if as_json:
-        said = {when: head.model_dump(mode="json", exclude_none=True) for when, head in heads.items()}
-        return print_json(said if unknown is None else said | {"not_in_shard": unknown})
+        content = {when: head.model_dump(mode="json", exclude_none=True) for when, head in heads.items()}
+        return print_json(content if unknown is None else content | {"not_in_shard": unknown})
     for when, head in heads.items():
         nodes = f"{count_noun(head.users, 'user')}, {count_noun(head.items, 'item')}"
         sizes = f"{nodes}, {head.train} train, {head.valid} valid, {head.test} test, {head.met or 0} met"

@@ -50,9 +50,9 @@ def refresh(
             with step("waiting for the refresh"):
                 standing = _wait_for_refresh(silo, standing.number)
     if as_json:
-        told = {name: value for name, value in asdict(standing).items() if value is not None}
-        times = {name: told[name].isoformat() for name in ("asked_at", "ended_at") if name in told}
-        options.print_json(told | times)
+        values = {name: value for name, value in asdict(standing).items() if value is not None}
+        times = {name: values[name].isoformat() for name in ("asked_at", "ended_at") if name in values}
+        options.print_json(values | times)
     else:
         OUT.print(_describe_refresh(standing), soft_wrap=True)
     if standing.problem is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shared.method.settings import MethodSettings
     from simulation.tuning.search import Search
 
-DEFAULT_FLAGS = ("--task items", "--preset default")  # need not be said
+DEFAULT_FLAGS = ("--task items", "--preset default")  # left out of the command
 
 
 @options.spread_records

@@ -17,7 +17,7 @@ from shared.protocol.signing.members import write_registry
 from simulation.deployment.certificates import AUTHORITY, development_files, write_files
 
 AGGREGATOR = "aggregator"
-DAYS = 3650  # nothing renews it: the authority's key is thrown away, so that nobody can sign another certificate
+DAYS = 3650  # nothing renews it: the authority's key is deleted, so that no further certificate can be signed
 
 
 def make_secrets(clients: Sequence[str], root: Path = Path("/")) -> None:

@@ -124,4 +124,4 @@ def _require_readable(path: Path, owner: tuple[int, int], expected: str) -> None
     mine = (owner[0] == state.st_uid, 0o400), (owner[1] == state.st_gid, 0o040), (True, 0o004)
     readable = next(state.st_mode & bit for holds, bit in mine if holds)
     if not readable:
-        raise SettingsError(f"{path}: expected a file that user {owner[0]}, as whom the containers run, may read")
+        raise SettingsError(f"{path}: expected a file that user {owner[0]} of the containers can read")

@@ -45,7 +45,7 @@ def _read_templates() -> Environment:
         undefined=StrictUndefined,
         line_statement_prefix="#:",
         keep_trailing_newline=True,
-        autoescape=False,  # YAML; where a value comes from somebody, its caller has held it to what YAML reads as it is
+        autoescape=False,  # YAML; callers check values of users for characters with a meaning in YAML
     )
 
 

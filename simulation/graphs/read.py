@@ -124,12 +124,12 @@ def select_columns(graph: NodeShard, names: Sequence[str]) -> NodeShard:
         return graph
     places = {name: place for place, name in enumerate(graph.feature_names)}
     if missing := [name for name in names if name not in places]:
-        told = ", ".join(missing[:MOST_NAMES]) + (
+        listed = ", ".join(missing[:MOST_NAMES]) + (
             f" and {len(missing) - MOST_NAMES} more" if missing[MOST_NAMES:] else ""
         )
         raise DataError(
-            f"{graph.name}: expected the columns of features that all silos share, got none for {told}: name the"
-            " columns of the file so"
+            f"{graph.name}: expected the columns of features that all silos share, got none for {listed}:"
+            " rename the columns of the file"
         )
     notes = graph.notes
     if unread := len(places) - len(names):

@@ -133,8 +133,8 @@ def require_summable(shard: NodeShard, method: MethodSettings) -> None:
     if basis is None:
         return
     nodes = method.nodes.model_copy(update={"features": len(shard.feature_names), "classes": len(shard.classes)})
-    if told := explain_large_columns(GramPart(shard, basis.least_pairs), nodes, basis.least_silos):
-        raise DataError(told)
+    if problem := explain_large_columns(GramPart(shard, basis.least_pairs), nodes, basis.least_silos):
+        raise DataError(problem)
 
 
 def _summarise(graph: NodeShard, shards: Sequence[NodeShard], cut: GraphCut, number: int) -> dict[str, Any]:

@@ -94,8 +94,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], pipe: int, url: str, log
                 return
             process.wait()  # it has closed the pipe without a word: it ends
         if process.poll() is not None:
-            said = _last_line(log, start)
-            words = f"it has ended with {process.returncode}: {said}; see {log}"
+            last = _last_line(log, start)
+            words = f"it has ended with {process.returncode}: {last}; see {log}"
             raise UnavailableError(f"expected a service at {url}, {words}")
     raise UnavailableError(f"expected a service at {url} within {START_SECONDS:g} s: see {log}")
 

@@ -107,12 +107,12 @@ def describe_gain(shard: Path, silos: int, task: str) -> str:
     Where that takes long, it names the command that forecasts.
     """
     if task != "items":
-        told = {
+        without_forecast = {
             "sessions": "transitions between items that its own visits lack (docs/visits.md has figures)",
             "nodes": "labels that its own graph lacks (docs/nodes.md has figures); its page shows what joining has"
             " brought, by its own validation",
         }
-        return told[task]
+        return without_forecast[task]
     from client_service.data.interaction_files import load_shard
     from client_service.joining_value.forecast import TIMES, estimate_joining_value
     from shared.method.settings import method_settings

@@ -58,12 +58,12 @@ def write_invitations(
     ]
 
 
-def make_invitation(name: str, url: str, told: InvitationOut, authority: str | None) -> Invitation:
+def make_invitation(name: str, url: str, answer: InvitationOut, authority: str | None) -> Invitation:
     """Makes one silo's invitation from the aggregator's answer.
 
     Raises SettingsError for an invalid address.
     """
-    return Invitation(name=name, url=require_url(url), authority=authority, **dict(told))
+    return Invitation(name=name, url=require_url(url), authority=authority, **dict(answer))
 
 
 def write_invitation(invitation: Invitation, folder: Path) -> Path:

@@ -77,9 +77,9 @@ REFITTED = ("items", "nodes")
 """Tasks whose models are fitted again on everything that a silo has."""
 FIRST_PORT = 8801
 FEDERATION_SETTINGS = ("task", "strategy", "secure", "catalogue", "method")
-"""Settings that follow from what the federation is."""
+"""Settings that the federation decides."""
 TRUST_SETTINGS = ("members", "trust_on_first_use", "aggregator_key", "known_members")
-"""Settings that say whom the silo believes."""
+"""Settings that pin keys of aggregator and members."""
 SETTINGS, MEMBERS, AUTHORITY = "silo.toml", "members.toml", "aggregator-authority.crt"
 APPLICATION, OPERATOR, CATALOGUE, EARLIER = "application.key", "operator.key", "catalogue.txt", "silo.toml.earlier"
 
@@ -204,9 +204,9 @@ def enrol_silo(invitation: Invitation, folder: SiloFolder) -> EnrolmentOut:
             raise UnavailableError(f"{expected}, got {describe_call_failure(error)}") from None
     _require_signed(answer, invitation, answered_signature(message))
     enrolled = _read_enrolment(answer, invitation)
-    told = None if invitation.federation is None else describe_other_federation(invitation.federation, enrolled)
-    if told is not None or enrolled.name != invitation.name:
-        difference = told or f"name: expected {invitation.name!r}, got {enrolled.name!r}"
+    other = None if invitation.federation is None else describe_other_federation(invitation.federation, enrolled)
+    if other is not None or enrolled.name != invitation.name:
+        difference = other or f"name: expected {invitation.name!r}, got {enrolled.name!r}"
         words = "expected the federation that the invitation says"
         raise ProtocolError(f"{invitation.url}: {words}; {difference}; ask the operator for a new invitation")
     return enrolled
@@ -221,14 +221,14 @@ def _open_http(invitation: Invitation, folder: SiloFolder) -> httpx.Client:
     return httpx.Client(base_url=invitation.url, timeout=CALL_SECONDS, trust_env=False, verify=verify, proxy=proxy)
 
 
-def _require_signed(answer: httpx.Response, invitation: Invitation, asked: str) -> None:
+def _require_signed(answer: httpx.Response, invitation: Invitation, request_signature: str) -> None:
     """Raises UnavailableError for an answer that the invitation's aggregator has not signed.
 
     The signature must be of the answer to this very message.
     """
     key, sha256 = public_key(bytes.fromhex(invitation.aggregator)), hashlib.sha256(answer.content).digest()
     try:
-        require_answer(answer.status_code, answer.headers.items(), sha256, asked, key)
+        require_answer(answer.status_code, answer.headers.items(), sha256, request_signature, key)
     except UnavailableError as error:
         words = "it is an aggregator of another version, or another machine answers in its place"
         raise UnavailableError(f"{invitation.url}: {error}, with status {answer.status_code}: {words}") from None
@@ -297,7 +297,7 @@ def require_usable(folder: SiloFolder, invitation: Invitation, agreed: AgreedSet
         create_secret(folder.path / name)
     settings = require_startable(silo_values(folder, invitation, agreed, choices, members=()))
     if settings.catalogue is not None:
-        from client_service.tasks import task_named  # with torch, which nobody else who joins needs
+        from client_service.tasks import task_named  # imports torch, which other joins do not need
 
         task_named(settings.task).read(settings)
 

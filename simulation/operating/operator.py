@@ -67,8 +67,8 @@ def start_or_follow_run(operator: Operator, request: RunIn) -> RunHistoryOut:
 
 
 def _find_similar_run(operator: Operator, request: RunIn) -> RunHistoryOut | None:
-    asked = (request.part, request.method.basis)
-    alike = [run for run in list_runs(operator) if (run.request.part, run.request.method.basis) == asked]
+    wanted = (request.part, request.method.basis)
+    alike = [run for run in list_runs(operator) if (run.request.part, run.request.method.basis) == wanted]
     return alike[-1] if alike else None
 
 
@@ -79,10 +79,10 @@ def run_one_sum(operator: Operator, request: RunIn, part: Part, observe: Observe
     failed, unless silos make their models of another sum (`replaces_basis`).
     """
     method = method_of_part(request.method, part)
-    asked = request.model_copy(update={"part": part, "start": None, "method": method})
-    found = _find_similar_run(operator, asked)
+    sum_request = request.model_copy(update={"part": part, "start": None, "method": method})
+    found = _find_similar_run(operator, sum_request)
     if found is None or found.phase in ENDED_EARLY or (renew and found.phase == "finished"):
-        found = start_run(operator, asked)
+        found = start_run(operator, sum_request)
     if found.phase != "finished":
         found = watch_run(operator, found.run, observe)
     needed = makes_models(method.basis, request.method) or not replaces_basis(method.basis)
@@ -255,27 +255,27 @@ def cancel_run(operator: Operator, run: str) -> RunHistoryOut:
 
 def describe_run(run: RunHistoryOut) -> str:
     """Describes a run in one line: missing clients and deadline, or how it ended."""
-    asked = run.request
+    request = run.request
     if run.phase == "failed":
         return f"{run.run} has failed: {run.reason}"
     if run.phase == "cancelled":
         held = (
-            f"after {count_closed_rounds(run)} of {count_noun(asked.rounds, 'round')}"
+            f"after {count_closed_rounds(run)} of {count_noun(request.rounds, 'round')}"
             if run.rounds
             else "before its first round"
         )
         return f"{run.run} is cancelled: the operator has ended it {held}"
     if run.phase == "waiting":
-        there = f"{len(run.enrolled)} of {asked.clients} clients have joined"
+        there = f"{len(run.enrolled)} of {request.clients} clients have joined"
         missing = f"; missing: {_join_names(run.missing)}" if run.missing else ""
         return f"{run.run} waits for clients: {there}{missing}{_describe_missing_clients(run)}; until {run.deadline_at}"
     now = run.rounds[-1]
-    what = "" if asked.part == TRAINING else f", {describe_part(asked.part, asked.method.basis.kind)}"
-    where = f"{run.run}{what}, round {now.number} of {asked.rounds}"
+    what = "" if request.part == TRAINING else f", {describe_part(request.part, request.method.basis.kind)}"
+    where = f"{run.run}{what}, round {now.number} of {request.rounds}"
     if run.phase != "open":
         return f"{where}: {run.phase}"
     came = sum(participant.received for participant in now.participants)
-    needed = f"{came} of {len(now.participants)} updates, {asked.quorum or asked.clients} needed"
+    needed = f"{came} of {len(now.participants)} updates, {request.quorum or request.clients} needed"
     return f"{where} is open: {needed}; missing: {_join_names(run.missing)}; until {run.deadline_at}"
 
 
@@ -292,8 +292,8 @@ def describe_sum(run: RunHistoryOut) -> str | None:
     cost = [] if found.bytes is None else [f"{format_bytes(found.bytes)} of all silos"]
     cost += [] if found.seconds is None else [f"{found.seconds:.1f} s"]
     common = [] if found.common is None else [f"{count_noun(found.common, 'item')} in common"]
-    said = f"{where}: {found.reason or found.kind}"
-    return "; ".join([said, *common, *([] if not cost else [" in ".join(cost)])])
+    reason = f"{where}: {found.reason or found.kind}"
+    return "; ".join([reason, *common, *([] if not cost else [" in ".join(cost)])])
 
 
 def list_newest_sums(operator: Operator, run: RunHistoryOut) -> list[RunHistoryOut]:

@@ -70,13 +70,13 @@ class SiloWorth:
     @property
     def line(self) -> str:
         """Description in one line."""
-        told = f"{self.silo}: {self.measure} alone {self.alone:.4f}, together {self.together:.4f}"
+        text = f"{self.silo}: {self.measure} alone {self.alone:.4f}, together {self.together:.4f}"
         if self.ratio is not None:
             low, mid, high = self.ratio
-            told += f", x {mid:.3f} [{low:.3f}, {high:.3f}]"
+            text += f", x {mid:.3f} [{low:.3f}, {high:.3f}]"
         few = ": too few to say much" if self.few else ""
         one = "evaluated node" if self.measure in NODE_MEASURES else "evaluated user"
-        return f"{told} ({self.run}, {count_noun(self.users, one)}{few})"
+        return f"{text} ({self.run}, {count_noun(self.users, one)}{few})"
 
 
 def read_access(file: Path) -> SiloAccess:

@@ -149,7 +149,7 @@ def test_data_that_the_containers_may_not_read_are_refused(invitation: Path, dat
     silo = SiloCompose(tmp_path / "north", data, (data.stat().st_uid + 1, data.stat().st_gid + 1))
     assert TEMPLATE in compose_silo(silo, read(invitation))
     data.chmod(0o640)
-    with pytest.raises(SettingsError, match="as whom the containers run, may read"):
+    with pytest.raises(SettingsError, match="of the containers can read"):
         compose_silo(silo, read(invitation))
     assert json.loads(invitation.read_text())["name"] == "north"
 
