@@ -179,7 +179,7 @@ def _check_scale(ratings: pl.Series, known: RatingMeaning, path: Path) -> list[s
         values = ratings.to_numpy()
         got = f"got from {values.min():g} to {values.max():g}, {count:,} of {len(ratings):,} outside"
         words = f"expected ratings {scale} {got}"
-        raise DataError(f"{path}: {words}; --min-rating says which of this file are likings")
+        raise DataError(f"{path}: {words}; --min-rating sets the smallest positive rating")
     return [f"{count_noun(count, 'rating')} outside the scale {scale} count as its nearest end"]
 
 
@@ -201,12 +201,12 @@ def _describe_ratings(ratings: pl.Series, meaning: RatingMeaning | None, tables:
     low, high = values.min(), values.max()
     below = int((values < meaning.least).sum())
     unrated = sum(len(table) for split, table in tables.items() if split != MET) - len(ratings)
-    without = [f"{count_noun(unrated, 'interaction')} without a rating, among rated ones, count as likings"]
+    without = [f"{count_noun(unrated, 'interaction')} without a rating, among rated ones, count as positive"]
     notes = without if unrated else []
     if low == high and not below:
         return notes
     if meaning.kind in ("any", "counts", "signed") and not below:
-        words = f"ratings from {low:g} to {high:g}, and each counts as a liking"
+        words = f"ratings from {low:g} to {high:g}, each counts as positive"
         if high != STARS:
             return [f"{words}; --min-rating leaves lower ones out", *notes]
         stars = MEANINGS["stars"].least
@@ -215,5 +215,5 @@ def _describe_ratings(ratings: pl.Series, meaning: RatingMeaning | None, tables:
             *notes,
         ]
     limit = "not above 0" if meaning.least == ABOVE_ZERO else f"below {meaning.least:g}"
-    words = f"{below:,} of {len(ratings):,} rated interactions, {limit}, are no likings (--min-rating)"
-    return [f"{words}: nothing is learnt from them, and no list repeats them" if below else words, *notes]
+    words = f"{below:,} of {len(ratings):,} rated interactions, {limit}, are not positive (--min-rating)"
+    return [f"{words}: not trained on, and not recommended again" if below else words, *notes]

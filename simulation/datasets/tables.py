@@ -152,9 +152,9 @@ class Table:
         names = [*self.columns, *self.others]
         told = names if self.has_names else plain_names(names)
         if not told:
-            return "got no known name: does the first line name the columns?"
+            return "got no known column name; the first line must name the columns"
         rest = len(names) - len(told[:MOST_NAMES])
-        return f"got none, but {', '.join(told[:MOST_NAMES])}" + (f" and {rest} more" if rest else "")
+        return f"got the columns {', '.join(told[:MOST_NAMES])}" + (f" and {rest} more" if rest else "")
 
     def _with_ids(self, *fields: str, strict: bool = False) -> tuple[Table, list[str]]:
         """Returns the rows with an id in each field, and a note of the others.
@@ -258,8 +258,8 @@ class Table:
         if counts and not any(kind in POSITIVE_EVENTS | OTHER_EVENTS for kind, _ in counts):
             got = ", ".join(kind[:SHOWN_VALUE] for kind, _ in counts[:MOST_NAMES])
             expected = "expected kinds of events in the field 'event', such as view, cart, purchase or return"
-            raise line_error(self.path, self.line[0], f"{expected}, got {got}; --columns event= passes it over")
-        for liking, words in ((True, "count as likings"), (False, "count as none")):
+            raise line_error(self.path, self.line[0], f"{expected}, got {got}; --columns event= ignores the column")
+        for liking, words in ((True, "count as positive"), (False, "do not count as positive")):
             told = [
                 f"{number:,} {kind[:SHOWN_VALUE]}{'' if kind in POSITIVE_EVENTS | OTHER_EVENTS else ' (unknown)'}"
                 for kind, number in counts
@@ -280,7 +280,9 @@ class Table:
             return None
         likes = self._parsed_numbers("quantity", column) > 0
         if none := int((~likes).sum()):
-            notes.append(f"{none:,} of {count_noun(len(likes), 'row')} with a quantity of 0 or less count as no liking")
+            notes.append(
+                f"{none:,} of {count_noun(len(likes), 'row')} with a quantity of 0 or less do not count as positive"
+            )
         return likes.alias("quantity")
 
     def require_none(self, wrong: pl.Series, expected: str, shown: pl.Series | None = None) -> None:

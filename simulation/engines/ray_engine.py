@@ -177,7 +177,7 @@ def _unwrap_error(error: Any) -> Exception:
     cause = error.cause
     if isinstance(cause, FederationError):
         return cause
-    return FederationError(f"a host of silos failed: {type(cause).__name__}: {cause}")
+    return FederationError(f"a host of silos has failed: {type(cause).__name__}: {cause}")
 
 
 def run_on_ray(experiment: Experiment, observe: Observe, cluster: RayCluster = RayCluster()) -> Outcome:

@@ -113,9 +113,11 @@ class RunFolder:
         except FileNotFoundError:
             return None
         except ValidationError:
-            raise DataError(f"{self._document}: expected a run as it was kept here, got something else") from None
+            raise DataError(
+                f"{self._document}: expected a run's checkpoint, got another file: use a new folder"
+            ) from None
         if kept.request != request:
-            raise DataError(f"{self._document}: expected a run of the same settings, got another: take a new folder")
+            raise DataError(f"{self._document}: expected a run of the same settings, got another: use a new folder")
         return kept
 
     def load_state(self, kept: RunCheckpoint) -> bytes:
@@ -243,7 +245,9 @@ class _EngineRun:
         """
         closed = self._kept.round
         if lost := sorted(name for name, number in applied.items() if number < closed - 1):
-            raise DataError(f"{lost[0]}: expected its training after round {closed - 1}, it is gone: take a new folder")
+            raise DataError(
+                f"{lost[0]}: expected its training after round {closed - 1}, it is missing: use a new folder"
+            )
         if behind := [name for name, number in applied.items() if number < closed]:
             self._apply(closed, self._call("fit", dict.fromkeys(behind, (closed,))))
 

@@ -62,7 +62,9 @@ class SiloRun:
         silo that demands masks or noise, which are not added here.
         """
         if settings.secure or settings.privacy.on:
-            raise PrivacyError("expected a silo without secure and privacy, because updates leave here as they are")
+            raise PrivacyError(
+                "expected a silo without secure and privacy settings, which only the services apply, got one with them"
+            )
         self._settings, self._task = settings, task_named(settings.task)
         self._device, self._device_reason = choose_device(settings.device)
         self._shard = self._task.read(settings)

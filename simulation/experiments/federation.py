@@ -199,7 +199,9 @@ async def _watch_aggregator(
         return None
     since = time.monotonic() if ended is None else ended
     if time.monotonic() - since > AFTERMATH_SECONDS:
-        raise UnavailableError("; ".join(["the clients do not finish their evaluation", *problems]))
+        raise UnavailableError(
+            "; ".join([f"expected the clients to finish their evaluation within {AFTERMATH_SECONDS:g} s", *problems])
+        )
     return since
 
 

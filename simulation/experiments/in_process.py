@@ -37,7 +37,7 @@ def fail_when_stuck(observe: Observe, clock: Callable[[], float] = time.monotoni
             del since[gone]
         for name, problem in sorted(problems):
             if clock() - since.setdefault((name, problem), clock()) >= STUCK_SECONDS:
-                raise FederationError(f"{name} cannot go on: {problem}")
+                raise FederationError(f"{name} cannot continue: {problem}")
 
     return observe_and_check
 

@@ -82,7 +82,7 @@ def save_catalogue(items: Sequence[str] | pl.Series, path: Path) -> str:
     try:
         replace_file(path, list_content(items))
     except OSError as error:
-        raise DataError(f"{path}: expected a place for a file, got none ({error.strerror})") from None
+        raise DataError(f"{path}: expected a writable path, got none ({error.strerror})") from None
     return list_digest(items)
 
 

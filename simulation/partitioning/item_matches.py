@@ -116,7 +116,7 @@ def write_proposals(proposals: pl.DataFrame, path: Path) -> None:
     try:
         replace_file(path, proposals.with_columns(take=words).write_csv().encode(), PRIVATE)
     except OSError as error:
-        raise DataError(f"{path}: expected a place for a file, got none ({error.strerror})") from None
+        raise DataError(f"{path}: expected a writable path, got none ({error.strerror})") from None
 
 
 def read_proposals(path: Path) -> dict[str, str]:

@@ -90,8 +90,11 @@ def _small_part_notes(groups: Groups, large: list[int], added: float, least: int
     merged = int(np.count_nonzero(~np.isin(groups.users, [*large, NO_CLIENT])))
     notes = (
         (apart, f"{count_noun(apart, 'user')} of small components apart from all others put into the largest client"),
-        (added, f"{added:g} mean degrees added to every degree: the plain cut has parts of less than {least} users"),
-        (merged, f"{count_noun(merged, 'user')} of parts of less than {least} users put into the nearest client"),
+        (
+            added,
+            f"degrees raised by {added:g} times their mean, as the plain cut has parts of fewer than {least} users",
+        ),
+        (merged, f"{count_noun(merged, 'user')} in parts of fewer than {least} users moved to the nearest client"),
     )
     return tuple(note for count, note in notes if count)
 

@@ -237,7 +237,7 @@ def _ordered_parts(parts: Sequence[ClientPart], method: str, least: int) -> tupl
         )
         each = "the one client" if len(parts) == 1 else f"each of {len(parts)} clients"
         expected = f"expected at least {least} users and {FEWEST} items at {each}"
-        raise DataError(f"partition: {expected} by {method!r}, got {sizes}; fewer clients may do")
+        raise DataError(f"partition: {expected} by {method!r}, got {sizes}; try fewer clients")
     ordered = sorted(parts, key=lambda part: (-part.sizes.train, -part.sizes.users, -part.sizes.items, part.users[0]))
     return tuple(
         ClientPart(f"client-{number}", part.users, part.items, part.sizes)

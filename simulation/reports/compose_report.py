@@ -43,7 +43,7 @@ def ask_silo(client: str, url: str, folder: Path) -> None:
     until = time.monotonic() + PATIENCE_SECONDS
     while not (quality := _fetch_quality(url)).finished:
         if time.monotonic() > until:
-            raise UnavailableError(f"{client}: expected the figures of {quality.run}, it has not judged it yet")
+            raise UnavailableError(f"{client}: expected the figures of {quality.run}, it has not evaluated it yet")
         time.sleep(POLL_SECONDS)
     (folder / f"{client}.json").write_text(quality.model_dump_json(), encoding="utf-8")
 

@@ -157,7 +157,9 @@ def open_study(plan: Search, folder: Path) -> optuna.Study:
     if kept is None:
         study.set_user_attr("task", described)
     elif other := sorted(key for key in described if kept.get(key) != described[key]):
-        raise SettingsError(f"{folder}: expected the search that was begun there, got another {', '.join(other)}")
+        raise SettingsError(
+            f"{folder}: expected the settings of the search in this folder, got another {', '.join(other)}"
+        )
     return study
 
 

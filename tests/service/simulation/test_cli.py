@@ -221,9 +221,9 @@ def test_a_mistake_is_one_line_that_names_it(
         ),
         (
             ("catalogue", "table.csv", "--out", "x.txt"),
-            "got none, but user, price; --columns item=NAME names another",
+            "got the columns user, price; --columns item=NAME names another",
         ),
-        (("catalogue", "file", "--out", "no/x.txt"), "no/x.txt: expected a place for a file, got none"),
+        (("catalogue", "file", "--out", "no/x.txt"), "no/x.txt: expected a writable path, got none"),
     ],
 )
 def test_a_place_an_address_or_a_port_of_no_use_is_told_before_the_work_begins(

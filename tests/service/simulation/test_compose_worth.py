@@ -93,7 +93,7 @@ def test_a_silo_that_never_judges_it_and_folders_without_figures_are_errors(
     assert main(["show", str(tmp_path)]) == 1
     assert main(["show"]) == 1
     said = capsys.readouterr().err
-    for words in ("it has not judged it yet", "of the silos, got none", "got another file", "got something else"):
+    for words in ("it has not evaluated it yet", "of the silos, got none", "got another file", "got something else"):
         assert words in said
 
 

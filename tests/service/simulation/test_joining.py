@@ -47,7 +47,7 @@ def test_one_command_makes_a_silo_of_a_file_of_ratings(
     assert (tmp_path / "north.invite").stat().st_mode & 0o077 == 0
     done = join(tmp_path, data)
     assert done.exit_code == 0, done.output
-    assert "120 of 200 rated interactions, below 4, are no likings" in " ".join(done.stderr.split())
+    assert "120 of 200 rated interactions, below 4, are not positive" in " ".join(done.stderr.split())
     silo = client_settings(tmp_path / "north" / "silo.toml")
     assert (silo.name, silo.aggregator_url, silo.method) == ("north", aggregator, SMALL)
     shard = load_shard(silo.shard)

@@ -167,7 +167,7 @@ def test_appended_ratings_below_the_scale_s_likings_are_left_out(tmp_path: Path)
     more = write(tmp_path / "more.csv", [("new", "i00", 5), ("new", "i01", 1), ("new", "i02", 4)], "user,item,rating")
     folder = tmp_path / "shards/client-1"
     told = run("shard", "append", str(folder), str(more))
-    assert told.exit_code == 0 and "1 of 3 rated interactions, below 4, are no likings" in told.stderr
+    assert told.exit_code == 0 and "1 of 3 rated interactions, below 4, are not positive" in told.stderr
     assert own_items(folder) == ["i00", "i02"]
     assert run("shard", "append", str(folder), str(more), "--min-rating", "0", "--json").exit_code == 0
     assert own_items(folder) == ["i00", "i01", "i02"]

@@ -182,7 +182,7 @@ def test_a_client_that_cannot_go_on_ends_the_run_but_a_passing_problem_does_not(
     now[0] += STUCK_SECONDS
     observe(seen("not finite"))
     now[0] += STUCK_SECONDS
-    with pytest.raises(FederationError, match="c cannot go on: not finite"):
+    with pytest.raises(FederationError, match="c cannot continue: not finite"):
         observe(seen("not finite"))
 
 

@@ -78,17 +78,17 @@ def test_columns_and_a_delimiter_can_be_named(tmp_path: Path) -> None:
     assert set(dataset.events.select("user", "item", "time").rows()) == {("7", "10", 100), ("8", "10", 300)}
     assert dataset.met is not None and dataset.met["item"].to_list() == ["11"]
     with pytest.raises(
-        DataError, match=r"expected a column user or user_id or userid, got none, but item, customer_id"
+        DataError, match=r"expected a column user or user_id or userid, got the columns item, customer_id"
     ):
         load_dataset(written(tmp_path / "other.csv", "customer_id,item,at\n7,10,1\n"), 0)
     with pytest.raises(DataError, match=r"--columns user=NAME names another"):
         load_dataset(tmp_path / "other.csv", 0)
     with pytest.raises(
-        DataError, match=r"expected a column 'kunde' \(--columns\), got none, but item, customer_id, at"
+        DataError, match=r"expected a column 'kunde' \(--columns\), got the columns item, customer_id, at"
     ):
         load_dataset(tmp_path / "other.csv", 0, file_options=parse_file_options("user=kunde", None))
     written(tmp_path / "kunden.csv", "kunde;artikel;sterne\na;b;4,5\na;c;5\nd;b;4\n")
-    with pytest.raises(DataError, match=r"got none, but kunde, artikel, sterne; --columns user=NAME"):
+    with pytest.raises(DataError, match=r"got the columns kunde, artikel, sterne; --columns user=NAME"):
         load_dataset(tmp_path / "kunden.csv", 0)
     assert pairs(tmp_path / "kunden.csv", "user=Kunde,item=artikel,rating=sterne") == {
         ("a", "b"),
@@ -116,10 +116,10 @@ def test_kinds_of_events_say_what_is_a_liking_and_the_later_one_counts(tmp_path:
     liked = set(dataset.events.select("user", "item").rows())
     assert liked == {("7", "10"), ("7", "11"), ("8", "11"), ("8", "13")}
     assert dataset.met is not None and set(dataset.met.select("user", "item").rows()) == {("7", "12"), ("8", "10")}
-    assert dataset.notes[0] == "events by event_type: 2 purchase, 1 view, 1 add_to_cart count as likings" or (
-        "2 purchase" in dataset.notes[0] and "count as likings" in dataset.notes[0]
+    assert dataset.notes[0] == "events by event_type: 2 purchase, 1 view, 1 add_to_cart count as positive" or (
+        "2 purchase" in dataset.notes[0] and "count as positive" in dataset.notes[0]
     )
-    assert dataset.notes[1] == "events by event_type: 2 return count as none"
+    assert dataset.notes[1] == "events by event_type: 2 return do not count as positive"
     unknown = written(tmp_path / "unknown.csv", "user,item,event\n7,10,kauf\n7,11,kauf\n")
     with pytest.raises(DataError, match="such as view, cart, purchase or return, got kauf; --columns event= passes"):
         load_dataset(unknown, 0)
@@ -130,7 +130,7 @@ def test_kinds_of_events_say_what_is_a_liking_and_the_later_one_counts(tmp_path:
 def test_quantities_and_labels_say_what_is_a_liking(tmp_path: Path) -> None:
     sold = load_dataset(written(tmp_path / "q.csv", "user,item,quantity\n7,10,3\n7,11,-1\n8,10,1\n8,12,0\n"), 0)
     assert set(sold.events.select("user", "item").rows()) == {("7", "10"), ("8", "10")}
-    assert "2 of 4 rows with a quantity of 0 or less count as no liking" in sold.notes
+    assert "2 of 4 rows with a quantity of 0 or less do not count as positive" in sold.notes
     text = "user_id:token\titem_id:token\tlabel:float\n7\t10\t1\n7\t11\t0\n8\t10\t1\n"
     clicked = load_dataset(written(tmp_path / "ctr.inter", text), 0)
     assert set(clicked.events.select("user", "item").rows()) == {("7", "10"), ("8", "10")}

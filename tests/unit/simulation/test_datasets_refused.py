@@ -62,11 +62,11 @@ def test_bad_lightgcn_text_is_refused_with_its_line(write: Write, content: str |
         ("ratings.csv", 'user,item\n1,"2\n2"\n1,2,3\n', ("line 4", "expected 2 fields, got 3")),
         ("ratings.csv", 'user,item\n1,2\n1,"2\n', ("line 3", "quote")),
         ("ratings.csv", "user,item\n", ("line 2", "expected data after the header")),
-        ("ratings.csv", "1,2\n1,3\n", ("line 1", "a column user or user_id", "does the first line name the columns?")),
+        ("ratings.csv", "1,2\n1,3\n", ("line 1", "a column user or user_id", "the first line must name the columns")),
         (
             "ratings.csv",
             "who,item,rating\n1,2,3\n",
-            ("line 1", "a column user or user_id", "got none, but item, rating"),
+            ("line 1", "a column user or user_id", "got the columns item, rating"),
         ),
         ("ratings.csv", "", ("line 1", "an empty file")),
         (

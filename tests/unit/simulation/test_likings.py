@@ -14,7 +14,7 @@ from simulation.partitioning.sources import Cut, cut_shards, find_or_cut_shards
 
 STARS = "user,item,rating\na,x,1\na,y,5\na,z,\nb,x,4\nb,y,3.5\n"
 ONE = Cut(1, "users", min_rating="usual")
-LOW = "are no likings (--min-rating): nothing is learnt from them, and no list repeats them"
+LOW = "are not positive (--min-rating): not trained on, and not recommended again"
 Write = Callable[[str, str], Path]
 
 
@@ -35,11 +35,9 @@ def test_each_counts_by_default_and_the_note_says_so(write: Write) -> None:
     path = write("ratings.csv", STARS)
     dataset = load_dataset(path, 0)
     assert len(dataset.events) == 5
-    assert dataset.notes[0] == (
-        "ratings from 1 to 5, and each counts as a liking; --min-rating 4 would leave 2 of 4 out"
-    )
+    assert dataset.notes[0] == ("ratings from 1 to 5, each counts as positive; --min-rating 4 would leave 2 of 4 out")
     ten = load_dataset(write("ten.csv", STARS.replace("5\n", "10\n")), 0)
-    assert ten.notes[0] == "ratings from 1 to 10, and each counts as a liking; --min-rating leaves lower ones out"
+    assert ten.notes[0] == "ratings from 1 to 10, each counts as positive; --min-rating leaves lower ones out"
     same = load_dataset(write("same.csv", "user,item,rating\na,x,1\nb,x,1\n"), 0)
     assert not any("rating" in note for note in same.notes)
 

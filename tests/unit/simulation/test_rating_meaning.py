@@ -140,7 +140,7 @@ def test_unrated_rows_and_nobody_s_99_are_said(tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
     path.write_text("user,item,rating\na,x,5\na,y,\na,z,1\nb,x,4\n")
     dataset = load_dataset(path, 0, "usual")
-    assert "1 interaction without a rating, among rated ones, count as likings" in dataset.notes
+    assert "1 interaction without a rating, among rated ones, count as positive" in dataset.notes
     assert set(dataset.events["item"]) == {"x", "y"}
     path.write_text("user,item,rating\na,x,5.5\na,y,99\na,z,-9.75\nb,x,0.25\n")
     jokes = load_dataset(path, 0, "usual")

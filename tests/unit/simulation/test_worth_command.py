@@ -42,4 +42,4 @@ def test_a_file_s_worth_is_told_with_how_it_was_read(tmp_path: Path) -> None:
     path.write_text("customer;product;stars\n" + rows)
     words = ["worth", str(path), "--columns", "user=customer,item=product,rating=stars"]
     told = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert "Too few to say" in told.stdout and "rated interactions, below 4, are no likings" in told.stderr
+    assert "Too few to say" in told.stdout and "rated interactions, below 4, are not positive" in told.stderr
