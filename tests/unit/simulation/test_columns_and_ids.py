@@ -121,7 +121,7 @@ def test_kinds_of_events_say_what_is_a_liking_and_the_later_one_counts(tmp_path:
     )
     assert dataset.notes[1] == "events by event_type: 2 return do not count as positive"
     unknown = written(tmp_path / "unknown.csv", "user,item,event\n7,10,kauf\n7,11,kauf\n")
-    with pytest.raises(DataError, match="such as view, cart, purchase or return, got kauf; --columns event= passes"):
+    with pytest.raises(DataError, match="such as view, cart, purchase or return, got kauf; --columns event= ignores"):
         load_dataset(unknown, 0)
     passed = load_dataset(unknown, 0, file_options=parse_file_options("event=", None))
     assert len(passed.events) == 2 and "column event is not read (see --columns)" in passed.notes

@@ -52,7 +52,7 @@ def test_a_knot_that_hangs_by_two_edges_is_no_client(method: str) -> None:
     groups = METHODS[method](sparse.csr_array(graph), 2, 0)
     assert set(groups.users[:200]) | set(groups.users[350:]) == {groups.users[0]}
     assert set(groups.users[200:350]) == {1 - groups.users[0]}
-    assert any("added to every degree" in note for note in groups.notes)
+    assert any("degrees raised by" in note for note in groups.notes)
 
 
 def test_where_no_part_is_stray_the_cut_is_the_plain_one() -> None:
