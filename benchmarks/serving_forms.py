@@ -39,7 +39,7 @@ from client_service.compilation.item_model import (
 from client_service.compilation.item_table import fold_in
 from client_service.compiled.model import BasketRanker
 from client_service.data.interaction_files import load_shard
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import TopItems, find_hits
 from client_service.federation.training_run import TrainingRun
@@ -113,7 +113,7 @@ def serve_first_model(shard: Shard, folder: Path) -> ServedItems:
 def select_shard_users(shard: Shard, rows: Rows) -> Shard:
     """Reduces a shard to these users, with all of its items."""
     matrices = [sparse.csr_array(part[rows]) for part in (shard.train, shard.valid, shard.test)]
-    return shard_of_matrices(shard.name, [shard.user_ids[row] for row in rows], shard.item_ids, matrices)
+    return build_shard_from_matrices(shard.name, [shard.user_ids[row] for row in rows], shard.item_ids, matrices)
 
 
 def measure_gain(

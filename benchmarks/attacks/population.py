@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.data.events import SPLITS, row_numbers
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from shared.errors import DataError
 from shared.method.graph import Float64, interaction_matrix
 from simulation.datasets.load import load_dataset
@@ -158,7 +158,7 @@ def make_shard(population: Population, draw: Draw) -> DrawnShard:
     items = np.flatnonzero(sum(pairs.sum(axis=0) for pairs in own.values())).astype(np.int64)
     splits = {split: _canonical_matrix(pairs[:, items]) for split, pairs in own.items()}
     ids = [[f"{row:06d}" for row in rows] for rows in (users, items)]
-    shard = shard_of_matrices("client-1", ids[0], ids[1], [splits[split] for split in SPLITS], places=items)
+    shard = build_shard_from_matrices("client-1", ids[0], ids[1], [splits[split] for split in SPLITS], places=items)
     return DrawnShard(shard, users, items)
 
 

@@ -21,7 +21,7 @@ from scipy import sparse
 from benchmarks.cold.run import FeaturedItems, read_catalogue
 from benchmarks.common import render_table
 from benchmarks.sparse.federation import sum_silos
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import find_hits
 from client_service.models.closed_form.content import ContentSums, add_constant, sum_content
@@ -59,7 +59,9 @@ class SiloDraw:
         )
         everybody, items = ids
         parts = [sparse.csr_array(one[users]) for one in self.splits]
-        return shard_of_matrices("silo", [everybody[user] for user in users], items, parts, np.arange(len(items)))
+        return build_shard_from_matrices(
+            "silo", [everybody[user] for user in users], items, parts, np.arange(len(items))
+        )
 
 
 def draw_silos(catalogue: FeaturedItems, size: int, count: int, seed: int) -> SiloDraw:

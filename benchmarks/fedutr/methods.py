@@ -13,7 +13,7 @@ import torch
 from scipy import sparse
 
 from benchmarks.fedutr.sets import Int64, LeaveOneOut, Scores, judge_scores
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.model_store.model_files import freeze
 from client_service.models.encoders.fedutr import FedUTR
 from client_service.training.item_trainer import ItemTrainer
@@ -165,7 +165,7 @@ def score_cold_items_by_fedutr(
     """
     names, items = ([f"{number:07d}" for number in range(size)] for size in train.shape)
     nothing = sparse.csr_array(train.shape)
-    shard = shard_of_matrices("all", names, items, [train, nothing, nothing], places=np.arange(len(items)))
+    shard = build_shard_from_matrices("all", names, items, [train, nothing, nothing], places=np.arange(len(items)))
     method = method_settings(catalogue=len(items), width=features.shape[1], learning_rate=0.01, **TAKEN)
     clients = StatefulClients([shard], method, "fedutr")
     (trainer,) = clients.trainers.values()

@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from shared.method.graph import interaction_matrix
 from simulation.datasets.dataset import Dataset
 from simulation.datasets.load import load_dataset
@@ -76,7 +76,7 @@ def split_leave_one_out(found: Dataset, *, users: int, records: int, silos: int,
     places = np.minimum(events["back"].to_numpy(), 2)
     shape = (len(names), len(items))
     matrices = [interaction_matrix(rows[places == back], columns[places == back], shape) for back in (2, 1, 0)]
-    whole = shard_of_matrices("whole", list(names), list(items), matrices, places=np.arange(len(items)))
+    whole = build_shard_from_matrices("whole", list(names), list(items), matrices, places=np.arange(len(items)))
     groups = np.array_split(generator.permutation(len(names)), silos or len(names))
     with_text = add_item_text(whole, found.titles)
     return LeaveOneOut(found.name, with_text, tuple(np.sort(one) for one in groups), draw_candidates(whole, generator))
@@ -96,7 +96,7 @@ def select_users(shard: Shard, rows: Int64, name: str) -> Shard:
     """Selects some users of a shard, with all of its items."""
     matrices = [sparse.csr_array(getattr(shard, split)[rows]) for split in ("train", "valid", "test")]
     ids = [shard.user_ids[row] for row in rows]
-    found = shard_of_matrices(name, ids, shard.item_ids, matrices, places=shard.places)
+    found = build_shard_from_matrices(name, ids, shard.item_ids, matrices, places=shard.places)
     return replace(found, titles=shard.titles, features=shard.features, catalogue=shard.catalogue)
 
 

@@ -26,7 +26,7 @@ from benchmarks.common import render_table
 from benchmarks.speed.serving import draw_users, untrained_settings
 from client_service.compilation.item_publisher import ItemPublisher
 from client_service.compiled.publication import SERVING
-from client_service.data.interaction_files import hold_shard, load_shard, save_shard
+from client_service.data.interaction_files import load_shard, lock_shard, save_shard
 from client_service.data.interactions import Shard
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import merge_log_into_shard
@@ -91,7 +91,7 @@ def refresh(
 
     choose: make every choice again, as after an erasure.
     """
-    with hold_shard(settings.shard) as before:
+    with lock_shard(settings.shard) as before:
         with timed(seconds, "absorb"):
             absorbed = merge_log_into_shard(before, store, settings.least_rating)
         renewal = ModelRenewal(settings, ITEMS, absorbed.after, CPU, NEVER)

@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.common import render_table
 from client_service.data.prefixes import Int64
-from client_service.data.sessions import SessionShard, shuffled_batches
+from client_service.data.sessions import SessionShard, shuffle_batches
 from client_service.runtime.device import pin_threads
 from client_service.training.session_trainer import SessionTrainer
 from shared.method.settings import method_settings
@@ -36,7 +36,7 @@ WARM, PROFILED, SHOWN = 5, 20, 10
 def endless_batches(shard: SessionShard, size: int) -> Iterator[Int64]:
     """Batches as training draws them, epoch after epoch."""
     for seed in itertools.count():
-        yield from shuffled_batches(shard.train.lengths, size, np.random.default_rng(seed))
+        yield from shuffle_batches(shard.train.lengths, size, np.random.default_rng(seed))
 
 
 def train_batches(training: SessionTrainer, batches: Sequence[Int64]) -> float:

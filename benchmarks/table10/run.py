@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.common import locate_data, paper_figures, render_table
 from benchmarks.harness.claims import FAILS, HOLDS, UNSEEN
 from client_service.data.interaction_files import load_shard
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.evaluation.metrics import K
 from client_service.evaluation.ranking import CHUNK, TopItems, rank_by_scores
 from client_service.model_store.model_files import freeze
@@ -134,7 +134,7 @@ def run_loop(shard: Shard, users: Users, recommend: Recommend, iterations: int, 
 
 def _replace_train(shard: Shard, train: sparse.csr_array) -> Shard:
     """Returns the shard with another training graph; held-out pairs stay, even if accepted."""
-    return shard_of_matrices(shard.name, shard.user_ids, shard.item_ids, (train, shard.valid, shard.test))
+    return build_shard_from_matrices(shard.name, shard.user_ids, shard.item_ids, (train, shard.valid, shard.test))
 
 
 def _recommend_lists(top: TopItems, graph: sparse.csr_array) -> Rows:

@@ -16,7 +16,7 @@ import typer
 from scipy import sparse
 
 from client_service.data.interaction_files import load_shard
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.evaluation.ranking import CHUNK, evaluate
 from client_service.evaluation.ranking import TopItems as Top
 from client_service.joining_value.comparison import choose_local, rank_by_choice
@@ -37,7 +37,7 @@ def pool(shards: Sequence[Shard]) -> Shard:
         sparse.csr_array(sparse.vstack([_spread(getattr(shard, split), shard, place) for shard in shards]))
         for split in ("train", "valid", "test")
     ]
-    return shard_of_matrices("pool", [f"{number:09d}" for number in range(stacked[0].shape[0])], items, stacked)
+    return build_shard_from_matrices("pool", [f"{number:09d}" for number in range(stacked[0].shape[0])], items, stacked)
 
 
 def _spread(pairs: sparse.csr_array, shard: Shard, place: dict[str, int]) -> sparse.csr_array:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from client_service.compiled.arrays import Arrays, folder_error, open_arrays
 from client_service.compiled.texts import FoldedTexts, IdIndex, Texts, compose
-from client_service.data.ratings import RatingMeaning
+from client_service.data.ratings import RatingScale
 
 FORMAT: Final = "lpsfed-compiled-shard/1"
 KIND: Final = "shard"
@@ -43,7 +43,7 @@ class CompiledHead(BaseModel):
     lists_digest: str
     users: int
     items: int
-    rating: RatingMeaning | None
+    rating: RatingScale | None
     titles: bool
     times: bool
     met_times: bool

@@ -42,11 +42,11 @@ def _column_bytes(column: pl.Series) -> bytes:
     return column.cast(pl.Float64).fill_null(float("nan")).to_numpy().astype("<f8").tobytes()
 
 
-def list_content(ids: Iterable[str]) -> bytes:
+def encode_list(ids: Iterable[str]) -> bytes:
     """A list of ids as a file has it, one a line."""
     return ("\n".join(ids) + "\n").encode()
 
 
 def list_digest(ids: Iterable[str]) -> str:
     """sha256 of that file, by which two silos see whether theirs is the same."""
-    return hashlib.sha256(list_content(ids)).hexdigest()
+    return hashlib.sha256(encode_list(ids)).hexdigest()

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from client_service.data.id_columns import find_unusable_ids, ids_of_column
+from client_service.data.id_columns import find_unusable_ids, read_id_column
 from client_service.data.times import TIMES, parse_times
 from shared.errors import DataError
 from shared.words import count_noun, counted_lines
@@ -25,20 +25,20 @@ SPLIT_TYPE = pl.Enum((*SPLITS, MET))
 DETAILS = ("time", "rating")  # the columns that a table may have besides user, item and split
 
 
-def event_table(table: pl.DataFrame, path: Path, *, exact: bool = False) -> pl.DataFrame:
+def read_events(table: pl.DataFrame, path: Path, *, exact: bool = False) -> pl.DataFrame:
     """The columns user, item (strings), split, and time (Int64) and rating (Float64) where the table has them.
 
     exact: ids stay as a shard that was written has them. Raises DataError for a missing column or a value of another
     kind.
     """
     columns = {name: id_column(table, name, path, exact=exact) for name in ("user", "item")}
-    columns["split"] = _split_column(table, path)
-    details = {"time": _time_column, "rating": _rating_column}
+    columns["split"] = _read_splits(table, path)
+    details = {"time": _read_times, "rating": _read_ratings}
     columns |= {name: read(table[name], path) for name, read in details.items() if name in table.columns}
     return pl.DataFrame(columns)
 
 
-def known_columns(events: pl.DataFrame) -> pl.DataFrame:
+def drop_empty_columns(events: pl.DataFrame) -> pl.DataFrame:
     """The events without a time or rating column that holds nothing."""
     return events.drop([name for name in DETAILS if name in events.columns and events[name].is_null().all()])
 
@@ -80,7 +80,7 @@ def clean_events(events: pl.DataFrame, where: Path | str) -> tuple[pl.DataFrame,
 
 def _unique_pairs(events: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, str, str]]]:
     again = events.select(pl.struct("user", "item").is_duplicated()).to_series()
-    several = _drop_overruled(events.filter(again))
+    several = _drop_contradicted(events.filter(again))
     events = events.drop("order", strict=False)
     details = [name for name in DETAILS if name in events.columns]
     order = [
@@ -97,7 +97,7 @@ def _unique_pairs(events: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, s
     return pl.concat([events.filter(~again), first]), counted
 
 
-def _drop_overruled(events: pl.DataFrame) -> pl.DataFrame:
+def _drop_contradicted(events: pl.DataFrame) -> pl.DataFrame:
     """The events without the likings that a later `met` event of the same pair takes back, and the reverse.
 
     Where times do not tell which is later, the highest `order` (which is dropped) overrules the rest; without that the
@@ -121,7 +121,7 @@ def id_column(table: pl.DataFrame, name: str, path: Path, *, exact: bool = False
         raise DataError(f"{path}: expected a column {name!r}, got {count_noun(table.width, 'column')} of other names")
     column = table[name]
     try:
-        ids = column if exact and column.dtype == pl.String else ids_of_column(column)
+        ids = column if exact and column.dtype == pl.String else read_id_column(column)
     except ValueError as error:
         raise DataError(f"{path}: expected in column {name!r} {error}") from None
     if ids is None:
@@ -134,7 +134,7 @@ def id_column(table: pl.DataFrame, name: str, path: Path, *, exact: bool = False
     return ids
 
 
-def _split_column(table: pl.DataFrame, path: Path) -> pl.Series:
+def _read_splits(table: pl.DataFrame, path: Path) -> pl.Series:
     splits = id_column(table, "split", path).cast(SPLIT_TYPE, strict=False)
     if unknown := splits.null_count():
         rows = count_noun(unknown, "row")
@@ -142,7 +142,7 @@ def _split_column(table: pl.DataFrame, path: Path) -> pl.Series:
     return splits
 
 
-def _time_column(column: pl.Series, path: Path) -> pl.Series:
+def _read_times(column: pl.Series, path: Path) -> pl.Series:
     seconds, wrong = parse_times(column)
     if count := int(wrong.sum()):
         rows = f"{count:,} of {count_noun(len(column), 'row')}"
@@ -150,7 +150,7 @@ def _time_column(column: pl.Series, path: Path) -> pl.Series:
     return seconds
 
 
-def _rating_column(column: pl.Series, path: Path) -> pl.Series:
+def _read_ratings(column: pl.Series, path: Path) -> pl.Series:
     if not (column.dtype.is_numeric() or column.dtype == pl.Null):
         raise DataError(f"{path}: expected numbers in column 'rating', got {column.dtype}")
     ratings = column.cast(pl.Float64)

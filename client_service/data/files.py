@@ -169,7 +169,7 @@ def finish_commit(folder: Path) -> None:
 
 
 @contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Nobody else changes the folder meanwhile. DataError where somebody does, or where it cannot be written."""
     try:
         lock = (folder / LOCK).open("w", encoding="utf-8")

@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data.digests import list_content
+from client_service.data.digests import encode_list
 from client_service.data.events import id_column, row_numbers
 from shared.errors import DataError
 
@@ -46,7 +46,7 @@ class ForeignEdges:
     @cached_property
     def digest(self) -> str:
         """Computes sha256 over ids and weights."""
-        total = hashlib.sha256(list_content(self.ids) + b"\n")
+        total = hashlib.sha256(encode_list(self.ids) + b"\n")
         for part, kind in ((self.weights.indptr, "<i8"), (self.weights.indices, "<i8"), (self.weights.data, "<f4")):
             total.update(np.ascontiguousarray(part, dtype=kind).data)
         return total.hexdigest()

@@ -47,7 +47,7 @@ def normalise_ids(ids: pl.Series) -> pl.Series:
     return ids
 
 
-def ids_of_column(column: pl.Series) -> pl.Series | None:
+def read_id_column(column: pl.Series) -> pl.Series | None:
     """Reads a column as ids in their normalised spelling; None for another type.
 
     The column holds text, categories, whole numbers or floats. A missing id is null, and NaN counts as missing.
@@ -88,7 +88,7 @@ def match_ids(ids: pl.Series, known: Sequence[str] | pl.Series) -> pl.Series:
     ).to_series()
 
 
-def rows_of_ids(ids: Iterable[str]) -> dict[str, int]:
+def index_ids(ids: Iterable[str]) -> dict[str, int]:
     """Maps each id to its row.
 
     An id is also found under its normalised spelling, unless another id has that spelling.
@@ -107,9 +107,9 @@ def read_id_list(path: Path, field: Literal["user", "item"]) -> pl.Series:
     UTF-16, any line ends, and blanks and quotes around an id are accepted. DataError for another file.
     """
     if path.name.removesuffix(".gz").endswith(".parquet"):
-        found = _listed_in_parquet(path, field)
+        found = _read_parquet_list(path, field)
     else:
-        found = pl.Series(field, _listed_in_text(path, field), dtype=pl.String)
+        found = pl.Series(field, _read_text_list(path, field), dtype=pl.String)
     ids = normalise_ids(found.drop_nulls())
     ids = ids.filter(ids != "").unique(maintain_order=True)
     if ids.is_empty():
@@ -119,7 +119,7 @@ def read_id_list(path: Path, field: Literal["user", "item"]) -> pl.Series:
     return ids
 
 
-def _listed_in_parquet(path: Path, field: str) -> pl.Series:
+def _read_parquet_list(path: Path, field: str) -> pl.Series:
     table, kinds = parse_foreign_table(
         path, unpack_content(path, read_bytes(path)), lambda name: name.lower() in LISTED[field]
     )
@@ -128,7 +128,7 @@ def _listed_in_parquet(path: Path, field: str) -> pl.Series:
         raise DataError(f"{path}: expected a column {field!r}, got {len(kinds)} columns of other names")
     place = named[0] if named else kinds.names()[0]
     try:
-        ids = ids_of_column(table[place]) if place in table.columns else None
+        ids = read_id_column(table[place]) if place in table.columns else None
     except ValueError as error:
         raise DataError(f"{path}: expected {error}") from None
     if ids is None:
@@ -136,7 +136,7 @@ def _listed_in_parquet(path: Path, field: str) -> pl.Series:
     return ids
 
 
-def _listed_in_text(path: Path, field: str) -> list[str]:
+def _read_text_list(path: Path, field: str) -> list[str]:
     lines = [line for one in read_lines(path) if (line := one.strip(BLANKS))]
     if lines and all(line[-1] in SEPARATORS for line in lines):  # a spreadsheet wrote empty columns
         lines = [line.rstrip(SEPARATORS) for line in lines]

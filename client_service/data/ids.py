@@ -38,7 +38,7 @@ def normalise_id(text: str) -> str:
 
 
 def find_row(rows: Mapping[str, int], text: str) -> int | None:
-    """The place of an id in `rows_of_ids`, in whatever spelling it comes; None for an unknown one."""
+    """The place of an id in `index_ids`, in whatever spelling it comes; None for an unknown one."""
     row = rows.get(text)
     return rows.get(normalise_id(text)) if row is None else row
 
@@ -49,7 +49,7 @@ def require_usable_id(text: str) -> str:
     kinds = (
         (not text, NOTHING),
         (len(text) > LONGEST_ID, TOO_LONG),
-        (holds_controls(text), WITH_CONTROLS),
+        (has_control_characters(text), WITH_CONTROLS),
         (text in MISSING, NO_ID),
     )
     for wrong, expected in kinds:
@@ -58,6 +58,6 @@ def require_usable_id(text: str) -> str:
     return text
 
 
-def holds_controls(text: str) -> bool:
+def has_control_characters(text: str) -> bool:
     """Is there a control character in it?"""
     return _unprinted.search(text) is not None

@@ -19,8 +19,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from client_service.data.digests import list_digest
-from client_service.data.events import clean_events, event_table, row_numbers
-from client_service.data.files import commit_files, current_file, drop_staged, only_writer, read_bytes, read_lines
+from client_service.data.events import clean_events, read_events, row_numbers
+from client_service.data.files import commit_files, current_file, drop_staged, lock_folder, read_bytes, read_lines
 from client_service.data.id_columns import match_ids
 from client_service.data.interactions import Shard, build_shard, with_unmet_items
 from client_service.data.shard_head import EVENTS, HEAD, MET_EVENTS, PAIRS, UNMET_ITEMS, ShardHead, read_shard_head
@@ -68,7 +68,7 @@ def write_shard(
 
     `items` is the catalogue (item, title, features); without it the items that occur. Raises DataError.
     """
-    events, counted = clean_events(event_table(interactions, folder / INTERACTIONS), folder / INTERACTIONS)
+    events, counted = clean_events(read_events(interactions, folder / INTERACTIONS), folder / INTERACTIONS)
     return save_shard(folder, build_shard(name, events, items, (*notes, *counted), folder / ITEMS, exact=False))
 
 
@@ -99,13 +99,13 @@ def load_shard(folder: Path) -> Shard:
     events, items_path = read_table(path), current_file(folder, ITEMS)
     items = read_table(items_path) if items_path.exists() else None
     if head is None:
-        clean, counted = clean_events(event_table(events, path), path)
+        clean, counted = clean_events(read_events(events, path), path)
         derived = build_shard(folder.resolve().name, clean, items, counted, folder / ITEMS, exact=False)
         return replace(derived, **vector_fields)
     if head.format == PAIRS:  # whatever else the files hold had no meaning in that format
         events = events.select(pl.col("^(user|item|split)$"))
         items = None if items is None else items.select(pl.col("^(item|title)$"))
-    built = build_shard(head.name, event_table(events, path, exact=True), items, head.notes, folder / ITEMS)
+    built = build_shard(head.name, read_events(events, path, exact=True), items, head.notes, folder / ITEMS)
     unmet_path = current_file(folder, UNMET)
     unmet = None if head.unmet is None else read_table(unmet_path)
     shard = replace(with_unmet_items(built, unmet, unmet_path), rating=head.rating, **vector_fields)
@@ -148,10 +148,10 @@ def find_places(
 
 
 @contextmanager
-def hold_shard(folder: Path) -> Iterator[Shard]:
+def lock_shard(folder: Path) -> Iterator[Shard]:
     """The shard in `folder`, which nobody else changes meanwhile, without what an earlier change has left that was cut
     off. DataError where it is refused, or where another process changes it."""
-    with only_writer(folder):
+    with lock_folder(folder):
         drop_staged(folder)
         yield load_shard(folder)
 
@@ -161,7 +161,7 @@ def change_shard(folder: Path, change: Callable[[Shard], Shard]) -> tuple[Shard,
 
     Raises DataError, and leaves the old shard, where one of both is refused or another process changes it too.
     """
-    with hold_shard(folder) as before:
+    with lock_shard(folder) as before:
         after = change(before)
         save_shard(folder, after)
     return before, after

@@ -18,15 +18,15 @@ from client_service.data.events import (
     MET,
     SPLIT_TYPE,
     SPLITS,
+    drop_empty_columns,
     id_column,
-    known_columns,
     row_numbers,
     sort_pairs,
 )
-from client_service.data.id_columns import rows_of_ids
+from client_service.data.id_columns import index_ids
 from client_service.data.ids import find_row
-from client_service.data.ratings import RatingMeaning
-from client_service.data.shard_head import add_digests
+from client_service.data.ratings import RatingScale
+from client_service.data.shard_head import combine_digests
 from shared.errors import DataError
 from shared.method.graph import interaction_matrix
 from shared.words import count_noun, counted_lines
@@ -65,7 +65,7 @@ class Shard:
     met_events: pl.DataFrame | None = None
     unmet: pl.DataFrame | None = None
     split_digest: str = ""
-    rating: RatingMeaning | None = None
+    rating: RatingScale | None = None
     feature_file: Path | None = None
     feature_digest: str = ""
 
@@ -92,7 +92,7 @@ class Shard:
     @cached_property
     def met(self) -> sparse.csr_array:
         """(M, N) pairs that were met and are not liked, of the users and items that have a row."""
-        rows, columns = self._met_places
+        rows, columns = self._met_coordinates
         inside = (rows >= 0) & (columns >= 0)
         return interaction_matrix(rows[inside], columns[inside], (len(self.user_ids), len(self.item_ids)))
 
@@ -130,7 +130,7 @@ class Shard:
     def lists_digest(self) -> str:
         """sha256 over `digest`, the met events and the unmet items, `digest` where there are none: the key of lists
         computed ahead, and of what the log of later events counts from."""
-        return add_digests(self.kept_digest, self.met_digest, self.unmet_digest)
+        return combine_digests(self.kept_digest, self.met_digest, self.unmet_digest)
 
     @cached_property
     def digest(self) -> str:
@@ -204,7 +204,7 @@ class Shard:
         return interaction_matrix(rows, columns, (len(self.user_ids), len(self.item_ids)))
 
     @cached_property
-    def _met_places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _met_coordinates(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The row and the column of each met event, -1 for who or what has none."""
         if self.met_events is None:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -215,18 +215,18 @@ class Shard:
     def _met_by_others(self) -> dict[str, NDArray[np.int64]]:
         if self.met_events is None:
             return {}
-        rows, columns = self._met_places
+        rows, columns = self._met_coordinates
         table = self.met_events.select("user", column=columns).filter((rows < 0) & (columns >= 0))
         grouped = table.group_by("user").agg(pl.col("column").sort())
         return {user: np.array(places, dtype=np.int64) for user, places in grouped.iter_rows()}
 
     @cached_property
     def _user_rows(self) -> dict[str, int]:
-        return rows_of_ids(self.user_ids)
+        return index_ids(self.user_ids)
 
     @cached_property
     def _item_rows(self) -> dict[str, int]:
-        return rows_of_ids(self.item_ids)
+        return index_ids(self.item_ids)
 
 
 def build_shard(
@@ -245,7 +245,7 @@ def build_shard(
     """
     met = events.filter(pl.col("split") == MET)
     events = events.filter(pl.col("split") != MET) if len(met) else events
-    catalogue, left_out = item_table(events, items, path, exact=exact)
+    catalogue, left_out = build_catalogue(events, items, path, exact=exact)
     users = events["user"].unique().sort()
     rows = {"user": row_numbers(events["user"], users), "item": row_numbers(events["item"], catalogue["item"])}
     if missing := int((rows["item"] < 0).sum()):
@@ -253,7 +253,7 @@ def build_shard(
             f"{path}: expected every item of the interactions, got others in {count_noun(missing, 'interaction')}"
         )
     numbers = [pl.Series(column, values, dtype=pl.Int32) for column, values in rows.items()]
-    table = known_columns(events).with_columns(numbers).sort("split", "user", "item")
+    table = drop_empty_columns(events).with_columns(numbers).sort("split", "user", "item")
     titles = catalogue["title"].to_list() if catalogue["title"].null_count() < len(catalogue) else None
     features = catalogue.drop("item", "title")
     return Shard(
@@ -264,7 +264,7 @@ def build_shard(
         None if titles is None else tuple(titles),
         features if features.width else None,
         (*notes, *left_out),
-        met_events=_met_table(met),
+        met_events=_select_met(met),
     )
 
 
@@ -277,9 +277,11 @@ def with_unmet_items(shard: Shard, items: pl.DataFrame | None, path: Path = Path
     if items is None or items.is_empty():
         return replace(shard, unmet=None)
     known = {} if shard.features is None else dict(shard.features.schema)
-    features = [feature for name in known if name in items.columns and (feature := _feature(items[name])) is not None]
+    features = [
+        feature for name in known if name in items.columns and (feature := _read_feature(items[name])) is not None
+    ]
     kept = [feature.cast(known[feature.name], strict=False) for feature in features]
-    table = pl.DataFrame([id_column(items, "item", path).alias("item"), _title_column(items, path), *kept])
+    table = pl.DataFrame([id_column(items, "item", path).alias("item"), _read_titles(items, path), *kept])
     missing = [pl.lit(None, dtype=kind).alias(name) for name, kind in known.items() if name not in table.columns]
     table = table.with_columns(missing).select("item", "title", *known)
     rows = pl.Series(shard.item_ids, dtype=pl.String)
@@ -288,14 +290,14 @@ def with_unmet_items(shard: Shard, items: pl.DataFrame | None, path: Path = Path
     return replace(shard, unmet=None if table.is_empty() else table)
 
 
-def _met_table(met: pl.DataFrame) -> pl.DataFrame | None:
+def _select_met(met: pl.DataFrame) -> pl.DataFrame | None:
     if met.is_empty():
         return None
-    table = sort_pairs(known_columns(met))
+    table = sort_pairs(drop_empty_columns(met))
     return table.select("user", "item", *(name for name in DETAILS if name in table.columns))
 
 
-def item_table(
+def build_catalogue(
     events: pl.DataFrame, items: pl.DataFrame | None, path: Path, *, exact: bool = True
 ) -> tuple[pl.DataFrame, list[str]]:
     """(item, title, features), sorted by item, and a note of the columns that were left out.
@@ -308,15 +310,15 @@ def item_table(
     column = id_column(items, "item", path, exact=exact)
     if repeated := len(column) - column.n_unique():
         raise DataError(f"{path}: expected each item once, got {count_noun(repeated, 'row')} that repeat another")
-    titles = _title_column(items, path)
+    titles = _read_titles(items, path)
     others = [other for other in items.get_columns() if other.name not in ("item", "title")]
-    features = [feature for other in others if (feature := _feature(other)) is not None]
+    features = [feature for other in others if (feature := _read_feature(other)) is not None]
     catalogue = pl.DataFrame([column.alias("item"), titles, *features]).sort("item")
     left_out = len(others) - len(features)
     return catalogue, counted_lines([(left_out, "column", "of the items left out: neither numbers nor strings")])
 
 
-def _title_column(items: pl.DataFrame, path: Path) -> pl.Series:
+def _read_titles(items: pl.DataFrame, path: Path) -> pl.Series:
     """Reads the titles, null where there are none. DataError for titles that are no strings."""
     titles = items["title"] if "title" in items.columns else pl.Series("title", [None] * len(items), dtype=pl.String)
     if titles.dtype not in (pl.String, pl.Null):
@@ -324,14 +326,14 @@ def _title_column(items: pl.DataFrame, path: Path) -> pl.Series:
     return titles.cast(pl.String)
 
 
-def _feature(column: pl.Series) -> pl.Series | None:
+def _read_feature(column: pl.Series) -> pl.Series | None:
     """Float64 or String, None for a column of another kind."""
     if column.dtype.is_numeric() or column.dtype == pl.Boolean:
         return column.cast(pl.Float64)
     return column.cast(pl.String) if column.dtype in (pl.String, pl.Categorical, pl.Enum) else None
 
 
-def shard_of_matrices(
+def build_shard_from_matrices(
     name: str,
     user_ids: Sequence[str],
     item_ids: Sequence[str],

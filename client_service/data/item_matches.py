@@ -20,34 +20,34 @@ from shared.errors import DataError
 from shared.files import replace_file
 
 NAME = "matches.csv"  # in a silo's folder
-SIGNED = "# signed matches of items, sha256 "
-NONE = ""  # what an own item is called that is none of the federation's
+SIGNATURE = "# signed matches of items, sha256 "
+NO_MATCH = ""  # what an own item is called that is none of the federation's
 
 
 def sign_matches(matches: Mapping[str, str], path: Path) -> str:
-    """Write the file; the sha256 in it. matches: own id -> the federation's, NONE for an item that is none of them.
+    """Write the file; the sha256 in it. matches: own id -> the federation's, NO_MATCH for an item that is none of them.
     DataError where two own items would be one."""
-    table = _require_one_each(pl.DataFrame({"own": list(matches), "shared": list(matches.values())}), path)
+    table = _require_unique_matches(pl.DataFrame({"own": list(matches), "shared": list(matches.values())}), path)
     rows = io.StringIO()
     csv.writer(rows, lineterminator="\n").writerows([table.columns, *table.sort("own").iter_rows()])
     digest = hashlib.sha256(rows.getvalue().encode()).hexdigest()
-    replace_file(path, f"{SIGNED}{digest}\n{rows.getvalue()}".encode())
+    replace_file(path, f"{SIGNATURE}{digest}\n{rows.getvalue()}".encode())
     return digest
 
 
 def is_signed(path: Path) -> bool:
     """Is this a file that a silo has signed?"""
-    return next(iter(read_lines(path)), "").startswith(SIGNED)
+    return next(iter(read_lines(path)), "").startswith(SIGNATURE)
 
 
 def read_matches(path: Path) -> dict[str, str]:
     """Own id -> the federation's. DataError for a file that nobody has signed, or that was changed since."""
     first, *rest = read_lines(path) or [""]
     again = "`lpsfed catalogue sign` signs what it should say"
-    if not first.startswith(SIGNED):
+    if not first.startswith(SIGNATURE):
         raise DataError(f"{path}: expected signed matches of items, got another file; {again}")
     content = "".join(f"{line}\n" for line in rest)
-    if hashlib.sha256(content.encode()).hexdigest() != first.removeprefix(SIGNED).strip():
+    if hashlib.sha256(content.encode()).hexdigest() != first.removeprefix(SIGNATURE).strip():
         raise DataError(f"{path}: expected the matches that were signed, they were changed since; {again}")
     header, *rows = csv.reader(io.StringIO(content))
     if header != ["own", "shared"] or any(len(row) != 2 for row in rows):
@@ -56,9 +56,9 @@ def read_matches(path: Path) -> dict[str, str]:
 
 
 def name_items(ids: Sequence[str], matches: Mapping[str, str]) -> tuple[str, ...]:
-    """Matches give each own item the federation's name, or NONE.
+    """Matches give each own item the federation's name, or NO_MATCH.
 
-    NONE: it is none of the federation's items, or the silo has given its id to another own item. An item without a
+    NO_MATCH: it is none of the federation's items, or the silo has given its id to another own item. An item without a
     match keeps its id.
     """
     own = pl.Series("own", ids, dtype=pl.String)
@@ -68,16 +68,16 @@ def name_items(ids: Sequence[str], matches: Mapping[str, str]) -> tuple[str, ...
     found = found.join(table, on="own", how="left", maintain_order="left")
     given = pl.col("own").is_in(table["shared"].implode())
     named = found.select(
-        pl.when(pl.col("shared").is_not_null()).then("shared").when(given).then(pl.lit(NONE)).otherwise("as_is")
+        pl.when(pl.col("shared").is_not_null()).then("shared").when(given).then(pl.lit(NO_MATCH)).otherwise("as_is")
     )
     return tuple(named.to_series())
 
 
-def _require_one_each(table: pl.DataFrame, path: Path) -> pl.DataFrame:
+def _require_unique_matches(table: pl.DataFrame, path: Path) -> pl.DataFrame:
     spelled = table.with_columns(own=normalise_ids(table["own"]), shared=normalise_ids(table["shared"]))
     if (twice := int(spelled["own"].is_duplicated().sum())) or (spelled["own"] == "").any():
         raise DataError(f"{path}: expected each own item once, got {twice or 'one without an id'}")
-    taken = spelled.filter(pl.col("shared") != NONE)
+    taken = spelled.filter(pl.col("shared") != NO_MATCH)
     if several := int(taken["shared"].is_duplicated().sum()):
         words = f"expected each item of the federation for one own item alone, {several} own items share theirs"
         raise DataError(f"{path}: {words}: take one of each, and say no to the others")

@@ -26,7 +26,7 @@ from client_service.data.node_graphs import (
     build_adjacency,
     sort_entries,
 )
-from client_service.data.shard_head import read_head_of
+from client_service.data.shard_head import read_head_fields
 from client_service.data.tables import read_table
 from shared.errors import DataError
 from shared.message import Message
@@ -178,7 +178,7 @@ def _read_splits(table: pl.DataFrame, labels: Int64, order: Int64, path: Path) -
 
 
 def _read_head(path: Path) -> NodeShardHead:
-    values = read_head_of(path, (FORMAT,), "nodes")
+    values = read_head_fields(path, (FORMAT,), "nodes")
     try:
         return NodeShardHead.model_validate(values)
     except ValidationError as error:

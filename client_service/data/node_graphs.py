@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data.digests import list_content
+from client_service.data.digests import encode_list
 from client_service.data.foreign_edges import BorderSums, ForeignEdges
-from client_service.data.id_columns import rows_of_ids
+from client_service.data.id_columns import index_ids
 
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
@@ -77,7 +77,7 @@ class NodeShard:
         """Computes sha256 over all that models learn from, whatever the shard's name."""
         total = hashlib.sha256()
         for names in (self.node_ids, self.feature_names, self.classes):
-            total.update(list_content(names) + b"\n")
+            total.update(encode_list(names) + b"\n")
         for matrix in (self.features, self.adjacency):
             for part, kind in ((matrix.indptr, "<i8"), (matrix.indices, "<i8"), (matrix.data, "<f4")):
                 total.update(np.ascontiguousarray(part, dtype=kind).data)
@@ -95,12 +95,12 @@ class NodeShard:
     @cached_property
     def columns_digest(self) -> str:
         """Computes sha256 over the names of features and classes, which all silos must share."""
-        return hashlib.sha256(list_content(self.feature_names) + b"\n" + list_content(self.classes)).hexdigest()
+        return hashlib.sha256(encode_list(self.feature_names) + b"\n" + encode_list(self.classes)).hexdigest()
 
     @cached_property
     def rows(self) -> dict[str, int]:
         """Maps the id of each node to its row."""
-        return rows_of_ids(self.node_ids)
+        return index_ids(self.node_ids)
 
     @cached_property
     def dense_features(self) -> Float32:

@@ -64,7 +64,7 @@ class Prefixes:
         return np.where(inside, self.clicks[taken], 0), lengths
 
 
-def prefixes_of_sessions(clicks: Int64, starts: Int64, *, longest: int = LONGEST_PREFIX) -> Prefixes:
+def list_prefixes(clicks: Int64, starts: Int64, *, longest: int = LONGEST_PREFIX) -> Prefixes:
     """Lists every prefix of every session.
 
     starts: where each session begins, and the end of the last, (S + 1,). A prefix of more than `longest` clicks keeps

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     import polars as pl
 
 ABOVE_ZERO: Final = 1e-9  # the least rating where each that is above 0 is a liking
-USUAL_LEAST: Final = 4.0  # of a silo whose data have no ratings: four of five stars
+DEFAULT_LEAST: Final = 4.0  # of a silo whose data have no ratings: four of five stars
 RatingKind = Literal["stars", "ten", "hundred", "binary", "signed", "counts", "any", "given"]
 Finite = Field(default=None, allow_inf_nan=False)
 
 
-class RatingMeaning(Message):
+class RatingScale(Message):
     """least: the lowest rating of a liking. lowest, highest: of the scale, None where it is open."""
 
     kind: RatingKind
@@ -29,42 +29,37 @@ class RatingMeaning(Message):
     lowest: float | None = Finite
     highest: float | None = Finite
 
-    @property
-    def words(self) -> str:
-        """Which ratings are likings."""
-        return "above 0" if self.least == ABOVE_ZERO else f"from {self.least:g} on"
-
-    def likes(self, rating: pl.Expr) -> pl.Expr:
+    def is_liked(self, rating: pl.Expr) -> pl.Expr:
         """Which of these ratings are likings."""
         return rating.is_null() | (rating >= self.least)
 
-    def outside(self, ratings: pl.Series) -> int:
+    def count_outside(self, ratings: pl.Series) -> int:
         """How many ratings lie outside the scale."""
         low = 0 if self.lowest is None else int((ratings < self.lowest).sum())
         return low + (0 if self.highest is None else int((ratings > self.highest).sum()))
 
 
-MEANINGS: Final[dict[str, RatingMeaning]] = {
-    "stars": RatingMeaning(kind="stars", least=4.0, lowest=0.0, highest=5.0),
-    "ten": RatingMeaning(kind="ten", least=8.0, lowest=0.0, highest=10.0),
-    "hundred": RatingMeaning(kind="hundred", least=80.0, lowest=0.0, highest=100.0),
-    "binary": RatingMeaning(kind="binary", least=1.0, lowest=0.0, highest=1.0),
-    "signed": RatingMeaning(kind="signed", least=ABOVE_ZERO),
-    "counts": RatingMeaning(kind="counts", least=ABOVE_ZERO),
-    "any": RatingMeaning(kind="any", least=ABOVE_ZERO),
+RATING_SCALES: Final[dict[str, RatingScale]] = {
+    "stars": RatingScale(kind="stars", least=4.0, lowest=0.0, highest=5.0),
+    "ten": RatingScale(kind="ten", least=8.0, lowest=0.0, highest=10.0),
+    "hundred": RatingScale(kind="hundred", least=80.0, lowest=0.0, highest=100.0),
+    "binary": RatingScale(kind="binary", least=1.0, lowest=0.0, highest=1.0),
+    "signed": RatingScale(kind="signed", least=ABOVE_ZERO),
+    "counts": RatingScale(kind="counts", least=ABOVE_ZERO),
+    "any": RatingScale(kind="any", least=ABOVE_ZERO),
 }
 
 
-def choose_least_rating(asked: float | None, meaning: RatingMeaning | None) -> float:
-    """The least rating of a liking: the shard's; where it says none, what is asked for, by default four.
+def choose_least_rating(setting: float | None, scale: RatingScale | None) -> float:
+    """The least rating of a liking: the shard's; where it says none, what is setting for, by default four.
 
     SettingsError where both say something and it is not the same.
     """
-    if meaning is None:
-        return USUAL_LEAST if asked is None else asked
-    if asked is not None and asked != meaning.least:
+    if scale is None:
+        return DEFAULT_LEAST if setting is None else setting
+    if setting is not None and setting != scale.least:
         raise SettingsError(
-            f"least_rating: expected {meaning.least:g}, as the shard was made with, or no such setting, got {asked:g}; "
+            f"least_rating: expected {scale.least:g}, as the shard was made with, or no such setting, got {setting:g}; "
             "convert the data again with --min-rating to change it"
         )
-    return meaning.least
+    return scale.least

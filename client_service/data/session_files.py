@@ -13,9 +13,9 @@ from pydantic import Field, ValidationError
 
 from client_service.data.events import id_column, row_numbers
 from client_service.data.files import commit_files, current_file
-from client_service.data.interactions import item_table
+from client_service.data.interactions import build_catalogue
 from client_service.data.sessions import SPLITS, SessionShard
-from client_service.data.shard_head import read_head_of
+from client_service.data.shard_head import read_head_fields
 from client_service.data.tables import read_table
 from shared.errors import DataError
 from shared.message import Message
@@ -36,7 +36,7 @@ class SessionShardHead(Message):
     notes: tuple[str, ...] = ()
 
 
-def describe_head(shard: SessionShard) -> SessionShardHead:
+def describe_session_head(shard: SessionShard) -> SessionShardHead:
     """The head of a shard whose items have their own rows as places."""
     sizes = {"sessions": len(shard.splits), "clicks": len(shard.clicks), "items": len(shard.item_ids)}
     return SessionShardHead(name=shard.name, digest=shard.digest, notes=shard.notes, **sizes)
@@ -46,7 +46,7 @@ def save_session_shard(folder: Path, shard: SessionShard) -> SessionShardHead:
     """Put the shard into the folder, whole or not at all. Places in a catalogue are not kept: the catalogue gives them
     again."""
     own = shard.with_places(np.arange(len(shard.item_ids)), "")
-    head = describe_head(own)
+    head = describe_session_head(own)
     owners = np.repeat(np.arange(len(own.splits)), np.diff(own.starts))
     clicks = pl.DataFrame(
         {
@@ -76,7 +76,7 @@ def load_session_shard(folder: Path) -> SessionShard:
     notes = () if head is None else head.notes
     shard = build_session_shard(name, read_table(path), items, notes, path, exact=head is not None)
     if head is not None:
-        _require_equal(head_path, head, describe_head(shard))
+        _require_equal(head_path, head, describe_session_head(shard))
     return shard
 
 
@@ -92,11 +92,11 @@ def build_session_shard(
     """Rows (session, item, split) in the order of clicks -> a shard. exact: ids stay as they are. DataError where they
     make none."""
     ids, splits = id_column(table, "item", path, exact=exact), _split_column(table, path)
-    catalogue, _ = item_table(pl.DataFrame({"item": ids}), items, path.with_name(ITEMS), exact=exact)
+    catalogue, _ = build_catalogue(pl.DataFrame({"item": ids}), items, path.with_name(ITEMS), exact=exact)
     clicks = row_numbers(ids, catalogue["item"])
     if missing := int((clicks < 0).sum()):
         raise DataError(f"{path}: expected every item in {ITEMS}, {missing} clicks are on others")
-    starts = _session_starts(table, splits, path)
+    starts = _find_session_starts(table, splits, path)
     if not np.any((splits[starts[:-1]] == 0) & (np.diff(starts) > 1)):
         raise DataError(f"{path}: expected a training session of two or more clicks, there is none")
     titles = catalogue["title"].to_list() if catalogue["title"].null_count() < len(catalogue) else None
@@ -115,7 +115,7 @@ def _split_column(table: pl.DataFrame, path: Path) -> np.ndarray[tuple[int], np.
     return found
 
 
-def _session_starts(
+def _find_session_starts(
     table: pl.DataFrame, splits: np.ndarray[tuple[int], np.dtype[np.int8]], path: Path
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Where each run of equal values of `session` begins, and the end. DataError where one comes twice, or is of two
@@ -131,7 +131,7 @@ def _session_starts(
 
 
 def _read_head(path: Path) -> SessionShardHead:
-    values = read_head_of(path, (FORMAT,), "sessions")
+    values = read_head_fields(path, (FORMAT,), "sessions")
     try:
         return SessionShardHead.model_validate(values)
     except ValidationError as error:

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data.digests import list_content
-from client_service.data.id_columns import rows_of_ids
-from client_service.data.prefixes import Int64, Prefixes, prefixes_of_sessions
+from client_service.data.digests import encode_list
+from client_service.data.id_columns import index_ids
+from client_service.data.prefixes import Int64, Prefixes, list_prefixes
 
 
 def count_pairs(rows: Int64, columns: Int64, shape: tuple[int, int]) -> sparse.csr_array:
@@ -22,7 +22,7 @@ def count_pairs(rows: Int64, columns: Int64, shape: tuple[int, int]) -> sparse.c
     return sparse.csr_array(sparse.coo_array((ones, (rows, columns)), shape=shape))
 
 
-def occurring_pairs(rows: Int64, columns: Int64, shape: tuple[int, int]) -> sparse.csr_array:
+def mark_pairs(rows: Int64, columns: Int64, shape: tuple[int, int]) -> sparse.csr_array:
     """1 where a pair occurs, float32."""
     found = count_pairs(rows, columns, shape)
     found.data[:] = 1.0
@@ -36,7 +36,7 @@ def scale_rows(matrix: sparse.csr_array, weights: np.ndarray) -> sparse.csr_arra
     return found
 
 
-def shuffled_batches(lengths: Int64, size: int, generator: np.random.Generator) -> Iterator[Int64]:
+def shuffle_batches(lengths: Int64, size: int, generator: np.random.Generator) -> Iterator[Int64]:
     """Rows of all examples in batches of `size`, each of similar lengths, so that little is padding.
 
     Drawn anew: examples are shuffled, sorted by length within WINDOW batches, and the batches come in a drawn order.
@@ -78,7 +78,7 @@ class SessionShard:
     def digest(self) -> str:
         """sha256 of the content and of the places: what is computed from them is kept under it. The name does not
         count."""
-        digest = hashlib.sha256(list_content(self.item_ids))
+        digest = hashlib.sha256(encode_list(self.item_ids))
         for part in (self.clicks, self.starts, self.splits, self.places):
             digest.update(np.ascontiguousarray(part, dtype="<i8").data)
         return digest.hexdigest()
@@ -103,7 +103,7 @@ class SessionShard:
     @cached_property
     def rows(self) -> dict[str, int]:
         """The row of each item by its id."""
-        return rows_of_ids(self.item_ids)
+        return index_ids(self.item_ids)
 
     def with_places(self, places: Int64, catalogue: str) -> SessionShard:
         """The same over a shared catalogue, of which this is the list's digest."""
@@ -117,4 +117,4 @@ class SessionShard:
         return self.clicks[chosen], starts
 
     def _examples(self, split: int) -> Prefixes:
-        return prefixes_of_sessions(*self.split_sessions(split))
+        return list_prefixes(*self.split_sessions(split))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from client_service.data.files import current_file, read_bytes
-from client_service.data.ratings import RatingMeaning
+from client_service.data.ratings import RatingScale
 from shared.errors import DataError
 from shared.message import Message
 
@@ -39,16 +39,16 @@ class ShardHead(Message):
     met_digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     unmet: int | None = Field(default=None, ge=1)
     unmet_digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
-    rating: RatingMeaning | None = None
+    rating: RatingScale | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def lists_digest(self) -> str:
         """Computes the digest that `Shard.lists_digest` has."""
-        return add_digests(self.digest, self.met_digest, self.unmet_digest)
+        return combine_digests(self.digest, self.met_digest, self.unmet_digest)
 
 
-def add_digests(content: str, met: str | None, unmet: str | None) -> str:
+def combine_digests(content: str, met: str | None, unmet: str | None) -> str:
     """Combines the digests of the likings, of the met events and of the unmet items by sha256.
 
     Without met events and unmet items, the digest of the likings is returned unchanged.
@@ -58,7 +58,7 @@ def add_digests(content: str, met: str | None, unmet: str | None) -> str:
     return content
 
 
-def stated_head(folder: Path) -> ShardHead | None:
+def load_head_if_present(folder: Path) -> ShardHead | None:
     """Reads the head of the shard in a folder; None for a missing one.
 
     DataError as from `read_shard_head`.
@@ -67,34 +67,34 @@ def stated_head(folder: Path) -> ShardHead | None:
     return read_shard_head(path) if path.exists() else None
 
 
-def stated_digest(folder: Path) -> str | None:
+def load_stated_digest(folder: Path) -> str | None:
     """Reads the digest in the head of a folder's shard; None without a head.
 
     DataError as from `read_shard_head`.
     """
-    head = stated_head(folder)
+    head = load_head_if_present(folder)
     return None if head is None else head.digest
 
 
-def states_other_lists(folder: Path, lists_digest: str) -> bool:
+def has_other_lists(folder: Path, lists_digest: str) -> bool:
     """Checks if the shard in a folder has a head with another `lists_digest`.
 
     DataError as from `read_shard_head`.
     """
-    head = stated_head(folder)
+    head = load_head_if_present(folder)
     return head is not None and head.lists_digest != lists_digest
 
 
-def stated_rating(folder: Path) -> RatingMeaning | None:
+def load_rating_scale(folder: Path) -> RatingScale | None:
     """Reads the meaning of ratings in the head of the shard in a folder.
 
     None without a head, or if the head does not state it. DataError as from `read_shard_head`.
     """
-    head = stated_head(folder)
+    head = load_head_if_present(folder)
     return None if head is None else head.rating
 
 
-def read_head_of(path: Path, formats: Collection[str], what: str) -> dict[str, Any]:
+def read_head_fields(path: Path, formats: Collection[str], what: str) -> dict[str, Any]:
     """Reads the fields of the head of a shard of any task.
 
     what: the data that shards of these formats hold, for the message. DataError for a head of another format.
@@ -115,7 +115,7 @@ def read_shard_head(path: Path) -> ShardHead:
 
     DataError for other content.
     """
-    values = read_head_of(path, (PAIRS, EVENTS, MET_EVENTS, UNMET_ITEMS), "interactions of users")
+    values = read_head_fields(path, (PAIRS, EVENTS, MET_EVENTS, UNMET_ITEMS), "interactions of users")
     try:
         return ShardHead.model_validate(values)
     except ValidationError as error:

@@ -30,25 +30,25 @@ def parse_micros(column: pl.Series) -> tuple[pl.Series, pl.Series]:
     if column.dtype == pl.String:
         column = column.str.strip_chars()
         missing = missing | (column == "").fill_null(True)
-    micros = _micros(column)
+    micros = _read_micros(column)
     micros = micros.set(~micros.is_between(FIRST * MICROS, LAST * MICROS + MICROS - 1).fill_null(False), None)
     return micros, micros.is_null() & ~missing
 
 
-def _micros(column: pl.Series) -> pl.Series:
+def _read_micros(column: pl.Series) -> pl.Series:
     """Int64, null for what cannot be read."""
     if column.dtype.is_numeric():
-        return _micros_of_numbers(column)
+        return _read_numeric_micros(column)
     if column.dtype.is_temporal() and column.dtype not in (pl.Time, pl.Duration):
         return column.cast(pl.Datetime("us")).dt.epoch("us")
     if column.dtype != pl.String:
         return pl.Series([None] * len(column), dtype=pl.Int64)
     plain = column.str.replace(r"^(-?\d+),(\d+)$", "${1}.${2}")  # a decimal comma
-    numbers = _micros_of_numbers(plain)
-    return numbers if numbers.null_count() == column.null_count() else numbers.fill_null(_iso(column))
+    numbers = _read_numeric_micros(plain)
+    return numbers if numbers.null_count() == column.null_count() else numbers.fill_null(_read_iso(column))
 
 
-def _micros_of_numbers(column: pl.Series) -> pl.Series:
+def _read_numeric_micros(column: pl.Series) -> pl.Series:
     """Whole numbers exactly; of others a float holds a microsecond of today."""
     unit = find_unit(column) or 1
     numbers = column.cast(pl.Float64, strict=False)
@@ -73,7 +73,7 @@ def find_unit(column: pl.Series) -> int | None:
     return next((unit for unit in FINER if FIRST_USUAL * unit <= least and most <= LAST_USUAL * unit), None)
 
 
-def _iso(column: pl.Series) -> pl.Series:
+def _read_iso(column: pl.Series) -> pl.Series:
     """ISO 8601 text, completed to one form that is then read: date, time to the second or finer, zone."""
     fields = column.str.extract_groups(ISO).struct.unnest()
     date, minute, second, zone = (fields.to_series(place) for place in range(4))

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from client_service.data.prefixes import Int64, Prefixes
-from client_service.data.sessions import count_pairs, occurring_pairs, scale_rows
+from client_service.data.sessions import count_pairs, mark_pairs, scale_rows
 from client_service.evaluation.metrics import Measures, measure_ranks
 from client_service.runtime.interruption import NEVER, Interrupt
 from shared.method.parameters import Float32
@@ -106,7 +106,7 @@ def count_successors(clicks: Int64, starts: Int64, items: int) -> sparse.csr_arr
 def score_by_neighbours(clicks: Int64, starts: Int64, items: int) -> ScoreItems:
     """The cosine of an item's sessions and those of the last click, |both| / sqrt(|a| |b|), damped for rare items."""
     owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    having = occurring_pairs(owners, clicks, (len(starts) - 1, items))
+    having = mark_pairs(owners, clicks, (len(starts) - 1, items))
     both = sparse.csr_array(having.T @ having)
     weight = 1.0 / np.sqrt(having.sum(axis=0) + SMOOTHING)
     near = scale_rows(sparse.csr_array(scale_rows(both, weight).T), weight)  # symmetric, so that columns are rows

@@ -52,7 +52,7 @@ class LogSnapshot:
 
     def erases(self, user: str) -> bool:
         """Is this user erased, under this spelling of the id or under its usual one?"""
-        marks = {mark_of(one, self.key) for one in (user, normalise_id(user))} if self.erased else set()
+        marks = {hash_user(one, self.key) for one in (user, normalise_id(user))} if self.erased else set()
         return not marks.isdisjoint(self.erased)
 
 
@@ -62,7 +62,7 @@ class AbsorbedBatch:
     that any interaction had by then."""
 
     interactions: list[LoggedInteraction]
-    told: LogSnapshot
+    snapshot: LogSnapshot
     upto: int
 
 
@@ -75,12 +75,12 @@ class ErasureReceipt:
     done: int | None
 
 
-def mark_of(user: str, key: bytes) -> bytes:
+def hash_user(user: str, key: bytes) -> bytes:
     """What stands for an erased user: without the key it tells nothing, with it whether it is somebody."""
     return hashlib.blake2b(user.encode(), key=key, digest_size=USER_BYTES).digest()
 
 
-def event_mark(event: str, key: bytes) -> bytes:
+def hash_event(event: str, key: bytes) -> bytes:
     """What stands for the id of an event, which may hold a user's: likewise."""
     return hashlib.blake2b(event.encode(), key=key, digest_size=EVENT_BYTES, person=b"event").digest()
 
@@ -91,7 +91,7 @@ NAME = f"{FOLDER}/{EARLIER_NAME}"
 JOURNAL = (
     "-journal"  # ending of an earlier version's rollback journal: it stays where a process was killed in a transaction
 )
-WRITTEN = "-wal"  # ending of the write-ahead log beside the file: writes not yet moved into it
+WRITE_AHEAD_LOG = "-wal"  # ending of the write-ahead log beside the file: writes not yet moved into it
 VERSION = 3
 BUSY_SECONDS = 10.0
 KEY_BYTES = 32
@@ -118,11 +118,11 @@ CREATE TABLE place (
 """place, one row: `last` sequence number; interactions `held`; up to which one a shard may have them (`handed`), up to
 which one has looked (`looked`); items `told` of; is the file to be compacted (`loose`)?
 The others: see `LogSnapshot`."""
-EARLIER = ("interactions", "items", "erased", "erasures", "stale", "place")
-TAKE_OVER = """
+EARLIER_TABLES = ("interactions", "items", "erased", "erasures", "stale", "place")
+MIGRATION = """
 INSERT INTO interactions SELECT sequence, user, item, time, rating FROM earlier_interactions;
 INSERT INTO accepted
-    SELECT event_mark(event), sequence, CAST(strftime('%s', 'now') AS INTEGER) FROM earlier_interactions;
+    SELECT hash_event(event), sequence, CAST(strftime('%s', 'now') AS INTEGER) FROM earlier_interactions;
 INSERT INTO items SELECT item, facts, 0 FROM earlier_items;
 INSERT INTO erased SELECT mark, 0 FROM earlier_erased;
 INSERT INTO place (key, last, held, told) SELECT
@@ -136,25 +136,25 @@ class EventDatabase:
 
     def __init__(self, folder: Path, *, writing: bool) -> None:
         self.path, self._lock = folder / NAME, threading.Lock()
-        self._reading = threading.Lock()
+        self._reader_lock = threading.Lock()
         try:
             if writing:
-                _make_place(folder)
+                _prepare_folder(folder)
             self._rows = self._connect("rwc" if writing else "ro")
             self._prepare(writing=writing)
             self._reader = self._connect("ro")  # a read of its own never waits for a write of this process
             self._reader.execute(f"PRAGMA cache_size = -{READER_CACHE}")
-            self._watching, self._watcher = (
+            self._watcher_lock, self._watcher = (
                 threading.Lock(),
                 self._connect("ro"),
             )  # of its own: `change_number` never waits for a read
         except sqlite3.Error as error:
-            raise DataError(f"{self.path}: expected a database of interactions ({_name_of(error)})") from None
+            raise DataError(f"{self.path}: expected a database of interactions ({_error_name(error)})") from None
         except OSError as error:
             raise DataError(f"{self.path}: expected a folder for the log of interactions ({error.strerror})") from None
 
     def close(self) -> None:
-        with self._lock, self._reading, self._watching:
+        with self._lock, self._reader_lock, self._watcher_lock:
             self._watcher.close()
             self._reader.close()
             self._rows.close()
@@ -165,13 +165,13 @@ class EventDatabase:
 
         No other process changes what it reads before it ends.
         """
-        with self._errors(), self._reading, _within(self._reader, "BEGIN"):
+        with self._translate_errors(), self._reader_lock, _open_transaction(self._reader, "BEGIN"):
             yield self._reader
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All or nothing; durable once it ends."""
-        with self._errors(), self._lock, _within(self._rows, "BEGIN IMMEDIATE"):
+        with self._translate_errors(), self._lock, _open_transaction(self._rows, "BEGIN IMMEDIATE"):
             yield self._rows
 
     def count_changes(self) -> tuple[int, int]:
@@ -186,7 +186,7 @@ class EventDatabase:
         A call takes some 3 microseconds.
         """
         try:
-            with self._watching:  # a connection that one thread uses must not be closed by another
+            with self._watcher_lock:  # a connection that one thread uses must not be closed by another
                 (found,) = self._watcher.execute("PRAGMA data_version").fetchone()
         except sqlite3.Error as error:
             raise _unavailable(error) from None
@@ -197,7 +197,7 @@ class EventDatabase:
 
         Raises UnavailableError where that cannot be done now.
         """
-        with self._errors(), self._lock:
+        with self._translate_errors(), self._lock:
             (loose,) = self._rows.execute("SELECT loose FROM place").fetchone()
             if loose:
                 self._rows.execute("VACUUM")
@@ -219,14 +219,14 @@ class EventDatabase:
         for pragma in ("journal_mode = WAL", "synchronous = EXTRA", "secure_delete = ON", "temp_store = MEMORY"):
             self._rows.execute(f"PRAGMA {pragma}")
         if found < VERSION:
-            with _within(self._rows, "BEGIN IMMEDIATE"):
+            with _open_transaction(self._rows, "BEGIN IMMEDIATE"):
                 (found,) = self._rows.execute(
                     "PRAGMA user_version"
                 ).fetchone()  # another process may have migrated it meanwhile
                 if 0 < found < VERSION:
-                    self._take_over()
+                    self._migrate()
                 elif not found:
-                    self._begin()
+                    self._create_tables()
                 self._rows.execute(f"PRAGMA user_version = {VERSION}")
         if self._rows.execute("SELECT count(*) FROM place").fetchone() != (1,):
             raise DataError(f"{self.path}: expected one row in the table place, got another number: put a copy back")
@@ -236,28 +236,30 @@ class EventDatabase:
         """Give ids that an earlier version kept with blanks around them, and the like, their one spelling."""
         self._rows.create_function("spelled", 1, normalise_id, deterministic=True)
         self._rows.create_function("is_spelled", 1, lambda text: normalise_id(text) == text, deterministic=True)
-        with _within(self._rows, "BEGIN IMMEDIATE"):
+        with _open_transaction(self._rows, "BEGIN IMMEDIATE"):
             for table, column in (("interactions", "user"), ("interactions", "item"), ("items", "item")):
                 odd = f"({column} GLOB '*.0' OR {column} GLOB '*[^!-~]*') AND NOT is_spelled({column})"
                 self._rows.execute(f"UPDATE OR IGNORE {table} SET {column} = spelled({column}) WHERE {odd}")
 
-    def _begin(self) -> None:
-        self._run(TABLES)
+    def _create_tables(self) -> None:
+        self._execute_statements(TABLES)
         self._rows.execute("INSERT INTO place (key) VALUES (?)", [secrets.token_bytes(KEY_BYTES)])
 
-    def _take_over(self) -> None:
+    def _migrate(self) -> None:
         """Bring the tables of an earlier version over, which had the ids of events as they are."""
         names = {name for (name,) in self._rows.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-        old = [name for name in EARLIER if name in names]
+        old = [name for name in EARLIER_TABLES if name in names]
         (key,) = self._rows.execute("SELECT key FROM place").fetchone()
-        self._rows.create_function("event_mark", 1, partial(event_mark, key=key))
+        self._rows.create_function("hash_event", 1, partial(hash_event, key=key))
         self._rows.execute("DROP INDEX interactions_of_user")
-        self._run("".join(f"ALTER TABLE {name} RENAME TO earlier_{name};" for name in old) + TABLES + TAKE_OVER)
+        self._execute_statements(
+            "".join(f"ALTER TABLE {name} RENAME TO earlier_{name};" for name in old) + TABLES + MIGRATION
+        )
         for name in {"erasures", "stale"} & names:
             self._rows.execute(f"INSERT INTO {name} SELECT * FROM earlier_{name}")
-        self._run("".join(f"DROP TABLE earlier_{name};" for name in old) + "UPDATE place SET loose = 1;")
+        self._execute_statements("".join(f"DROP TABLE earlier_{name};" for name in old) + "UPDATE place SET loose = 1;")
 
-    def _run(self, script: str) -> None:
+    def _execute_statements(self, script: str) -> None:
         """Statements within the transaction at hand, which `executescript` would end."""
         for statement in filter(str.strip, script.split(";")):
             self._rows.execute(statement)
@@ -267,7 +269,7 @@ class EventDatabase:
         return sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """No message of the database leaves here: one may quote a row."""
         try:
             yield
@@ -276,11 +278,11 @@ class EventDatabase:
 
 
 def _unavailable(error: sqlite3.Error) -> UnavailableError:
-    return UnavailableError(f"the log of interactions cannot be used now ({_name_of(error)})")
+    return UnavailableError(f"the log of interactions cannot be used now ({_error_name(error)})")
 
 
 @contextmanager
-def _within(rows: sqlite3.Connection, begin: str) -> Iterator[None]:
+def _open_transaction(rows: sqlite3.Connection, begin: str) -> Iterator[None]:
     """Commits a transaction at its end, or rolls it back after an error."""
     rows.execute(begin)
     try:
@@ -292,12 +294,12 @@ def _within(rows: sqlite3.Connection, begin: str) -> Iterator[None]:
         raise
 
 
-def is_kept(folder: Path) -> bool:
+def has_log(folder: Path) -> bool:
     """Is there a log in this state directory, where this version or an earlier one keeps it?"""
     return (folder / NAME).is_file() or (folder / EARLIER_NAME).is_file()
 
 
-def _make_place(folder: Path) -> None:
+def _prepare_folder(folder: Path) -> None:
     """The folder, and in it what an earlier version kept beside it: first the journal, without which the rows of a
     process that was killed are not whole."""
     make_private_folder(folder / FOLDER)
@@ -308,6 +310,6 @@ def _make_place(folder: Path) -> None:
                 earlier.replace(folder / f"{NAME}{end}")
 
 
-def _name_of(error: sqlite3.Error) -> str:
+def _error_name(error: sqlite3.Error) -> str:
     """What Python itself raises has no name of SQLite's."""
     return str(getattr(error, "sqlite_errorname", type(error).__name__))

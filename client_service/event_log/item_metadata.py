@@ -1,6 +1,6 @@
 """What is known of the items of a catalogue -> which of them have a value, as masks (N,), and each item's own facts.
 
-An item has the features of its shard, and over them what applications have said of it.
+An item has the features of its shard, and over them what applications have posted of it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Filters = Iterable[tuple[str, tuple[str, ...]]]
 
 
 class _Index(NamedTuple):
-    """All keys; and of what was said, rows of the items with an attribute, and with each value of a key.
+    """All keys; and of what was posted, rows of the items with an attribute, and with each value of a key.
 
     outside: ids of the items outside the catalogue with each value of a key.
     """
@@ -44,12 +44,15 @@ class _Index(NamedTuple):
     outside: dict[tuple[str, Value], list[str]]
 
 
-class ItemFacts:
-    """The facts at one moment: where they change, another object takes its place, and its masks with it. `told` may
-    grow meanwhile."""
+class ItemMetadata:
+    """Metadata of all items at one moment.
 
-    def __init__(self, shard: CompiledShard, told: Mapping[str, ItemIn]) -> None:
-        self._shard, self._told = shard, told
+    After a change another object takes its place, so that its masks never outlive it. `described`: what applications
+    have posted, by the item's id; it may grow meanwhile.
+    """
+
+    def __init__(self, shard: CompiledShard, described: Mapping[str, ItemIn]) -> None:
+        self._shard, self._described = shard, described
         most = min(MOST_MASKS, max(FEWEST_MASKS, MASK_BYTES // max(1, len(shard.item_ids))))
         self.mask_value = lru_cache(maxsize=most)(self._mask_value)
 
@@ -63,14 +66,18 @@ class ItemFacts:
             found &= np.logical_or.reduce([self.mask_value(key, value) for value in values])
         return found
 
-    def outside_with(self, filters: Filters) -> AbstractSet[str]:
+    def find_outside_matches(self, filters: Filters) -> AbstractSet[str]:
         """Finds the ids of items without a row that match the filters.
 
         Such an item has, of every key, one of its values.
         """
         filters = tuple(filters)
-        told, unmet = self._find_told(filters), self._shard.unmet
-        return told if unmet is None else MatchingItems(told, unmet, self._mask_unmet(unmet, filters), self._told)
+        described, unmet = self._find_described(filters), self._shard.unmet
+        return (
+            described
+            if unmet is None
+            else MatchingItems(described, unmet, self._mask_unmet(unmet, filters), self._described)
+        )
 
     def _mask_unmet(self, unmet: UnmetItems, filters: Filters) -> Mask:
         found = np.ones(unmet.count, dtype=bool)
@@ -80,46 +87,46 @@ class ItemFacts:
             found &= np.logical_or.reduce(masks) if masks else False
         return found
 
-    def _find_told(self, filters: Filters) -> frozenset[str]:
+    def _find_described(self, filters: Filters) -> frozenset[str]:
         found: frozenset[str] | None = None
         for key, values in filters:
-            pairs = ((key, one) for value in values for one in _readings(value))
+            pairs = ((key, one) for value in values for one in _parse_value(value))
             having = frozenset(item for pair in pairs for item in self._index.outside.get(pair, ()))
             found = having if found is None else found & having
         return frozenset() if found is None else found
 
-    def outside_holding(self, words: Sequence[str]) -> list[str]:
+    def search_outside_titles(self, words: Sequence[str]) -> list[str]:
         """Lists items outside the catalogue whose titles hold all of the folded words.
 
         Returns ids, ascending.
         """
-        ids, titles = self._outside
+        ids, titles = self._outside_titles
         found = np.logical_and.reduce([titles.holding(word) for word in words])
         return [ids[place] for place in np.flatnonzero(found).tolist()]
 
     @cached_property
-    def _outside(self) -> tuple[list[str], FoldedTexts]:
-        told = ((item, facts) for item, facts in list(self._told.items()) if facts.title and not facts.hidden)
-        titles = sorted((item, facts.title) for item, facts in told if self._shard.find_item(item) is None)
+    def _outside_titles(self) -> tuple[list[str], FoldedTexts]:
+        described = ((item, facts) for item, facts in list(self._described.items()) if facts.title and not facts.hidden)
+        titles = sorted((item, facts.title) for item, facts in described if self._shard.find_item(item) is None)
         return [item for item, _ in titles], FoldedTexts.of([title for _, title in titles])
 
-    def of(self, item: str) -> ItemIn | None:
-        """What is known of an item; None for one outside the catalogue of which nobody has said anything."""
-        row, told = self._shard.find_item(item), self._told.get(item)
+    def describe(self, item: str) -> ItemIn | None:
+        """What is known of an item; None for one outside the catalogue of which nobody has posted anything."""
+        row, described = self._shard.find_item(item), self._described.get(item)
         if row is None:
-            return told
-        said, unmet = told or ItemIn(title=None, hidden=False), self._shard.unmet
+            return described
+        posted, unmet = described or ItemIn(title=None, hidden=False), self._shard.unmet
         if unmet is not None and row >= unmet.first:
             known, facts = unmet.title_of(row), unmet.facts_of(row)
         else:
             known, facts = (self._shard.titles[row] if self._shard.titles else None), self._features_of(row)
-        title = known if said.title is None else said.title
-        return said.model_copy(update={"title": title, "attributes": {**facts, **said.attributes}})
+        title = known if posted.title is None else posted.title
+        return posted.model_copy(update={"title": title, "attributes": {**facts, **posted.attributes}})
 
     def _mask_value(self, key: str, value: str) -> Mask:
         """The items (N,) with this value of a key, not to be written to."""
-        found, asked = self._mask_feature(key, value), _readings(value)
-        found[self._index.with_attribute.get(key, [])] = False  # what was said takes the feature's place
+        found, asked = self._mask_feature(key, value), _parse_value(value)
+        found[self._index.with_attribute.get(key, [])] = False  # what was posted takes the feature's place
         for one in asked:
             found[self._index.with_value.get((key, one), [])] = True
         found.flags.writeable = False
@@ -145,7 +152,7 @@ class ItemFacts:
     def _index(self) -> _Index:
         keys, outside = {CATEGORY, *self._columns}, defaultdict[tuple[str, Value], list[str]](list)
         with_attribute, with_value = defaultdict[str, list[int]](list), defaultdict[tuple[str, Value], list[int]](list)
-        for item, facts in list(self._told.items()):  # one step in the interpreter: more may be told meanwhile
+        for item, facts in list(self._described.items()):  # one step in the interpreter: more items may come meanwhile
             keys.update(map(compose, facts.attributes))
             if (row := self._shard.item_row(item)) is None:
                 for pair in _values_of(facts):
@@ -165,33 +172,33 @@ class ItemFacts:
 def _values_of(facts: ItemIn) -> Iterator[tuple[str, Value]]:
     yield from ((CATEGORY, compose(one)) for one in facts.categories)
     for key, value in facts.attributes.items():
-        said = str(value).lower() if isinstance(value, bool) else value
-        yield compose(key), compose(said) if isinstance(said, str) else said
+        posted = str(value).lower() if isinstance(value, bool) else value
+        yield compose(key), compose(posted) if isinstance(posted, str) else posted
 
 
 def _unknown_key(key: str, known: Iterable[str]) -> ProtocolError:
     """What can be asked for; the key that came may be the caller's secret, and is not repeated."""
     names = sorted(known)
     room = np.cumsum([len(name) + 2 for name in names])
-    told = names[: max(1, int(np.searchsorted(room, LONGEST_KEYS_TOLD)))]
-    more = f" and {len(names) - len(told)} more" if len(names) > len(told) else ""
+    described = names[: max(1, int(np.searchsorted(room, LONGEST_KEYS_TOLD)))]
+    more = f" and {len(names) - len(described)} more" if len(names) > len(described) else ""
     near = "".join(f", likely {one}" for one in get_close_matches(key, names, n=1))
-    words = f"filter: expected a known key, got another{near}; known: {', '.join(told)}{more}"
+    words = f"filter: expected a known key, got another{near}; known: {', '.join(described)}{more}"
     return ProtocolError(words, faults=(Fault("unknown", "filter", words),))
 
 
 class MatchingItems(AbstractSet[str]):
-    """Ids of the items without a row that match some filters: told ones, and unmet ones by a mask (U,).
+    """Ids of the items without a row that match some filters: described ones, and unmet ones by a mask (U,).
 
-    Of an unmet item that an application has described, what it said counts.
+    Of an unmet item that an application has described, what it posted counts.
     """
 
-    def __init__(self, told: frozenset[str], unmet: UnmetItems, mask: Mask, said: Mapping[str, ItemIn]) -> None:
-        self._matching, self._unmet, self._said = told, unmet, said
+    def __init__(self, described: frozenset[str], unmet: UnmetItems, mask: Mask, posted: Mapping[str, ItemIn]) -> None:
+        self._matching, self._unmet, self._posted = described, unmet, posted
         self._mask = mask.copy()
-        described = (unmet.row(item) for item in said if self._is_described(item))
-        self._mask[[row - unmet.first for row in described if row is not None]] = False
-        self._mask[[row - unmet.first for item in told if (row := unmet.row(item)) is not None]] = True
+        replaced = (unmet.row(item) for item in posted if self._is_described(item))
+        self._mask[[row - unmet.first for row in replaced if row is not None]] = False
+        self._mask[[row - unmet.first for item in described if (row := unmet.row(item)) is not None]] = True
 
     @classmethod
     def _from_iterable(cls, items: Iterable[str]) -> AbstractSet[str]:  # type: ignore[override]  # of intersections
@@ -209,8 +216,8 @@ class MatchingItems(AbstractSet[str]):
         return self._mask
 
     def _is_described(self, item: str) -> bool:
-        said = self._said.get(item)
-        return said is not None and bool(said.categories or said.attributes)
+        posted = self._posted.get(item)
+        return posted is not None and bool(posted.categories or posted.attributes)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._matching.union(self._unmet.ids[place] for place in np.flatnonzero(self._mask).tolist()))
@@ -220,10 +227,10 @@ class MatchingItems(AbstractSet[str]):
 
 
 def _read_number(value: str) -> float | None:
-    return next((one for one in _readings(value) if isinstance(one, float)), None)
+    return next((one for one in _parse_value(value) if isinstance(one, float)), None)
 
 
-def _readings(value: str) -> list[Value]:
+def _parse_value(value: str) -> list[Value]:
     """What a value that is written so can be: text, and a number where it is one."""
     found: list[Value] = [value]
     with suppress(ValueError):

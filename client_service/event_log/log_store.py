@@ -10,7 +10,7 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, Generic, TypeVar
 
-from client_service.event_log.database import ErasureReceipt, EventDatabase, mark_of
+from client_service.event_log.database import ErasureReceipt, EventDatabase, hash_user
 
 S = TypeVar("S")
 MOST_RECEIPTS = 100_000  # of erasures that are done: some 10 MB
@@ -43,7 +43,7 @@ class ErasureRegister:
             (key,) = rows.execute("SELECT key FROM place").fetchone()
             gone, handed = self._remove(rows, user)
             rows.execute("UPDATE place SET rewritten = rewritten + 1, loose = max(loose, ?)", [gone > 0])
-            mark = mark_of(user, key)
+            mark = hash_user(user, key)
             if known or handed:
                 rows.execute("INSERT OR REPLACE INTO erased SELECT ?, rewritten FROM place", [mark])
             waits = rows.execute("SELECT 1 FROM erased WHERE mark = ?", [mark]).fetchone() is not None
@@ -60,12 +60,12 @@ class ErasureRegister:
             found = rows.execute("SELECT receipt, asked, done FROM erasures WHERE receipt = ?", [receipt]).fetchone()
         return None if found is None else ErasureReceipt(*found)
 
-    def are_open(self) -> bool:
+    def has_open(self) -> bool:
         """Checks if some erasures are not done."""
         with self._database.reading() as rows:
             return rows.execute("SELECT 1 FROM erasures WHERE done IS NULL").fetchone() is not None
 
-    def complete_unmarked(self) -> int:
+    def complete_unknown(self) -> int:
         """Completes erasures of ids that no shard had, and counts them.
 
         UnavailableError where the log's file cannot be compacted now.
@@ -101,7 +101,7 @@ def _complete(rows: Connection, which: str) -> int:
 
 
 @dataclass(frozen=True)
-class Absorbed(Generic[S]):
+class MergeResult(Generic[S]):
     """Result of a merge: the shard before and after, the same object without a change.
 
     handed: what there was to absorb.
@@ -113,7 +113,7 @@ class Absorbed(Generic[S]):
 
     before: S
     after: S
-    handed: Any
+    batch: Any
     kept: Sequence[Any]
     waiting: int
     dropped: int
@@ -137,25 +137,25 @@ class LogStore:
     def close(self) -> None:
         self._database.close()
 
-    def holds_liked(self, count: int, least_rating: float) -> bool:
+    def has_new_events(self, count: int, least_rating: float) -> bool:
         """Checks if so many events came since a shard has looked that one would absorb."""
         raise NotImplementedError
 
-    def forget_absorbed(self, handed: Any, shard: str, kept: Iterable[Any]) -> None:
+    def delete_absorbed(self, batch: Any, shard: str, kept: Iterable[Any]) -> None:
         """Deletes what the shard of this digest has absorbed, but for what is `kept`."""
         raise NotImplementedError
 
-    def note_stale(self, *shards: str) -> None:
+    def add_stale_shards(self, *shards: str) -> None:
         """Notes digests of shards whose derived files are to be removed."""
         with self._database.transaction() as rows:
             rows.executemany("INSERT OR IGNORE INTO stale VALUES (?)", ([shard] for shard in shards))
 
-    def read_stale(self) -> tuple[str, ...]:
+    def list_stale_shards(self) -> tuple[str, ...]:
         """Reads digests of shards of which files may be left."""
         with self._database.reading() as rows:
             return tuple(shard for (shard,) in rows.execute("SELECT shard FROM stale"))
 
-    def forget_stale(self, shards: Iterable[str]) -> None:
+    def remove_stale_shards(self, shards: Iterable[str]) -> None:
         """Removes digests of shards of which no file is left."""
         with self._database.transaction() as rows:
             rows.executemany("DELETE FROM stale WHERE shard = ?", ([shard] for shard in shards))
@@ -168,7 +168,7 @@ class LogStore:
         self._database.compact()
 
 
-def note_absorbed(rows: Connection, upto: int, rewritten: int, shard: str) -> None:
+def record_absorbed(rows: Connection, upto: int, rewritten: int, shard: str) -> None:
     """Says that the shard of this digest holds what was handed over.
 
     upto: the last number of what was. rewritten: what it was then; marks of erasures up to it go.

@@ -8,28 +8,28 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 
-from client_service.data.ids import LONGEST_ID, holds_controls, require_usable_id
+from client_service.data.ids import LONGEST_ID, has_control_characters, require_usable_id
 from client_service.data.shard_head import FIRST, LAST
 from shared.message import Message
 
 RECEIPT = "5c" * 16  # an example
-WAITS = (
+ERASURE_WAITS = (
     "answers do not know the user any more; the shard, what was computed from it and the model follow with a refresh, "
     "which waits for the end of a round at hand"
 )
-FINAL = (
+ERASURE_FINAL = (
     "updates that other silos' models have taken in cannot be taken back; what is sent from now on has nothing of the "
     "user"
 )
 
 
-def _printed(text: str) -> str:
-    if holds_controls(text):
+def _require_printable(text: str) -> str:
+    if has_control_characters(text):
         raise ValueError("expected text without control characters, got some")
     return text
 
 
-def _storable(time: datetime) -> datetime:
+def _require_storable(time: datetime) -> datetime:
     """A shard holds the years 1 to 9999 of UTC; an offset may lead out of them."""
     if not FIRST <= seconds_of(time) <= LAST:
         raise ValueError("expected a time in the years 1 to 9999 of UTC, got one outside")
@@ -42,10 +42,10 @@ def seconds_of(time: datetime) -> int:
 
 
 StoredId = Annotated[str, Field(min_length=1, max_length=LONGEST_ID), AfterValidator(require_usable_id)]
-Word = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printed)]
-Text = Annotated[str, Field(max_length=2000), AfterValidator(_printed)]
+Word = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_require_printable)]
+Text = Annotated[str, Field(max_length=2000), AfterValidator(_require_printable)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
-StoredTime = Annotated[AwareDatetime, AfterValidator(_storable)]
+StoredTime = Annotated[AwareDatetime, AfterValidator(_require_storable)]
 
 
 class InteractionIn(Message):
@@ -100,7 +100,7 @@ class ErasureOut(Message):
     receipt: str = Field(pattern="^[0-9a-f]{32}$", description="by which it can be asked for again", examples=[RECEIPT])
     asked_at: datetime = Field(description="when the user was erased from the answers, UTC")
     done_at: datetime | None = Field(description="since when no file of the silo has anything of the user")
-    remains: str = Field(description="what is left to do, or what no erasure can take back", examples=[FINAL])
+    remains: str = Field(description="what is left to do, or what no erasure can take back", examples=[ERASURE_FINAL])
 
 
 class ErasedOut(ErasureOut):
@@ -109,17 +109,17 @@ class ErasedOut(ErasureOut):
     interactions: int = Field(ge=0, description="erased from the log", examples=[3])
 
 
-LARGEST, HEAVIEST = 1e9, 1e6  # of a node's features, and of the weight of an edge
-MOST_TOLD, MOST_TOLD_EDGES, MOST_TOLD_FEATURES = 1000, 10_000, 1 << 16
+LARGEST_FEATURE, LARGEST_WEIGHT = 1e9, 1e6  # of a node's features, and of the weight of an edge
+MOST_NODES, MOST_NODE_EDGES, MOST_NODE_FEATURES = 1000, 10_000, 1 << 16
 MOST_EDGES = 20_000  # of all nodes of a request together
-FeatureValue = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
+FeatureValue = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST_FEATURE, le=LARGEST_FEATURE)]
 FeatureValues = (
-    Annotated[dict[Word, FeatureValue], Field(max_length=MOST_TOLD_FEATURES)]
-    | Annotated[tuple[FeatureValue, ...], Field(max_length=MOST_TOLD_FEATURES)]
+    Annotated[dict[Word, FeatureValue], Field(max_length=MOST_NODE_FEATURES)]
+    | Annotated[tuple[FeatureValue, ...], Field(max_length=MOST_NODE_FEATURES)]
 )
 
 
-def require_few_edges(given: Any) -> Any:
+def require_edge_limit(given: Any) -> Any:
     """Returns a request about nodes as it is. ValueError, before anything else is looked at, for too many edges."""
     nodes = given.get("nodes") if isinstance(given, dict) else None
     edges = [one.get("neighbours") for one in nodes if isinstance(one, dict)] if isinstance(nodes, list | tuple) else []
@@ -129,10 +129,12 @@ def require_few_edges(given: Any) -> Any:
 
 
 class EdgeIn(Message):
-    """An edge of a node that is told of."""
+    """An edge of a node that is posted."""
 
     node: StoredId = Field(description="the neighbour, of the silo or not yet", examples=["worker-4"])
-    weight: float = Field(1.0, ge=0, le=HEAVIEST, allow_inf_nan=False, description="of the edge; 0: there is none")
+    weight: float = Field(
+        1.0, ge=0, le=LARGEST_WEIGHT, allow_inf_nan=False, description="of the edge; 0: there is none"
+    )
 
 
 class NodeEventIn(Message):
@@ -146,7 +148,7 @@ class NodeEventIn(Message):
         examples=[{"rejected_rate": 0.2}],
     )
     neighbours: tuple[EdgeIn, ...] = Field(
-        (), max_length=MOST_TOLD_EDGES, description="edges that are new or changed; others stay"
+        (), max_length=MOST_NODE_EDGES, description="edges that are new or changed; others stay"
     )
     label: Text | None = Field(
         None, description="one of the silo's classes; null, where it is given: it is not known", examples=["banned"]
@@ -156,12 +158,12 @@ class NodeEventIn(Message):
 class NodesIn(Message):
     """A batch; all of it is on the disk before it is answered, or nothing."""
 
-    nodes: tuple[NodeEventIn, ...] = Field(min_length=1, max_length=MOST_TOLD, description="later ones count")
+    nodes: tuple[NodeEventIn, ...] = Field(min_length=1, max_length=MOST_NODES, description="later ones count")
 
     @model_validator(mode="before")
     @classmethod
     def _within_limits(cls, given: Any) -> Any:
-        return require_few_edges(given)
+        return require_edge_limit(given)
 
 
 class NodesOut(Message):

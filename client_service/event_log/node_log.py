@@ -10,7 +10,7 @@ from client_service.data.files import current_file
 from client_service.event_log.messages import ErasedNodeOut, NodeEventIn, NodesIn, NodesOut
 from client_service.event_log.node_overlay import NodeOverlay
 from client_service.event_log.node_store import NamedEvent, NodeStore
-from client_service.event_log.service import MOST_TOGETHER, LogSettings, SiloLog, describe_receipt
+from client_service.event_log.service import BATCH_SIZE, LogSettings, SiloLog, describe_receipt
 from client_service.runtime.workers import RequestBatcher
 from shared.errors import FederationError, ProtocolError
 from shared.words import count_noun
@@ -22,10 +22,10 @@ class NodeLog(SiloLog[NodeStore, NodeOverlay]):
     """Event log of nodes, edges and labels."""
 
     def __init__(self, store: NodeStore, overlay: NodeOverlay, folder: Path) -> None:
-        super().__init__(store, overlay, folder, states_other_nodes)
+        super().__init__(store, overlay, folder, has_other_nodes)
         nodes = overlay.nodes
         self._names, self._classes = nodes.feature_names, frozenset(nodes.head.classes)
-        self._batches = RequestBatcher(self._take_all, MOST_TOGETHER)
+        self._batches = RequestBatcher(self._take_all, BATCH_SIZE)
 
     async def take_nodes(self, message: NodesIn) -> NodesOut:
         """Stores nodes: once this returns, they are on the disk and in the next answer.
@@ -75,7 +75,7 @@ class NodeLog(SiloLog[NodeStore, NodeOverlay]):
             return found
 
 
-def states_other_nodes(folder: Path, digest: str) -> bool:
+def has_other_nodes(folder: Path, digest: str) -> bool:
     """Checks if the shard in a folder has another digest, or no readable head."""
     try:
         found = json.loads(current_file(folder, HEAD).read_bytes())

@@ -17,7 +17,7 @@ NO_FACTS = NodeFacts()
 
 
 @dataclass
-class LaterNodes:
+class NodeChanges:
     """Changes of a graph since it was compiled.
 
     erased: rows that are gone; None without any. facts: by the node's id.
@@ -37,7 +37,7 @@ class LaterNodes:
         row = self.nodes.node_ids.row(node)
         return None if row is None or (self.erased is not None and self.erased[row]) else row
 
-    def take(self, told: Mapping[str, NodeFacts]) -> None:
+    def apply(self, posted: Mapping[str, NodeFacts]) -> None:
         """Replaces what was posted of these nodes. The log has each edge at one end.
 
         Dictionaries of links are replaced and not changed, because an answer may be reading one; each once, because a
@@ -50,11 +50,11 @@ class LaterNodes:
                 links[node] = dict(self.links.get(node, {}))
             return links[node]
 
-        for node in told:
+        for node in posted:
             for other in self.facts.get(node, NO_FACTS).neighbours:
                 change(other).pop(node, None)
                 change(node).pop(other, None)
-        for node, facts in told.items():
+        for node, facts in posted.items():
             self.facts[node] = facts
             for other, weight in facts.neighbours.items():
                 change(node)[other] = change(other)[node] = weight
@@ -77,9 +77,9 @@ class NodeOverlay:
     least_rating = 0.0
 
     def __init__(self, nodes: CompiledNodes, store: NodeStore | None = None) -> None:
-        self._nodes, self._store, self._later = nodes, store, LaterNodes(nodes)
+        self._nodes, self._store, self._later = nodes, store, NodeChanges(nodes)
         self._lock, self._followed = threading.RLock(), -1  # the change number of the log up to which it has read
-        self._told, self._base, self._missed = LogSnapshot(), 0, False
+        self._snapshot, self._base, self._missed_erasure = LogSnapshot(), 0, False
         self._erased_by: tuple[frozenset[bytes], bool] = frozenset(), False
         if store is not None:
             self.attach_store(store)
@@ -100,7 +100,7 @@ class NodeOverlay:
         erased = self._later.erased
         return self._nodes.head.nodes - (0 if erased is None else int(erased.sum()))
 
-    def holds(self, node: str) -> bool:
+    def contains(self, node: str) -> bool:
         """Checks if the graph has this node, and the node is not erased."""
         return self.row(node) is not None
 
@@ -138,8 +138,8 @@ class NodeOverlay:
         with self._lock:
             self._store, self._followed = store, store.change_number()
             self._read(store)
-            self._base, self._missed = self._told.absorbed, False
-            self._show(self._later.facts)
+            self._base, self._missed_erasure = self._snapshot.absorbed, False
+            self._apply_facts(self._later.facts)
 
     def follow(self) -> None:
         """Takes up all that any process has written to the log since the last call; some microseconds without news."""
@@ -152,7 +152,7 @@ class NodeOverlay:
                 self._follow(store)
                 self._followed = number
 
-    def begin_anew(self) -> None:
+    def reload(self) -> None:
         """Reads all of the event log.
 
         Where another shard has absorbed the log since, earlier changes stay.
@@ -163,35 +163,37 @@ class NodeOverlay:
 
     def _follow(self, store: NodeStore) -> None:
         rewritten, changed = store.count_changes()
-        if rewritten != self._told.rewritten:
+        if rewritten != self._snapshot.rewritten:
             self._read(store)
-        elif changed != self._told.changed:
-            changed, facts = store.read_nodes(self._told.changed)
-            self._told = replace(self._told, changed=changed)
-            self._later.take(facts)
+        elif changed != self._snapshot.changed:
+            changed, facts = store.read_nodes(self._snapshot.changed)
+            self._snapshot = replace(self._snapshot, changed=changed)
+            self._later.apply(facts)
 
     def _read(self, store: NodeStore) -> None:
-        told, facts = store.read_all()
-        if told.shard == self.shard_digest:
-            self._base = told.absorbed
-        self._missed = told.absorbed != self._base and (self._missed or told.forgotten > self._told.rewritten)
-        if told.absorbed != self._base:
-            told = replace(told, erased=told.erased | self._told.erased)
-            before = {node: known for node, known in self._later.facts.items() if not told.erases(node)}
-            facts = {} if self._missed else before | facts
-        self._told = told
-        self._show(facts)
+        snapshot, facts = store.read_all()
+        if snapshot.shard == self.shard_digest:
+            self._base = snapshot.absorbed
+        self._missed_erasure = snapshot.absorbed != self._base and (
+            self._missed_erasure or snapshot.forgotten > self._snapshot.rewritten
+        )
+        if snapshot.absorbed != self._base:
+            snapshot = replace(snapshot, erased=snapshot.erased | self._snapshot.erased)
+            before = {node: known for node, known in self._later.facts.items() if not snapshot.erases(node)}
+            facts = {} if self._missed_erasure else before | facts
+        self._snapshot = snapshot
+        self._apply_facts(facts)
 
-    def _show(self, facts: Mapping[str, NodeFacts]) -> None:
+    def _apply_facts(self, facts: Mapping[str, NodeFacts]) -> None:
         """Shows facts and erasures to answers, all at once."""
-        ids, told, count = self._nodes.node_ids, self._told, self._nodes.head.nodes
+        ids, snapshot, count = self._nodes.node_ids, self._snapshot, self._nodes.head.nodes
         erased = self._later.erased
-        if (told.erased, self._missed) != self._erased_by:
-            self._erased_by, erased = (told.erased, self._missed), None
-            if self._missed or told.erased:
-                gone = (self._missed or told.erases(ids[row]) for row in range(count))
+        if (snapshot.erased, self._missed_erasure) != self._erased_by:
+            self._erased_by, erased = (snapshot.erased, self._missed_erasure), None
+            if self._missed_erasure or snapshot.erased:
+                gone = (self._missed_erasure or snapshot.erases(ids[row]) for row in range(count))
                 erased = np.fromiter(gone, dtype=bool, count=count)
-        later = LaterNodes(self._nodes, erased)
+        later = NodeChanges(self._nodes, erased)
         later.mark_changed(() if erased is None else np.flatnonzero(erased).tolist())
-        later.take(facts)
+        later.apply(facts)
         self._later = later

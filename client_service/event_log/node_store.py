@@ -11,13 +11,13 @@ from sqlite3 import Connection
 from pydantic import Field, ValidationError
 
 from client_service.event_log.database import LogSnapshot
-from client_service.event_log.log_store import LogStore, note_absorbed
+from client_service.event_log.log_store import LogStore, record_absorbed
 from client_service.event_log.messages import NodeEventIn
 from shared.errors import ConflictError, DataError, FederationError, TooLargeError
 from shared.message import Message
 
-MOST = 1_000_000  # nodes that are told of
-LONGEST_FACTS = 1 << 20  # bytes of what is told of one node
+MOST = 1_000_000  # nodes that are snapshot of
+LONGEST_FACTS = 1 << 20  # bytes of what is snapshot of one node
 MOST_BYTES = 256 << 20  # of all nodes together
 TABLE = """
 CREATE TABLE IF NOT EXISTS nodes (node TEXT PRIMARY KEY, facts TEXT NOT NULL, changed INTEGER NOT NULL);
@@ -30,7 +30,7 @@ class NodeFacts(Message):
 
     neighbours: weights of edges by the other node's id, 0 where there is none.
 
-    features: values by name, none where they are as before. labelled: was a label told, or that there is none?
+    features: values by name, none where they are as before. labelled: was a label snapshot, or that there is none?
     """
 
     features: dict[str, float] | None = None
@@ -44,12 +44,12 @@ class NodeFacts(Message):
         features: those of the event, by their names.
         """
         neighbours = self.neighbours | {edge.node: edge.weight for edge in event.neighbours if edge.node != event.node}
-        told = "label" in event.model_fields_set
+        snapshot = "label" in event.model_fields_set
         return NodeFacts(
             features=self.features if features is None else dict(features),
             neighbours=neighbours,
-            labelled=self.labelled or told,
-            label=event.label if told else self.label,
+            labelled=self.labelled or snapshot,
+            label=event.label if snapshot else self.label,
         )
 
     def drop_edge(self, node: str) -> NodeFacts:
@@ -62,16 +62,19 @@ NamedEvent = tuple[NodeEventIn, Mapping[str, float] | None]
 
 
 @dataclass(frozen=True)
-class HandedNodes:
+class AbsorbedNodeBatch:
     """What a shard is to absorb: all facts, and what was known of erasures then. `upto`: the last change by then."""
 
     facts: dict[str, NodeFacts]
-    told: LogSnapshot
+    snapshot: LogSnapshot
     upto: int
 
 
 class NodeStore(LogStore):
-    """What was told of nodes, on the disk. `most`: nodes that it may hold; `most_bytes`: of what is told of them."""
+    """Store of posted nodes on the disk.
+
+    most: largest number of nodes. most_bytes: largest size of their facts together.
+    """
 
     def __init__(self, folder: Path, *, most: int = MOST, most_bytes: int = MOST_BYTES, writing: bool = True) -> None:
         super().__init__(folder, _remove_node, writing=writing)
@@ -135,7 +138,7 @@ class NodeStore(LogStore):
     def read_all(self) -> tuple[LogSnapshot, dict[str, NodeFacts]]:
         """Reads erasures and all facts of one moment."""
         with self._database.reading() as rows:
-            return self._read_told(rows), self._read_since(rows, -1)
+            return self._read_snapshot(rows), self._read_since(rows, -1)
 
     def read_nodes(self, after: int) -> tuple[int, dict[str, NodeFacts]]:
         """Reads the facts that have changed after a change number, and the newest number."""
@@ -143,27 +146,27 @@ class NodeStore(LogStore):
             (changed,) = rows.execute("SELECT changed FROM place").fetchone()
             return changed, self._read_since(rows, after)
 
-    def hand_over(self) -> HandedNodes:
+    def begin_merge(self) -> AbsorbedNodeBatch:
         """Hands over all that a shard is to absorb.
 
         From now on the shard may have it: what is erased later must be erased from the shard too.
         """
         with self._database.transaction() as rows:
             rows.execute("UPDATE place SET handed = changed")
-            told = self._read_told(rows)
-            return HandedNodes(self._read_since(rows, -1), told, told.changed)
+            snapshot = self._read_snapshot(rows)
+            return AbsorbedNodeBatch(self._read_since(rows, -1), snapshot, snapshot.changed)
 
-    def forget_absorbed(self, handed: HandedNodes, shard: str, kept: Iterable[str]) -> None:
+    def delete_absorbed(self, batch: AbsorbedNodeBatch, shard: str, kept: Iterable[str]) -> None:
         """Deletes what the shard of this digest holds now.
 
         What was posted later stays, and so do nodes `kept`.
         """
         with self._database.transaction() as rows:
-            gone = [(node, handed.upto) for node in handed.facts.keys() - set(kept)]
+            gone = [(node, batch.upto) for node in batch.facts.keys() - set(kept)]
             rows.executemany("DELETE FROM nodes WHERE node = ? AND changed <= ?", gone)
-            note_absorbed(rows, handed.upto, handed.told.rewritten, shard)
+            record_absorbed(rows, batch.upto, batch.snapshot.rewritten, shard)
 
-    def holds_liked(self, count: int, least_rating: float) -> bool:
+    def has_new_events(self, count: int, least_rating: float) -> bool:
         """Checks if so many nodes were posted since a shard has looked."""
         del least_rating
         some = "SELECT count(*) FROM (SELECT 1 FROM nodes WHERE changed > (SELECT looked FROM place) LIMIT ?)"
@@ -171,7 +174,7 @@ class NodeStore(LogStore):
             (found,) = rows.execute(some, [count]).fetchone()
             return bool(found >= count)
 
-    def _read_told(self, rows: Connection) -> LogSnapshot:
+    def _read_snapshot(self, rows: Connection) -> LogSnapshot:
         marks = frozenset(mark for (mark,) in rows.execute("SELECT mark FROM erased"))
         place = rows.execute("SELECT key, rewritten, absorbed, shard, changed, forgotten FROM place").fetchone()
         return LogSnapshot({}, marks, *place)
@@ -180,10 +183,10 @@ class NodeStore(LogStore):
         found = rows.execute("SELECT node, facts FROM nodes WHERE changed > ? ORDER BY changed", [after])
         return {node: _parse(text, self.path) for node, text in found}
 
-    def _read_one(self, rows: Connection, node: str, naming: str = "") -> NodeFacts | None:
+    def _read_one(self, rows: Connection, node: str, text: str = "") -> NodeFacts | None:
         """Reads what was posted of a node; None without, and where it does not have this piece of JSON."""
         query = "SELECT facts FROM nodes WHERE node = ? AND (? = '' OR instr(facts, ?) > 0)"
-        found = rows.execute(query, [node, naming, naming]).fetchone()
+        found = rows.execute(query, [node, text, text]).fetchone()
         return None if found is None else _parse(found[0], self.path)
 
 

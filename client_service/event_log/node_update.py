@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from client_service.data.files import drop_staged, only_writer
+from client_service.data.files import drop_staged, lock_folder
 from client_service.data.foreign_edges import build_foreign_edges
 from client_service.data.ids import find_row
 from client_service.data.node_files import load_node_shard
@@ -24,45 +24,45 @@ from client_service.data.node_graphs import (
     build_adjacency,
     sort_entries,
 )
-from client_service.event_log.log_store import Absorbed
+from client_service.event_log.log_store import MergeResult
 from client_service.event_log.node_store import NodeFacts, NodeStore
 from shared.errors import DataError
 
 
 @contextmanager
-def hold_node_shard(folder: Path) -> Iterator[NodeShard]:
+def lock_node_shard(folder: Path) -> Iterator[NodeShard]:
     """Loads the shard in `folder` and keeps other processes from changing it.
 
     DataError where another process changes it.
     """
-    with only_writer(folder):
+    with lock_folder(folder):
         drop_staged(folder)
         yield load_node_shard(folder)
 
 
-def merge_nodes_into_shard(before: NodeShard, store: NodeStore) -> Absorbed[NodeShard]:
+def merge_nodes_into_shard(before: NodeShard, store: NodeStore) -> MergeResult[NodeShard]:
     """Merges posted nodes into a shard, and returns the next one, unwritten.
 
-    The log stays: see `NodeStore.forget_absorbed`.
+    The log stays: see `NodeStore.delete_absorbed`.
 
     Erased nodes go first, so that one that has come back keeps what is later. A new node without features waits in the
     log, and so does an edge to a node that is nowhere. A node whose label was not known is for training from now on;
     one that is for validation or test stays so. Done again before the log is forgotten, it changes nothing.
     DataError where no node would be left.
     """
-    handed = store.hand_over()
-    gone = [row for row, node in enumerate(before.node_ids) if handed.told.erased and handed.told.erases(node)]
+    batch = store.begin_merge()
+    gone = [row for row, node in enumerate(before.node_ids) if batch.snapshot.erased and batch.snapshot.erases(node)]
     left = _drop_nodes(before, np.array(gone, dtype=np.int64)) if gone else before
     new = [
-        node for node, facts in handed.facts.items() if facts.features is not None and find_row(left.rows, node) is None
+        node for node, facts in batch.facts.items() if facts.features is not None and find_row(left.rows, node) is None
     ]
-    after = _merge_facts(_add_nodes(left, new), handed.facts)
-    waiting = [node for node, facts in handed.facts.items() if _waits(after, node, facts)]
+    after = _merge_facts(_add_nodes(left, new), batch.facts)
+    waiting = [node for node, facts in batch.facts.items() if _waits(after, node, facts)]
     if after.digest == before.digest:
         after = before
     else:
-        store.note_stale(before.digest, after.digest)
-    return Absorbed(before, after, handed, waiting, len(waiting), 0, len(gone))
+        store.add_stale_shards(before.digest, after.digest)
+    return MergeResult(before, after, batch, waiting, len(waiting), 0, len(gone))
 
 
 def _waits(shard: NodeShard, node: str, facts: NodeFacts) -> bool:
@@ -123,9 +123,9 @@ def _add_nodes(shard: NodeShard, new: list[str]) -> NodeShard:
     )
 
 
-def _merge_facts(shard: NodeShard, told: Mapping[str, NodeFacts]) -> NodeShard:
+def _merge_facts(shard: NodeShard, posted: Mapping[str, NodeFacts]) -> NodeShard:
     """Merges posted features, edges and labels of the shard's nodes."""
-    rows = {row: facts for node, facts in told.items() if (row := find_row(shard.rows, node)) is not None}
+    rows = {row: facts for node, facts in posted.items() if (row := find_row(shard.rows, node)) is not None}
     if not rows:
         return shard
     labels, splits, places = shard.labels.copy(), shard.splits.copy(), {c: n for n, c in enumerate(shard.classes)}
@@ -143,13 +143,13 @@ def _merge_facts(shard: NodeShard, told: Mapping[str, NodeFacts]) -> NodeShard:
     return replace(shard, features=features, adjacency=adjacency, labels=labels, splits=splits, borders=borders)
 
 
-def _merge_features(shard: NodeShard, told: Mapping[int, Mapping[str, float]]) -> sparse.csr_array:
-    if not told:
+def _merge_features(shard: NodeShard, posted: Mapping[int, Mapping[str, float]]) -> sparse.csr_array:
+    if not posted:
         return shard.features
     columns = {name: place for place, name in enumerate(shard.feature_names)}
     kept = np.ones(len(shard.node_ids), dtype=np.float32)
-    kept[list(told)] = 0.0
-    entries = [(row, columns[name], value) for row, given in told.items() for name, value in given.items()]
+    kept[list(posted)] = 0.0
+    entries = [(row, columns[name], value) for row, given in posted.items() for name, value in given.items()]
     places = np.array([(row, column) for row, column, _ in entries], dtype=np.int64).reshape(-1, 2)
     values = np.array([value for *_, value in entries], dtype=np.float32)
     added = sparse.coo_array((values, (places[:, 0], places[:, 1])), shape=shard.features.shape)
@@ -158,9 +158,9 @@ def _merge_features(shard: NodeShard, told: Mapping[int, Mapping[str, float]]) -
     return sort_entries(found)
 
 
-def _merge_edges(shard: NodeShard, told: Mapping[int, NodeFacts]) -> sparse.csr_array:
+def _merge_edges(shard: NodeShard, posted: Mapping[int, NodeFacts]) -> sparse.csr_array:
     changed: dict[tuple[int, int], float] = {}
-    for row, facts in told.items():
+    for row, facts in posted.items():
         for other, weight in facts.neighbours.items():
             if (place := find_row(shard.rows, other)) is not None and place != row:
                 changed[min(row, place), max(row, place)] = weight

@@ -13,7 +13,7 @@ import numpy as np
 from client_service.compiled.shard import CompiledShard, Rows
 from client_service.data.ratings import choose_least_rating
 from client_service.event_log.database import LoggedInteraction, LogSnapshot
-from client_service.event_log.item_metadata import ItemFacts, Mask
+from client_service.event_log.item_metadata import ItemMetadata, Mask
 from client_service.event_log.messages import ItemIn
 from client_service.event_log.store import EventStore
 
@@ -65,13 +65,13 @@ class LatestEvents:
 class UserHistory:
     """The latest interaction of one user with each item, by its row. Nothing changes it: another takes its place."""
 
-    meetings: Mapping[int, LatestEvent]
+    events: Mapping[int, LatestEvent]
 
     @cached_property
     def latest(self) -> LatestEvents:
         """The same object, as long as nothing new has come."""
-        rows = np.array(sorted(self.meetings), dtype=np.int64)
-        liked = np.array([self.meetings[row].liked for row in rows.tolist()], dtype=bool)
+        rows = np.array(sorted(self.events), dtype=np.int64)
+        liked = np.array([self.events[row].liked for row in rows.tolist()], dtype=bool)
         return LatestEvents(rows[liked], rows[~liked], rows)
 
 
@@ -86,22 +86,22 @@ class Overlay:
         self, shard: CompiledShard, store: EventStore | None = None, *, least_rating: float | None = None
     ) -> None:
         self._shard, self._store = shard, store
-        self._missed = False  # an erasure that another shard absorbed before this overlay read it
+        self._missed_erasure = False  # an erasure that another shard absorbed before this overlay read it
         self._lock, self._followed = threading.RLock(), -1  # the change number of the log up to which it has read
         self.least_rating = choose_least_rating(least_rating, shard.rating)
         self._later: dict[str, UserHistory] = {}
-        self._told, self._last, self._base = LogSnapshot(), 0, 0
+        self._snapshot, self._last, self._base = LogSnapshot(), 0, 0
         self._items: dict[str, ItemIn] = {}
-        self._newly_told: dict[str, ItemIn] = {}
+        self._item_changes: dict[str, ItemIn] = {}
         self._met_outside: dict[str, frozenset[str]] = {}
         self._counted = frozenset[bytes](), 0  # erased users, and how many of them have no row in the shard
         self.hidden: Mask | None = None
         self.titles: Titles = shard.titles
-        self.facts = ItemFacts(shard, self._items)
+        self.facts = ItemMetadata(shard, self._items)
         if store is not None:
             self.attach_store(store)
 
-    def of(self, user: str) -> LatestEvents | None:
+    def latest_events(self, user: str) -> LatestEvents | None:
         """None for a user of whom nothing has come that could change an answer; else the same object until more has
         come of him."""
         later = self._later.get(user)
@@ -128,24 +128,24 @@ class Overlay:
         return later | self._shard.list_met_without_row(user)
 
     @property
-    def tells_of_items(self) -> bool:
+    def has_item_changes(self) -> bool:
         """Tells whether applications have said anything of any item."""
         return bool(self._items)
 
-    def hides_outside(self, item: str) -> bool:
+    def is_hidden_outside(self, item: str) -> bool:
         """Tells whether an application has hidden an item that has no row."""
-        told = self._items.get(item)
-        return told is not None and told.hidden
+        snapshot = self._items.get(item)
+        return snapshot is not None and snapshot.hidden
 
-    def take_newly_told(self) -> dict[str, ItemIn]:
+    def take_item_changes(self) -> dict[str, ItemIn]:
         """Returns what was said of items since the last call of this method."""
-        if not self._newly_told:
+        if not self._item_changes:
             return {}
         with self._lock:
-            found, self._newly_told = self._newly_told, {}
+            found, self._item_changes = self._item_changes, {}
             return found
 
-    def holds(self, user: str) -> bool:
+    def contains(self, user: str) -> bool:
         """Has the shard anything of this user, who has not been erased since?"""
         known = self._shard.user_row(user) is not None or user in self._shard.met_only_users
         return known and not self._is_erased(user)
@@ -153,17 +153,17 @@ class Overlay:
     @property
     def known_users(self) -> int:
         """How many users have a row in the shard who have not been erased since."""
-        told = self._told
-        if not told.erased:
+        snapshot = self._snapshot
+        if not snapshot.erased:
             return len(self._shard.user_ids)
-        if self._counted[0] is not told.erased:
-            self._counted = told.erased, sum(told.erases(user) for user in self._shard.met_only_users)
-        return max(0, len(self._shard.user_ids) - len(told.erased) + self._counted[1])
+        if self._counted[0] is not snapshot.erased:
+            self._counted = snapshot.erased, sum(snapshot.erases(user) for user in self._shard.met_only_users)
+        return max(0, len(self._shard.user_ids) - len(snapshot.erased) + self._counted[1])
 
     @property
     def has_erased(self) -> bool:
         """Tells whether somebody has been erased since the shard was written."""
-        return self._missed or bool(self._told.erased)
+        return self._missed_erasure or bool(self._snapshot.erased)
 
     @property
     def shard_digest(self) -> str:
@@ -173,7 +173,7 @@ class Overlay:
     @property
     def is_absorbed_elsewhere(self) -> bool:
         """Has another shard absorbed the log than that of this overlay?"""
-        return self._told.shard not in ("", self.shard_digest)
+        return self._snapshot.shard not in ("", self.shard_digest)
 
     @property
     def last_sequence(self) -> int:
@@ -183,7 +183,7 @@ class Overlay:
     @property
     def items_changed(self) -> int:
         """Returns how many changes of items have been taken up from the log."""
-        return self._told.changed
+        return self._snapshot.changed
 
     def count_unknown(self, interactions: Iterable[LoggedInteraction]) -> int:
         """Counts the interactions with items outside the catalogue."""
@@ -200,7 +200,7 @@ class Overlay:
             self._store, self._later, self._followed = store, {}, store.change_number()
             self._met_outside = {}
             self._read(store)
-            self._base, self._missed = self._told.absorbed, False
+            self._base, self._missed_erasure = self._snapshot.absorbed, False
 
     def follow(self) -> None:
         """Takes up all that any process has written to the log since the last call.
@@ -218,13 +218,13 @@ class Overlay:
 
     def _follow(self, store: EventStore) -> None:
         rewritten, changed = store.count_changes()
-        if rewritten != self._told.rewritten:
+        if rewritten != self._snapshot.rewritten:
             return self._read(store)
-        if changed != self._told.changed:
-            self.put_items(*store.read_items(self._told.changed))
-        self.add(store.interactions(self._last))
+        if changed != self._snapshot.changed:
+            self.update_items(*store.read_items(self._snapshot.changed))
+        self.add_interactions(store.interactions(self._last))
 
-    def begin_anew(self) -> None:
+    def reload(self) -> None:
         """Read all interactions; answers see the old until the new is there.
 
         Where another shard has absorbed the log since, what was known stays: this shard has not got it.
@@ -234,47 +234,49 @@ class Overlay:
             self._read(self._store)
 
     def _read(self, store: EventStore) -> None:
-        told, rows = store.read_all(self._told.changed)
-        if told.shard == self.shard_digest:
-            self._base = told.absorbed
+        snapshot, rows = store.read_all(self._snapshot.changed)
+        if snapshot.shard == self.shard_digest:
+            self._base = snapshot.absorbed
         before: dict[str, UserHistory] = {}
         self._met_outside = self._find_outside({}, rows)
-        self._missed = told.absorbed != self._base and (self._missed or told.forgotten > self._told.rewritten)
-        if told.absorbed != self._base:
-            told = replace(told, erased=told.erased | self._told.erased)
-            before = self._without_erased(told)
-        self._later = self._as_known(before | self._meet(before, rows)[0])
+        self._missed_erasure = snapshot.absorbed != self._base and (
+            self._missed_erasure or snapshot.forgotten > self._snapshot.rewritten
+        )
+        if snapshot.absorbed != self._base:
+            snapshot = replace(snapshot, erased=snapshot.erased | self._snapshot.erased)
+            before = self._keep_histories(snapshot)
+        self._later = self._reuse_histories(before | self._merge_interactions(before, rows)[0])
         self._last = rows[-1].sequence if rows else 0
-        self._show(told.items)
-        self._told = replace(told, items={})
+        self._apply_items(snapshot.items)
+        self._snapshot = replace(snapshot, items={})
 
-    def _without_erased(self, told: LogSnapshot) -> dict[str, UserHistory]:
+    def _keep_histories(self, snapshot: LogSnapshot) -> dict[str, UserHistory]:
         """What was known of users who are not erased; nothing where somebody was whose mark came and went unseen."""
-        if told.forgotten > self._told.rewritten:
+        if snapshot.forgotten > self._snapshot.rewritten:
             return {}
-        return {user: met for user, met in self._later.items() if not told.erases(user)}
+        return {user: met for user, met in self._later.items() if not snapshot.erases(user)}
 
-    def _as_known(self, later: dict[str, UserHistory]) -> dict[str, UserHistory]:
+    def _reuse_histories(self, later: dict[str, UserHistory]) -> dict[str, UserHistory]:
         """The same, and of whom nothing has changed the very object that was there: whatever is kept for it stays."""
         known = self._later
         return {user: known[user] if known.get(user) == met else met for user, met in later.items()}
 
-    def put_items(self, changed: int, items: Mapping[str, ItemIn]) -> None:
+    def update_items(self, changed: int, items: Mapping[str, ItemIn]) -> None:
         """Takes up what the store holds of these items.
 
         changed: how many changes of items the store has counted by now.
         """
         with self._lock:
-            self._told = replace(self._told, changed=changed)
-            self._show(items)
+            self._snapshot = replace(self._snapshot, changed=changed)
+            self._apply_items(items)
 
-    def add(self, interactions: Sequence[LoggedInteraction]) -> int:
+    def add_interactions(self, interactions: Sequence[LoggedInteraction]) -> int:
         """Takes up stored interactions and counts those with items outside the catalogue."""
         if not interactions:
             return 0
         with self._lock:
             self._last = max(self._last, interactions[-1].sequence)
-            later, unknown = self._meet(self._later, interactions)
+            later, unknown = self._merge_interactions(self._later, interactions)
             self._later.update(later)
             if unknown:
                 self._met_outside.update(self._find_outside(self._met_outside, interactions))
@@ -290,7 +292,7 @@ class Overlay:
                 found.setdefault(one.user, set()).add(one.item)
         return {user: frozenset(items) | before.get(user, frozenset()) for user, items in found.items()}
 
-    def _meet(
+    def _merge_interactions(
         self, before: Mapping[str, UserHistory], interactions: Iterable[LoggedInteraction]
     ) -> tuple[dict[str, UserHistory], int]:
         """The users of these interactions with all that they have met, and how many are of items outside the
@@ -301,56 +303,56 @@ class Overlay:
             if (row := self._shard.item_row(one.item)) is None:
                 unknown += 1
                 continue
-            meeting = LatestEvent(one.time, one.rating is None or one.rating >= self.least_rating)
-            if self._is_outdated(one.user, row, meeting):
+            event = LatestEvent(one.time, one.rating is None or one.rating >= self.least_rating)
+            if self._is_outdated(one.user, row, event):
                 continue
             if (met := found.get(one.user)) is None:
                 known = before.get(one.user)
-                met = found[one.user] = {} if known is None else dict(known.meetings)
+                met = found[one.user] = {} if known is None else dict(known.events)
             if row not in met or met[row].time <= one.time:
-                met[row] = meeting
+                met[row] = event
         return {user: UserHistory(met) for user, met in found.items()}, unknown
 
-    def _is_outdated(self, user: str, row: int, meeting: LatestEvent) -> bool:
+    def _is_outdated(self, user: str, row: int, event: LatestEvent) -> bool:
         """Does the shard say the opposite of this item, and later?"""
-        if meeting.liked:
+        if event.liked:
             known = self._shard.met_time(user, row)
         else:
             place = self._shard.user_row(user)
             known = None if place is None else self._shard.liked_time(place, row)
-        return known is not None and known > meeting.time
+        return known is not None and known > event.time
 
     def _is_erased(self, user: str) -> bool:
         """Tells whether a user counts as erased.
 
-        Where another shard absorbed an erasure before this overlay read it, the erased user cannot be told from the
+        Where another shard absorbed an erasure before this overlay read it, the erased user cannot be snapshot from the
         others: all users count as erased until the new shard is in place.
         """
-        return self._missed or self._told.erases(user)
+        return self._missed_erasure or self._snapshot.erases(user)
 
-    def _show(self, items: Mapping[str, ItemIn]) -> None:
-        """Put what was told of these items over what was known of them."""
+    def _apply_items(self, items: Mapping[str, ItemIn]) -> None:
+        """Put what was snapshot of these items over what was known of them."""
         if not items:
             return
         self._items.update({item: HIDDEN if facts == HIDDEN else facts for item, facts in items.items()})
-        self._newly_told.update(items)
-        self.facts = ItemFacts(self._shard, self._items)
+        self._item_changes.update(items)
+        self.facts = ItemMetadata(self._shard, self._items)
         rows = {row: facts for item, facts in items.items() if (row := self._shard.item_row(item)) is not None}
         self._hide(rows)
         self._retitle(rows)
 
-    def _hide(self, told: Mapping[int, ItemIn]) -> None:
+    def _hide(self, snapshot: Mapping[int, ItemIn]) -> None:
         before = np.zeros(len(self._shard.item_ids), dtype=bool) if self.hidden is None else self.hidden
         hidden = before.copy()
-        hidden[list(told)] = [facts.hidden for facts in told.values()]
+        hidden[list(snapshot)] = [facts.hidden for facts in snapshot.values()]
         if (hidden != before).any():  # the same object as long as it says the same
             self.hidden = hidden if hidden.any() else None
 
-    def _retitle(self, told: Mapping[int, ItemIn]) -> None:
+    def _retitle(self, snapshot: Mapping[int, ItemIn]) -> None:
         before: Mapping[int, str] = self.titles.changed if isinstance(self.titles, ChangedTitles) else {}
         given = self._shard.titles
         now = dict(before)
-        for row, facts in told.items():
+        for row, facts in snapshot.items():
             now.pop(row, None)
             if facts.title is not None and (given is None or given[row] != facts.title):
                 now[row] = facts.title

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from client_service.data.shard_head import states_other_lists
+from client_service.data.shard_head import has_other_lists
 from client_service.event_log.database import ErasureReceipt, LoggedInteraction
 from client_service.event_log.log_store import KEPT_DAYS, LogStore
 from client_service.event_log.messages import (
-    FINAL,
-    WAITS,
+    ERASURE_FINAL,
+    ERASURE_WAITS,
     ErasedOut,
     ErasureOut,
     InteractionsIn,
@@ -26,18 +26,18 @@ from client_service.runtime.logs import LOGGER
 from client_service.runtime.workers import RequestBatcher
 from shared.errors import ConflictError, DataError, FederationError, NotFoundError, UnavailableError
 
-MOST_TOGETHER = 16  # calls that wait for the disk at once
+BATCH_SIZE = 16  # calls that wait for the disk at once
 
 
-def _at(seconds: int) -> datetime:
+def _to_datetime(seconds: int) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
 def describe_receipt(receipt: ErasureReceipt) -> dict[str, Any]:
     """Returns the fields of ErasureOut."""
     done = receipt.done
-    times = {"asked_at": _at(receipt.asked), "done_at": None if done is None else _at(done)}
-    return {"receipt": receipt.receipt, **times, "remains": WAITS if done is None else FINAL}
+    times = {"asked_at": _to_datetime(receipt.asked), "done_at": None if done is None else _to_datetime(done)}
+    return {"receipt": receipt.receipt, **times, "remains": ERASURE_WAITS if done is None else ERASURE_FINAL}
 
 
 class LogOverlay(Protocol):
@@ -48,9 +48,9 @@ class LogOverlay(Protocol):
     @property
     def shard_digest(self) -> str: ...
     def follow(self) -> None: ...
-    def begin_anew(self) -> None: ...
+    def reload(self) -> None: ...
     def attach_store(self, store: Any) -> None: ...
-    def holds(self, one: str) -> bool: ...
+    def contains(self, one: str) -> bool: ...
 
 
 Changes = TypeVar("Changes", bound=LogOverlay)
@@ -88,20 +88,20 @@ class SiloLog(Generic[Store, Changes]):
         Returns how many rows the log had of it, and the receipt.
         """
         with self._lock:
-            gone, given = self.store.erasures.erase_user(one, known=self._may_hold(one))
-            self.overlay.begin_anew()
+            gone, given = self.store.erasures.erase_user(one, known=self._may_contain(one))
+            self.overlay.reload()
         self._compact_log()
         receipt = self.store.erasures.read_receipt(given.receipt) or given
         if receipt.done is None:
             self.on_erasure()
         return gone, receipt
 
-    def _may_hold(self, one: str) -> bool:
+    def _may_contain(self, one: str) -> bool:
         """Checks if the shard may have this user or node.
 
         A shard that was written since answers came from it is not looked into.
         """
-        if self.overlay.holds(one):
+        if self.overlay.contains(one):
             return True
         try:
             return self._states_other(self._folder, self.overlay.shard_digest)
@@ -111,7 +111,7 @@ class SiloLog(Generic[Store, Changes]):
     def _compact_log(self) -> None:
         """Where the disk does not allow it now, a refresh tries again: the erasure stands all the same."""
         try:
-            self.store.erasures.complete_unmarked()
+            self.store.erasures.complete_unknown()
         except UnavailableError as error:
             LOGGER.warning("erasure_not_settled", reason=str(error))
 
@@ -122,19 +122,22 @@ class SiloLog(Generic[Store, Changes]):
             raise NotFoundError(f"expected the receipt of an erasure of the last {KEPT_DAYS} days, got another")
         return ErasureOut(**describe_receipt(found))
 
-    def move_to(self, overlay: Changes, publish: Callable[[], None]) -> None:
-        """Answers come from another shard: `publish` puts them in place. Nothing is told meanwhile, and no answer lacks
-        what was told before."""
+    def switch_overlay(self, overlay: Changes, publish: Callable[[], None]) -> None:
+        """Switches answers to the overlay of another shard.
+
+        `publish` puts the new answers in place. Writes to the log are blocked meanwhile, so that no answer lacks an
+        event.
+        """
         with self._lock:
             overlay.attach_store(self.store)
             publish()
             self.overlay = overlay
 
-    def forget_absorbed(self, handed: Any, shard: str, kept: Sequence[Any]) -> None:
+    def delete_absorbed(self, batch: Any, shard: str, kept: Sequence[Any]) -> None:
         """Take out of the log what the shard of this digest has, which answers come from."""
         with self._lock:
-            self.store.forget_absorbed(handed, shard, kept)
-            self.overlay.begin_anew()
+            self.store.delete_absorbed(batch, shard, kept)
+            self.overlay.reload()
 
     def close(self) -> None:
         self.store.close()
@@ -144,13 +147,13 @@ class EventLog(SiloLog[EventStore, Overlay]):
     """Event log of users and items."""
 
     def __init__(self, store: EventStore, overlay: Overlay, folder: Path) -> None:
-        super().__init__(store, overlay, folder, states_other_lists)
+        super().__init__(store, overlay, folder, has_other_lists)
         self._batches, self._facts = (
-            RequestBatcher(self._take_all, MOST_TOGETHER),
-            RequestBatcher(self._put_all, MOST_TOGETHER),
+            RequestBatcher(self._take_all, BATCH_SIZE),
+            RequestBatcher(self._put_all, BATCH_SIZE),
         )
 
-    async def take_interactions(self, message: InteractionsIn) -> InteractionsOut:
+    async def add_interactions(self, message: InteractionsIn) -> InteractionsOut:
         """Stores interactions: once this returns, they are on the disk and in the next answer."""
         return await self._batches.ask(message)
 
@@ -163,7 +166,7 @@ class EventLog(SiloLog[EventStore, Overlay]):
             found = self.store.append_each([one.interactions for one in messages])
             new = [one for batch in found if not isinstance(batch, ConflictError) for one in batch]
             if new and new[0].sequence == self.overlay.last_sequence + 1:
-                self.overlay.add(new)
+                self.overlay.add_interactions(new)
             else:  # other processes have written in between, or the shard has absorbed all earlier interactions
                 self.overlay.follow()
             return [self._describe(*one) for one in zip(messages, found, strict=True)]
@@ -176,16 +179,16 @@ class EventLog(SiloLog[EventStore, Overlay]):
         unknown, repeated = self.overlay.count_unknown(new), len(message.interactions) - len(new)
         return InteractionsOut(accepted=len(new), repeated=repeated, unknown_items=unknown)
 
-    def _put_all(self, told: Sequence[tuple[str, ItemIn]]) -> list[ItemIn | FederationError]:
+    def _put_all(self, items: Sequence[tuple[str, ItemIn]]) -> list[ItemIn | FederationError]:
         with self._lock:
-            found = self.store.put_each(told)
-            taken = {item: facts for (item, facts), one in zip(told, found, strict=True) if isinstance(one, int)}
+            found = self.store.put_each(items)
+            taken = {item: facts for (item, facts), one in zip(items, found, strict=True) if isinstance(one, int)}
             numbers = [one for one in found if isinstance(one, int)]
             if numbers and numbers[0] == self.overlay.items_changed + 1:
-                self.overlay.put_items(numbers[-1], taken)
+                self.overlay.update_items(numbers[-1], taken)
             elif numbers:  # other processes have changed items in between
                 self.overlay.follow()
-            return [facts if isinstance(one, int) else one for (_, facts), one in zip(told, found, strict=True)]
+            return [facts if isinstance(one, int) else one for (_, facts), one in zip(items, found, strict=True)]
 
     def erase_user(self, user: str) -> ErasedOut:
         """Erases a user, who is unknown from the next answer on."""

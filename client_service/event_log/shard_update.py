@@ -8,12 +8,12 @@ from pathlib import Path
 
 import polars as pl
 
-from client_service.data.events import MET, clean_events, event_table, id_column
+from client_service.data.events import MET, clean_events, id_column, read_events
 from client_service.data.id_columns import match_ids, normalise_ids
 from client_service.data.interactions import Shard, build_shard, with_unmet_items
 from client_service.data.ratings import choose_least_rating
 from client_service.event_log.database import AbsorbedBatch, LogSnapshot
-from client_service.event_log.log_store import Absorbed
+from client_service.event_log.log_store import MergeResult
 from client_service.event_log.messages import ItemIn
 from client_service.event_log.store import EventStore
 
@@ -31,7 +31,7 @@ def append_events(shard: Shard, table: pl.DataFrame, path: Path, items: pl.DataF
     """
     if "split" not in table.columns:
         table = table.with_columns(split=pl.lit("train"))
-    later = _as_known(event_table(table, path, exact=True), shard)
+    later = _match_spelling(read_events(table, path, exact=True), shard)
     order = table["order"] + 1 if "order" in table.columns else pl.int_range(1, len(later) + 1, eager=True)
     both = [shard.all_events_with_ids().with_columns(order=pl.lit(0, dtype=pl.Int64)), later.with_columns(order=order)]
     events, counted = clean_events(pl.concat(both, how="diagonal"), path)
@@ -45,15 +45,15 @@ def append_events(shard: Shard, table: pl.DataFrame, path: Path, items: pl.DataF
     return _keep_other_data(built, shard)
 
 
-def _join_items(told: pl.DataFrame | None, unmet: pl.DataFrame | None, path: Path) -> pl.DataFrame | None:
-    """Joins what was told of items without a row with what the silo's own table says; the former counts."""
-    if told is None:
+def _join_items(posted: pl.DataFrame | None, unmet: pl.DataFrame | None, path: Path) -> pl.DataFrame | None:
+    """Joins what was posted of items without a row with what the silo's own table says; the former counts."""
+    if posted is None:
         return unmet
-    told = told.with_columns(id_column(told, "item", path))
+    posted = posted.with_columns(id_column(posted, "item", path))
     if unmet is None:
-        return told
-    names = [name for name in unmet.columns if name in told.columns and name != "item"]
-    same = told.with_columns(told[name].cast(unmet[name].dtype, strict=False) for name in names)
+        return posted
+    names = [name for name in unmet.columns if name in posted.columns and name != "item"]
+    same = posted.with_columns(posted[name].cast(unmet[name].dtype, strict=False) for name in names)
     joined = same.join(unmet, on="item", how="full", coalesce=True, suffix=" before")
     both = [pl.coalesce(name, f"{name} before").alias(name) for name in names]
     return joined.with_columns(both).drop(f"{name} before" for name in names)
@@ -93,7 +93,7 @@ def _spell_ids(events: pl.DataFrame) -> pl.DataFrame:
     return events.with_columns(normalise_ids(events[name]) for name in ("user", "item") if name in events.columns)
 
 
-def _as_known(events: pl.DataFrame, shard: Shard) -> pl.DataFrame:
+def _match_spelling(events: pl.DataFrame, shard: Shard) -> pl.DataFrame:
     """The same with each id as the shard spells it, which an earlier version may have written."""
     known = {"user": shard.user_ids, "item": shard.item_ids}
     return events.with_columns(match_ids(events[name], known[name]) for name in known if name in events.columns)
@@ -125,56 +125,56 @@ LOG = {"sequence": pl.Int64, "user": pl.String, "item": pl.String, "time": pl.In
 
 def merge_log_into_shard(
     before: Shard, store: EventStore, least_rating: float | None, listed: Collection[str] | None = None
-) -> Absorbed[Shard]:
-    """The next shard, which is not written. The log stays: see `EventStore.forget_absorbed`.
+) -> MergeResult[Shard]:
+    """The next shard, which is not written. The log stays: see `EventStore.delete_absorbed`.
 
     Erased users go first, so that one who has come back keeps what is later. Of several interactions of a user with an
     item the latest counts. A liking joins the training pairs, one of an item that is not among those `listed` waits
     in the log (None: any item joins the catalogue). A lower rating joins what was met, and takes a liking back that is
     no later; it also stays in the log while there is room, for processes that answer from an earlier shard. Done again
-    before the log is forgotten, it changes nothing. Items of which a text was told join the catalogue, liked or not.
+    before the log is forgotten, it changes nothing. Items of which a text was posted join the catalogue, liked or not.
     DataError where nobody would be left.
     """
     least_rating = choose_least_rating(least_rating, before.rating)
-    handed = store.hand_over()
-    latest = _latest(handed)
+    batch = store.begin_merge()
+    latest = _choose_latest(batch)
     likes = pl.col("rating").is_null() | (pl.col("rating") >= least_rating)
     known = pl.lit(True) if listed is None else pl.col("item").is_in(pl.Series(list(listed), dtype=pl.String).implode())
     liked, waiting, low = (latest.filter(which) for which in (likes & known, likes & ~known, ~likes))
-    gone = _erased(before, handed.told)
+    gone = _find_erased(before, batch.snapshot)
     forgotten = erase_users(before, gone) if gone else before
-    told = _with_told(_with_liked(forgotten, liked, handed.told, store.path), handed.told, listed)
-    after = _with_met(told, low, store.path)
-    kept, dropped = _keep(waiting, low, store.room_to_keep)
+    posted = _add_described_items(_add_liked(forgotten, liked, batch.snapshot, store.path), batch.snapshot, listed)
+    after = _add_met(posted, low, store.path)
+    kept, dropped = _choose_kept(waiting, low, store.kept_capacity)
     if after.digest != before.digest:  # before the shard is another one: who forgets what either gave must find it
-        store.note_stale(before.digest, after.digest)
+        store.add_stale_shards(before.digest, after.digest)
     same = (after.lists_digest, after.events_digest) == (before.lists_digest, before.events_digest)
     after = before if same else replace(after, notes=before.notes)  # clean-ups of one refresh are no story
-    return Absorbed(before, after, handed, kept, len(waiting), dropped, len(gone))
+    return MergeResult(before, after, batch, kept, len(waiting), dropped, len(gone))
 
 
-def _latest(handed: AbsorbedBatch) -> pl.DataFrame:
+def _choose_latest(batch: AbsorbedBatch) -> pl.DataFrame:
     """Of each user and item the interaction with the latest time, of equal times that which came last."""
-    rows = [(one.sequence, one.user, one.item, one.time, one.rating) for one in handed.interactions]
+    rows = [(one.sequence, one.user, one.item, one.time, one.rating) for one in batch.interactions]
     table = pl.DataFrame(rows, schema=LOG, orient="row").sort("time", "sequence")
     return table.unique(["user", "item"], keep="last", maintain_order=True)
 
 
-def _erased(shard: Shard, told: LogSnapshot) -> list[str]:
-    if not told.erased:
+def _find_erased(shard: Shard, snapshot: LogSnapshot) -> list[str]:
+    if not snapshot.erased:
         return []
-    return [user for user in (*shard.user_ids, *shard.met_only_users) if told.erases(user)]
+    return [user for user in (*shard.user_ids, *shard.met_only_users) if snapshot.erases(user)]
 
 
-def _with_liked(shard: Shard, liked: pl.DataFrame, told: LogSnapshot, where: Path) -> Shard:
+def _add_liked(shard: Shard, liked: pl.DataFrame, snapshot: LogSnapshot, where: Path) -> Shard:
     if liked.is_empty():
         return shard
-    items = _told_table(shard, told.items)
+    items = _build_item_table(shard, snapshot.items)
     return append_events(shard, liked.drop("sequence"), where, items if len(items) else None)
 
 
-def _with_told(shard: Shard, told: LogSnapshot, listed: Collection[str] | None) -> Shard:
-    """Adds the items with a told text to a shard, if the silo knows its items by texts.
+def _add_described_items(shard: Shard, snapshot: LogSnapshot, listed: Collection[str] | None) -> Shard:
+    """Adds the items with a posted text to a shard, if the silo knows its items by texts.
 
     Hidden ones stay out, and those that are not among the `listed` ones.
     """
@@ -183,29 +183,29 @@ def _with_told(shard: Shard, told: LogSnapshot, listed: Collection[str] | None) 
     allowed = None if listed is None else frozenset(listed)
     new = {
         item: facts
-        for item, facts in told.items.items()
+        for item, facts in snapshot.items.items()
         if not facts.hidden
         and (facts.title or facts.categories or facts.attributes)
         and (allowed is None or item in allowed)
         and shard.item_row(item) is None
     }
-    return add_items(shard, _told_table(shard, new)) if new else shard
+    return add_items(shard, _build_item_table(shard, new)) if new else shard
 
 
-def _told_table(shard: Shard, told: Mapping[str, ItemIn]) -> pl.DataFrame:
-    """Converts what was told of items to rows of a shard's catalogue.
+def _build_item_table(shard: Shard, posted: Mapping[str, ItemIn]) -> pl.DataFrame:
+    """Converts what was posted of items to rows of a shard's catalogue.
 
-    Columns: item, title, and those of the shard's features that were told. Categories are told by a feature of this
+    Columns: item, title, and those of the shard's features that were posted. Categories are posted by a feature of this
     name.
     """
     known = {} if shard.features is None else dict(shard.features.schema)
-    columns = {"item": list(told), "title": [facts.title for facts in told.values()]}
+    columns = {"item": list(posted), "title": [facts.title for facts in posted.values()]}
     for name, kind in known.items():
-        columns[name] = [_told_value(facts, name, texts=kind == pl.String) for facts in told.values()]
+        columns[name] = [_read_item_value(facts, name, texts=kind == pl.String) for facts in posted.values()]
     return pl.DataFrame(columns, schema={"item": pl.String, "title": pl.String, **known})
 
 
-def _told_value(facts: ItemIn, name: str, *, texts: bool) -> str | float | None:
+def _read_item_value(facts: ItemIn, name: str, *, texts: bool) -> str | float | None:
     value = facts.attributes.get(name)
     if value is None and texts and facts.categories and name.lower() in CATEGORIES:
         return "|".join(facts.categories)
@@ -216,7 +216,7 @@ def _told_value(facts: ItemIn, name: str, *, texts: bool) -> str | float | None:
     return str(value) if texts and value is not None else None
 
 
-def _with_met(shard: Shard, low: pl.DataFrame, where: Path) -> Shard:
+def _add_met(shard: Shard, low: pl.DataFrame, where: Path) -> Shard:
     """The shard in which low ratings are met, and take back likings that are no later. Likings stay where otherwise
     nobody would be left: answers know of the ratings all the same."""
     if low.is_empty():
@@ -230,7 +230,7 @@ def _with_met(shard: Shard, low: pl.DataFrame, where: Path) -> Shard:
     return append_events(shard, low.drop("sequence").with_columns(split=pl.lit(MET)), where) if len(low) else shard
 
 
-def _keep(waiting: pl.DataFrame, low: pl.DataFrame, room: int) -> tuple[list[int], int]:
+def _choose_kept(waiting: pl.DataFrame, low: pl.DataFrame, room: int) -> tuple[list[int], int]:
     """Sequence numbers of the newest that have room, and how many of those that wait have none."""
     first, second = (table["sequence"].sort(descending=True).to_list() for table in (waiting, low))
     return [*first, *second][:room], max(0, len(first) - room)

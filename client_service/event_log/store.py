@@ -15,9 +15,9 @@ from client_service.event_log.database import (
     EventDatabase,
     LoggedInteraction,
     LogSnapshot,
-    event_mark,
+    hash_event,
 )
-from client_service.event_log.log_store import LogStore, note_absorbed
+from client_service.event_log.log_store import LogStore, record_absorbed
 from client_service.event_log.messages import InteractionIn, ItemIn, seconds_of
 from shared.errors import ConflictError, DataError, FederationError, TooLargeError
 
@@ -45,11 +45,11 @@ class EventStore(LogStore):
     ) -> None:
         super().__init__(folder, _remove_user, writing=writing)
         self._most = most
-        self._most_item_bytes, self._item_bytes = most_item_bytes, _KeptSum(ITEM_BYTES, "items", "changed")
-        self._id_bytes = _KeptSum(ID_BYTES, "interactions", "last")
+        self._most_item_bytes, self._item_bytes = most_item_bytes, _CachedSum(ITEM_BYTES, "items", "changed")
+        self._id_bytes = _CachedSum(ID_BYTES, "interactions", "last")
 
     @property
-    def room_to_keep(self) -> int:
+    def kept_capacity(self) -> int:
         """How many interactions may stay once a shard has absorbed the log: the rest is for those that come."""
         return self._most // 2
 
@@ -70,7 +70,7 @@ class EventStore(LogStore):
         self, rows: Connection, interactions: Sequence[InteractionIn], now: float
     ) -> list[LoggedInteraction] | ConflictError:
         key, last, held = rows.execute("SELECT key, last, held FROM place").fetchone()
-        new = _without_known(rows, interactions, key)
+        new = _drop_repeated(rows, interactions, key)
         if held + len(new) > self._most:
             words = f"expected at most {self._most} interactions since the shard was written, there are {held}"
             return ConflictError(f"{words}: let the shard absorb them")
@@ -81,7 +81,7 @@ class EventStore(LogStore):
             return ConflictError(f"{words}, got more: let the shard absorb them, or use shorter ids")
         self._id_bytes.add(size)
         logged = [
-            LoggedInteraction(last + place, one.user, one.item, _seconds(one, now), one.rating)
+            LoggedInteraction(last + place, one.user, one.item, _choose_time(one, now), one.rating)
             for place, one in enumerate(new.values(), 1)
         ]
         marks = ((mark, one.sequence, int(now)) for mark, one in zip(new, logged, strict=True))
@@ -98,7 +98,7 @@ class EventStore(LogStore):
     def read_all(self, changed: int = -1) -> tuple[LogSnapshot, list[LoggedInteraction]]:
         """What was told, and all interactions, of one moment. Of items those that were told of after so many were."""
         with self._database.reading() as rows:
-            return self._read_told(rows, changed), _select(rows, 0)
+            return self._read_snapshot(rows, changed), _select(rows, 0)
 
     def read_items(self, after: int) -> tuple[int, dict[str, ItemIn]]:
         """How often items were told of by now, and those told of since `after` of these."""
@@ -106,17 +106,17 @@ class EventStore(LogStore):
             (changed,) = rows.execute("SELECT changed FROM place").fetchone()
             return changed, self._read_items(rows, after)
 
-    def hand_over(self) -> AbsorbedBatch:
+    def begin_merge(self) -> AbsorbedBatch:
         """All that a shard is to absorb. From now on it may have it: who is erased then is erased from it too."""
         with self._database.transaction() as rows:
             rows.execute("UPDATE place SET handed = last")
             (upto,) = rows.execute("SELECT last FROM place").fetchone()
-            return AbsorbedBatch(_select(rows, 0), self._read_told(rows), upto)
+            return AbsorbedBatch(_select(rows, 0), self._read_snapshot(rows), upto)
 
-    def forget_absorbed(self, handed: AbsorbedBatch, shard: str, kept: Iterable[int]) -> None:
+    def delete_absorbed(self, batch: AbsorbedBatch, shard: str, kept: Iterable[int]) -> None:
         """Take away what the shard of this digest holds now, or holds no more. What was told later stays, and so do the
         interactions of the sequence numbers `kept`."""
-        upto, oldest = handed.upto, int(time.time()) - REMEMBERED_SECONDS
+        upto, oldest = batch.upto, int(time.time()) - REMEMBERED_SECONDS
         with self._database.transaction() as rows:
             rows.execute("CREATE TEMP TABLE IF NOT EXISTS kept (sequence INTEGER PRIMARY KEY)")
             rows.execute("DELETE FROM kept")
@@ -125,7 +125,7 @@ class EventStore(LogStore):
             rows.execute("DELETE FROM accepted WHERE at < ?", [oldest])
             rows.execute("DELETE FROM accepted WHERE sequence <= (SELECT last FROM place) - ?", [self._most])
             rows.execute("UPDATE place SET held = (SELECT count(*) FROM interactions)")
-            note_absorbed(rows, upto, handed.told.rewritten, shard)
+            record_absorbed(rows, upto, batch.snapshot.rewritten, shard)
 
     def put_item(self, item: str, facts: ItemIn) -> int:
         """Replace what is known of an item; how often items were told of by now. ConflictError for one item more, or
@@ -135,10 +135,10 @@ class EventStore(LogStore):
             raise found
         return found
 
-    def put_each(self, told: Sequence[tuple[str, ItemIn]]) -> list[int | FederationError]:
+    def put_each(self, items: Sequence[tuple[str, ItemIn]]) -> list[int | FederationError]:
         """Likewise of each item, all of them durable at once."""
         with self._item_bytes.writing(self._database) as rows:
-            return [self._put_item(rows, *one) for one in told]
+            return [self._put_item(rows, *one) for one in items]
 
     def _put_item(self, rows: Connection, item: str, facts: ItemIn) -> int | FederationError:
         text = facts.model_dump_json()
@@ -157,7 +157,7 @@ class EventStore(LogStore):
         rows.execute("UPDATE place SET told = told + ?, changed = changed + 1", [int(found is None)])
         return int(changed) + 1
 
-    def holds_liked(self, count: int, least_rating: float) -> bool:
+    def has_new_events(self, count: int, least_rating: float) -> bool:
         """Have so many interactions come since a shard has looked that one would absorb?"""
         liked = "sequence > (SELECT looked FROM place) AND (rating IS NULL OR rating >= ?)"
         with self._database.reading() as rows:
@@ -165,7 +165,7 @@ class EventStore(LogStore):
             (found,) = rows.execute(some, [least_rating, count]).fetchone()
             return bool(found >= count)
 
-    def _read_told(self, rows: Connection, changed: int = -1) -> LogSnapshot:
+    def _read_snapshot(self, rows: Connection, changed: int = -1) -> LogSnapshot:
         marks = frozenset(mark for (mark,) in rows.execute("SELECT mark FROM erased"))
         place = rows.execute("SELECT key, rewritten, absorbed, shard, changed, forgotten FROM place").fetchone()
         return LogSnapshot(self._read_items(rows, changed), marks, *place)
@@ -185,7 +185,7 @@ class EventStore(LogStore):
             raise DataError(f"{self.path}: {expected}, got something else") from None
 
 
-class _KeptSum:
+class _CachedSum:
     """A sum over the rows of a table, kept in memory.
 
     It is computed once and updated with each addition of this process. After an addition of another process it is
@@ -240,18 +240,18 @@ def _insert(rows: Connection, logged: Iterable[LoggedInteraction]) -> None:
     rows.executemany(f"INSERT INTO interactions ({COLUMNS}) VALUES (?, ?, ?, ?, ?)", values)
 
 
-def _without_known(rows: Connection, interactions: Iterable[InteractionIn], key: bytes) -> dict[bytes, InteractionIn]:
+def _drop_repeated(rows: Connection, interactions: Iterable[InteractionIn], key: bytes) -> dict[bytes, InteractionIn]:
     """Those whose event is new, each under its mark; of several with one id the first."""
     new: dict[bytes, InteractionIn] = {}
     for one in interactions:
-        new.setdefault(event_mark(one.event, key), one)
+        new.setdefault(hash_event(one.event, key), one)
     known = rows.execute(f"SELECT event FROM accepted WHERE event IN ({', '.join('?' * len(new))})", list(new))
     for (mark,) in known.fetchall():
         del new[mark]
     return new
 
 
-def _seconds(one: InteractionIn, now: float) -> int:
+def _choose_time(one: InteractionIn, now: float) -> int:
     return int(now) if one.time is None else seconds_of(one.time)
 
 

@@ -18,7 +18,7 @@ from client_service.federation.killed_runs import KilledRuns
 from client_service.federation.messages import QualityOut, RoundCosts
 from client_service.federation.run_poll import AgentStatus, RunPoll
 from client_service.federation.run_records import load_quality
-from client_service.federation.run_setup import RunOpening, list_warnings
+from client_service.federation.run_setup import RunOpener, list_warnings
 from client_service.federation.training_run import TrainingRun
 from client_service.federation.upload import UpdateSender
 from client_service.runtime.interruption import Interrupted, RoundAborted, RoundDeadline
@@ -35,7 +35,7 @@ from shared.strategies import strategy_of_part
 
 P = ParamSpec("P")
 T = TypeVar("T")
-TAKES_PART = ("expected", "received")
+PARTICIPATING = ("expected", "received")
 LONGEST_ROUND = 3600.0  # seconds that a change of the shard waits for the round at hand
 FAILURES = {"failed": "the aggregator ended the run as failed", "cancelled": "the operator cancelled the run"}
 WORK = {"fit": "training", "apply": "evaluating", "skip_round": "evaluating", "check_anchor": "drawing the anchor"}
@@ -43,7 +43,7 @@ ERROR_SECONDS = 0.2  # after an unforeseen error
 
 
 @dataclass(frozen=True)
-class GivenUp:
+class AbandonedRun:
     """A run of which this silo computes nothing more, and why."""
 
     run: str
@@ -53,7 +53,7 @@ class GivenUp:
 class Agent:
     """Follows the aggregator.
 
-    `standing`, `training_run`, `silo` and `at_work` may be read at any time. at_work: a run asks something of this
+    `status`, `training_run`, `silo` and `is_busy` may be read at any time. is_busy: a run asks something of this
     client, or the aggregator has not been asked yet. earlier_status: of an earlier image of this process.
     """
 
@@ -62,10 +62,10 @@ class Agent:
     ) -> None:
         self.silo, self._aggregator, self._worker = silo, aggregator, worker
         self.poll = RunPoll(aggregator, silo.settings, silo.metrics)
-        self.at_work = True  # until the first poll
-        self._patience = RoundDeadline()
+        self.is_busy = True  # until the first poll
+        self._deadline = RoundDeadline()
         self._signature_seconds: float | None = None
-        self._sending = UpdateSender(
+        self._sender = UpdateSender(
             silo.settings,
             aggregator,
             silo.metrics,
@@ -73,37 +73,37 @@ class Agent:
             guard=silo.guard,
             masking=silo.masking,
             basis_guard=silo.basis_guard,
-            patience=self._patience,
+            deadline=self._deadline,
         )
         self._killed = KilledRuns(silo.settings.state_directory)
-        self._opening = RunOpening(silo, aggregator, self._work, self._patience)
-        self.standing = earlier_status or AgentStatus(shared_digest=self._earlier_quality().shared_digest)
+        self._opener = RunOpener(silo, aggregator, self._run_counted, self._deadline)
+        self.status = earlier_status or AgentStatus(shared_digest=self._earlier_quality().shared_digest)
         self.training_run: TrainingRun | None = None
-        self._part: ClientRun | None = None
+        self._client_run: ClientRun | None = None
         self._done: str | None = None  # the run that is over for this client
-        self._asked: str | None = None  # the run that is worked on at the moment
-        self._given_up: GivenUp | None = None
-        self._steps, self._amid = asyncio.Condition(), False  # a round is begun, and not applied
+        self._current_run: str | None = None  # the run that is worked on at the moment
+        self._abandoned_run: AbandonedRun | None = None
+        self._steps, self._round_in_progress = asyncio.Condition(), False  # a round is begun, and not applied
 
     async def follow(self, ends: Callable[[], Awaitable[bool]] | None = None) -> None:
-        """Until cancelled. A refusal or a lost connection is shown in `standing` and tried again later.
+        """Until cancelled. A refusal or a lost connection is shown in `status` and tried again later.
 
         A run that ends in another error, such as a lack of memory, is given up: the silo goes on with the next one.
         ends: asked between two polls while no run asks anything of this client; True ends this.
         """
-        while ends is None or self.at_work or not await ends():
+        while ends is None or self.is_busy or not await ends():
             try:
                 await self._step()
-                self._set_status(problem=None if self._given_up is None else self._given_up.reason)
+                self._set_status(problem=None if self._abandoned_run is None else self._abandoned_run.reason)
             except FederationError as error:
                 self._schedule_retry(error)
             except OSError as error:  # of the disk: the aggregator's are FederationErrors
                 self._reset_run(self.silo)  # from what is on the disk, as after a kill
                 self._schedule_retry(UnavailableError(describe_failure(error)))
             except (RoundAborted, Interrupted):
-                if self._patience.remaining > 0.0:  # the silo ends
+                if self._deadline.remaining > 0.0:  # the silo ends
                     raise
-                LOGGER.info("round_gave_way", run=self.standing.run, round=self.standing.round)
+                LOGGER.info("round_gave_way", run=self.status.run, round=self.status.round)
                 self.poll.sequence = None
             except Exception as error:
                 self._give_up(error)
@@ -111,37 +111,37 @@ class Agent:
 
     def _give_up(self, error: Exception) -> None:
         """Compute nothing more of the run at hand. The error's own words may hold an id, and are not repeated."""
-        run, reason = self._asked, describe_failure(error)
-        LOGGER.error("run_given_up", run=run, error=type(error).__name__, at=describe_place(error))
+        run, reason = self._current_run, describe_failure(error)
+        LOGGER.error("run_abandoned_run", run=run, error=type(error).__name__, at=describe_place(error))
         self._reset_run(self.silo)
         if run is not None:
             words = "this silo takes no part in the rest of it, and goes on with the next run"
-            self._given_up = GivenUp(run, f"{run}: {reason}; {words}")
-            reason = self._given_up.reason
+            self._abandoned_run = AbandonedRun(run, f"{run}: {reason}; {words}")
+            reason = self._abandoned_run.reason
         self._schedule_retry(FederationError(reason))
 
     def _schedule_retry(self, error: FederationError) -> None:
         """The next call waits: see `RetrySchedule`."""
         self._set_status(problem=str(error))
-        self.poll.hold_up(error)
+        self.poll.record_failure(error)
 
     async def _step(self) -> None:
         """One change of the federation: wait for it, then do what it asks of this client."""
         try:
             if not self.poll.joined:
                 await self._join()
-            state = await self.poll.ask()
+            state = await self.poll.fetch()
         except FederationError:
-            self.at_work = self._part is not None
+            self.is_busy = self._client_run is not None
             raise
-        self.at_work = not self.poll.asks_nothing(state)
+        self.is_busy = not self.poll.is_idle(state)
         if state.run is not None:
             async with self._steps:
-                self._asked = state.run
-                await self._take_part(state, state.run)
+                self._current_run = state.run
+                await self._follow_run(state, state.run)
                 self._steps.notify_all()
-        self.poll.note_done(state)
-        self.at_work, self._asked = state.run is not None and state.phase not in ENDED, None
+        self.poll.record_done(state)
+        self.is_busy, self._current_run = state.run is not None and state.phase not in ENDED, None
 
     async def change_silo(self, change: Callable[[Silo], RebuildResult]) -> RefreshResult:
         """Wait for the end of the round at hand, at most `LONGEST_ROUND` seconds, and go on with another shard.
@@ -150,13 +150,13 @@ class Agent:
         round begins anew. `change` is slow and runs in the worker thread. The run at hand goes on with its parameters
         and the new shard, as after a restart with one.
         """
-        overdue = asyncio.get_running_loop().call_later(LONGEST_ROUND, self._opening.interrupt.set)
+        overdue = asyncio.get_running_loop().call_later(LONGEST_ROUND, self._opener.interrupt.set)
         try:
-            with self._patience.limit(LONGEST_ROUND):
+            with self._deadline.limit(LONGEST_ROUND):
                 async with self._steps:
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(self._patience.remaining):
-                            await self._steps.wait_for(lambda: not self._amid)
+                        async with asyncio.timeout(self._deadline.remaining):
+                            await self._steps.wait_for(lambda: not self._round_in_progress)
                     overdue.cancel()
                     silo = self.silo
                     try:
@@ -169,16 +169,20 @@ class Agent:
             overdue.cancel()
 
     def _switch_silo(self, silo: Silo) -> None:
-        if silo is not self.silo or self._opening.interrupt.is_set:
+        if silo is not self.silo or self._opener.interrupt.is_set:
             self._reset_run(silo)
-            self._given_up = None  # with another shard it may be possible
+            self._abandoned_run = None  # with another shard it may be possible
 
     def _reset_run(self, silo: Silo) -> None:
         """Go on with this silo and with what is kept of the run at hand, as a new process would."""
         self.silo = silo
-        self._opening = RunOpening(silo, self._aggregator, self._work, self._patience)
-        self._part, self.training_run = None, None
-        self._amid, self.poll.joined, self._asked = False, False, None  # the silo's counts may be others
+        self._opener = RunOpener(silo, self._aggregator, self._run_counted, self._deadline)
+        self._client_run, self.training_run = None, None
+        self._round_in_progress, self.poll.joined, self._current_run = (
+            False,
+            False,
+            None,
+        )  # the silo's counts may be others
 
     @property
     def counts(self) -> Counts | None:
@@ -190,48 +194,48 @@ class Agent:
         self._signature_seconds = (await self.poll.join(self.counts)).signature_seconds
         self._set_status(phase="waiting")
 
-    async def _take_part(self, state: RunOut, run: str) -> None:
-        over, part = state.phase in ENDED, self._part
+    async def _follow_run(self, state: RunOut, run: str) -> None:
+        over, run_part = state.phase in ENDED, self._client_run
         if over and run == self._done:
             return
-        if self._is_given_up(run):
+        if self._is_abandoned(run):
             if over:
-                self._sending.forget()
+                self._sender.delete_secrets()
             return self._set_status(phase="refused", run=run, round=state.round, rounds=state.rounds)
-        if part is None or part.place.run != run:
-            newcomer = self._comes_late(state, run)
-            if over and not newcomer and not self._was_interrupted(state, run):
-                self._sending.forget()
+        if run_part is None or run_part.place.run != run:
+            late = self._joins_late(state, run)
+            if over and not late and not self._was_interrupted(state, run):
+                self._sender.delete_secrets()
                 return self._set_status(phase="waiting")
-            part = await self._begin(state, run, 0 if newcomer else _last_closed_round(state))
+            run_part = await self._open_run(state, run, 0 if late else _last_closed_round(state))
         self._set_status(run=run, round=state.round, rounds=state.rounds)
         if state.phase == "open":
-            method, late = part.place.method, self._signature_seconds
-            nothing = (part.warning,) if isinstance(part, BasisRun) and part.adds_nothing else ()
-            self._warn((*list_warnings(self.silo.settings, state, method, late), *nothing))
-        if over and part.finished:
+            method, seconds = run_part.place.method, self._signature_seconds
+            empty = (run_part.warning,) if isinstance(run_part, BasisRun) and run_part.is_empty else ()
+            self._warn((*list_warnings(self.silo.settings, state, method, seconds), *empty))
+        if over and run_part.finished:
             return
-        await self._catch_up(part, state)
-        if state.phase == "open" and state.standing in TAKES_PART and part.applied < state.round:
-            await self._round(part, state, state.round)
+        await self._catch_up(run_part, state)
+        if state.phase == "open" and state.standing in PARTICIPATING and run_part.applied < state.round:
+            await self._round(run_part, state, state.round)
         elif over:
-            await self._finish(part, state)
+            await self._finish(run_part, state)
 
-    def _is_given_up(self, run: str) -> bool:
+    def _is_abandoned(self, run: str) -> bool:
         """Has this run been given up? An earlier one that was is of no more interest."""
-        if self._given_up is not None and self._given_up.run != run:
-            self._given_up = None
-        return self._given_up is not None
+        if self._abandoned_run is not None and self._abandoned_run.run != run:
+            self._abandoned_run = None
+        return self._abandoned_run is not None
 
     def _was_interrupted(self, state: RunOut, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""
         if state.part != TRAINING:
-            unmade = self._opening.makes_model(state) and not self._has_judged(run)
-            return state.phase == "finished" and (unmade or not self._opening.has_sums(state))
+            unmade = self._opener.makes_model(state) and not self._has_evaluated(run)
+            return state.phase == "finished" and (unmade or not self._opener.has_sums(state))
         quality = self._earlier_quality()
         return quality.run == run and not quality.finished
 
-    def _comes_late(self, state: RunOut, run: str) -> bool:
+    def _joins_late(self, state: RunOut, run: str) -> bool:
         """Has this client had no part in a run that is over, and can it use the sums that are kept of it?
 
         It takes them over, with what the run has trained, and judges both by its own data. It sends nothing.
@@ -242,7 +246,7 @@ class Agent:
         quality = self._earlier_quality()
         return run != quality.run and all(run != one.run for one in quality.earlier)
 
-    def _has_judged(self, run: str) -> bool:
+    def _has_evaluated(self, run: str) -> bool:
         quality = self._earlier_quality()
         return quality.run == run and quality.finished
 
@@ -250,46 +254,54 @@ class Agent:
         """What an earlier process knew of its last run."""
         return load_quality(self.silo.settings.models_directory, self.silo.settings.name)
 
-    async def _begin(self, state: RunOut, run: str, number: int) -> ClientRun:
+    async def _open_run(self, state: RunOut, run: str, number: int) -> ClientRun:
         """This run as an earlier process left it, or with the run's parameters after round `number`."""
         self._set_status(phase="preparing", run=run)
-        part = await self._opening.open_run(state, run)
-        if not await self._work(part.resume, number):
-            await self._opening.fetch_missing(part, number)
-            found = await self._personalised(part, number) if number else await self._opening.starting_parameters(part)
-            received = await self._sending.received(part, None, found, number)
-            await self._work(part.begin, received, number)
-        self._set_status(shared_digest=part.shared_digest)
-        self._part = part
-        if isinstance(part, TrainingRun):
-            self.training_run = part
-        return part
+        run_part = await self._opener.open_run(state, run)
+        if not await self._run_counted(run_part.resume, number):
+            await self._opener.fetch_missing(run_part, number)
+            found = (
+                await self._wait_for_personalised(run_part, number)
+                if number
+                else await self._opener.fetch_starting_parameters(run_part)
+            )
+            received = await self._sender.next_parameters(run_part, None, found, number)
+            await self._run_counted(run_part.begin, received, number)
+        self._set_status(shared_digest=run_part.shared_digest)
+        self._client_run = run_part
+        if isinstance(run_part, TrainingRun):
+            self.training_run = run_part
+        return run_part
 
-    async def _catch_up(self, part: ClientRun, state: RunOut) -> None:
+    async def _catch_up(self, run_part: ClientRun, state: RunOut) -> None:
         """Be after the last round that has closed.
 
         A round that this client has trained in, or may have before it was restarted, is done again, so that it ends
         with what it would have had. Nothing is sent: a closed round takes nothing. Other rounds are skipped.
         """
         number = _last_closed_round(state)
-        if part.applied == number - 1 and part.trained_in(number):
-            await self._round(part, state, number)
-        elif part.applied < number:
-            await self._opening.fetch_missing(part, number)
-            received = await self._sending.received(part, None, await self._personalised(part, number), number)
-            await self._work(part.skip_round, received, number)
-            self._set_status(shared_digest=part.shared_digest)
+        if run_part.applied == number - 1 and run_part.has_trained(number):
+            await self._round(run_part, state, number)
+        elif run_part.applied < number:
+            await self._opener.fetch_missing(run_part, number)
+            received = await self._sender.next_parameters(
+                run_part, None, await self._wait_for_personalised(run_part, number), number
+            )
+            await self._run_counted(run_part.skip_round, received, number)
+            self._set_status(shared_digest=run_part.shared_digest)
 
-    async def _round(self, part: ClientRun, state: RunOut, number: int) -> None:
+    async def _round(self, run_part: ClientRun, state: RunOut, number: int) -> None:
         """Algorithm 1's body at the client. What the aggregator holds already, or cannot take, is not sent."""
-        self._amid = True
+        self._round_in_progress = True
         began, before = time.perf_counter(), replace(self._aggregator.traffic)
-        update, seconds = await self._fit(part, state, number)
+        update, seconds = await self._fit(run_part, state, number)
         fitting = min(seconds, time.perf_counter() - began)  # what was trained before takes none of it
         if number == state.round and state.phase == "open" and state.standing == "expected":
             self._set_status(phase="uploading")
-            await self._sending.send(part, update, state)
-        received = await self._sending.received(part, update, await self._personalised(part, number), number)
+            await self._sender.send(run_part, update, state)
+        received = await self._sender.next_parameters(
+            run_part, update, await self._wait_for_personalised(run_part, number), number
+        )
         traffic = self._aggregator.traffic
         costs = RoundCosts(
             round=number,
@@ -300,53 +312,53 @@ class Agent:
             bytes_down=traffic.down - before.down,
         )
         self._set_status(phase="evaluating")
-        await self._work(part.apply, received, costs)
-        self._set_status(phase="waiting", shared_digest=part.shared_digest)
+        await self._run_counted(run_part.apply, received, costs)
+        self._set_status(phase="waiting", shared_digest=run_part.shared_digest)
         self.silo.metrics.end_round()
-        self._amid = False
+        self._round_in_progress = False
 
-    async def _fit(self, part: ClientRun, state: RunOut, number: int) -> tuple[Parameters, float]:
-        strategy = strategy_of_part(part.part, self.silo.settings.strategy, part.place.method)
-        anchor = await self._anchor(part.place, state, number) if strategy.spectral_scalar else None
-        context = RoundContext(number, state.rounds, state.seed, anchor, self._sending.draws(part.place.run))
-        self._set_status(phase="training" if part.part == TRAINING else "summing")
-        return await self._work(part.fit, strategy, context, part.received)
+    async def _fit(self, run_part: ClientRun, state: RunOut, number: int) -> tuple[Parameters, float]:
+        strategy = strategy_of_part(run_part.part, self.silo.settings.strategy, run_part.place.method)
+        anchor = await self._draw_anchor(run_part.place, state, number) if strategy.spectral_scalar else None
+        context = RoundContext(number, state.rounds, state.seed, anchor, self._sender.secret_seed(run_part.place.run))
+        self._set_status(phase="training" if run_part.part == TRAINING else "summing")
+        return await self._run_counted(run_part.fit, strategy, context, run_part.received)
 
-    async def _anchor(self, place: RunContext, state: RunOut, number: int) -> Float64:
+    async def _draw_anchor(self, place: RunContext, state: RunOut, number: int) -> Float64:
         """K^R of the round, as this client draws it. PrivacyError where the aggregator says another one, and where rho
         would be compared with more anchors than the silo's policy allows."""
         said = await self._aggregator.fetch_anchor(place.run, number)
         anchors, question = self.silo.anchors, AnchorInputs(place.method, state.seed, number, place.run)
-        return await self._work(anchors.check_anchor, question, said)
+        return await self._run_counted(anchors.check_anchor, question, said)
 
-    async def _personalised(self, part: ClientRun, number: int) -> Parameters:
+    async def _wait_for_personalised(self, run_part: ClientRun, number: int) -> Parameters:
         """Wait for the round to be aggregated."""
         self._set_status(phase="waiting for the round")
-        return await self._opening.personalised(part, number)
+        return await self._opener.wait_for_personalised(run_part, number)
 
-    async def _finish(self, part: ClientRun, state: RunOut) -> None:
+    async def _finish(self, run_part: ClientRun, state: RunOut) -> None:
         phase = state.phase
         self._set_status(phase="evaluating")
-        self._sending.forget()
-        await self._work(part.finish, FAILURES.get(phase or "failed"))
-        if isinstance(part, BasisRun) and part.finished and self._opening.makes_model(state):
-            await self._make_model(part, state)
+        self._sender.delete_secrets()
+        await self._run_counted(run_part.finish, FAILURES.get(phase or "failed"))
+        if isinstance(run_part, BasisRun) and run_part.finished and self._opener.makes_model(state):
+            await self._make_model(run_part, state)
         self._set_status(phase=phase or "failed")
         # What was trained is on the disk, and what serves is the recommender's: hundreds of megabytes can go.
-        self._part, self.training_run, self._done, self._amid = None, None, part.place.run, False
+        self._client_run, self.training_run, self._done, self._round_in_progress = None, None, run_part.place.run, False
         await self._in_worker(return_free_memory)
 
     async def _make_model(self, summed: BasisRun, state: RunOut) -> None:
         """Make, judge and serve the model that follows from the sums: no run trains one."""
-        self.training_run = await self._opening.open_model(summed, state)
-        await self._work(self.training_run.begin, Parameters({}), 0)
-        await self._work(self.training_run.finish)
+        self.training_run = await self._opener.open_model(summed, state)
+        await self._run_counted(self.training_run.begin, Parameters({}), 0)
+        await self._run_counted(self.training_run.finish)
         self._set_status(shared_digest=self.training_run.shared_digest)
 
-    async def _work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _run_counted(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Work of the run at hand, likewise. SettingsError where the system has killed too many processes amid it."""
-        assert self._asked is not None, "expected a run at hand"
-        with self._killed.amid(self._asked, WORK.get(name := getattr(function, "__name__", "preparing"), name)):
+        assert self._current_run is not None, "expected a run at hand"
+        with self._killed.guard(self._current_run, WORK.get(name := getattr(function, "__name__", "preparing"), name)):
             return await self._in_worker(function, *args, **kwargs)
 
     async def _in_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -355,12 +367,12 @@ class Agent:
 
     def _warn(self, warnings: tuple[str, ...]) -> None:
         """Show warnings, and log each when it first holds."""
-        for warning in set(warnings) - set(self.standing.warnings):
+        for warning in set(warnings) - set(self.status.warnings):
             LOGGER.warning("warning", reason=warning)
         self._set_status(warnings=warnings)
 
     def _set_status(self, **changes: object) -> None:
-        self.standing = replace(self.standing, **changes)  # type: ignore[arg-type]
+        self.status = replace(self.status, **changes)  # type: ignore[arg-type]
 
 
 def _last_closed_round(state: RunOut) -> int:

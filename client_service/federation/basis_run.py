@@ -77,7 +77,7 @@ class BasisRun:
         return Parameters(zeros)
 
     @property
-    def adds_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Is this silo's part zeros?"""
         return self.summed is not None and self.summed.catalogue == EMPTY_PART_DIGEST
 
@@ -126,7 +126,7 @@ class BasisRun:
         """The rounds whose sums are used together with those of round `number`."""
         return range(max(1, number + 1 - self._sum.sums_needed(self._settings)), number)
 
-    def trained_in(self, number: int) -> bool:
+    def has_trained(self, number: int) -> bool:
         """A closed round is never done again: its sums say all that there is."""
         del number
         return False
@@ -179,12 +179,12 @@ class BasisRun:
 
     def skip_round(self, received: Parameters, number: int) -> None:
         """Take over the sums of round `number`. They are durable when this returns."""
-        self.remember(received, number)
+        self.store_received(received, number)
         self._sums = {kept: self._sums[kept] for kept in (*self._needed(number), number) if kept in self._sums}
         self.applied = number
-        self._keep()
+        self._save_sums()
 
-    def remember(self, received: Parameters, number: int) -> None:
+    def store_received(self, received: Parameters, number: int) -> None:
         """Have the sums of a round at hand."""
         self._sums[number] = {name: np.asarray(value) for name, value in received.arrays.items()}
 
@@ -211,7 +211,7 @@ class BasisRun:
     def _path(self) -> Path:
         return self._folder / f"{self.part}-run.safetensors"
 
-    def _keep(self) -> None:
+    def _save_sums(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         arrays = {f"{number}/{name}": value for number, sums in self._sums.items() for name, value in sums.items()}
         save_arrays(self._path, arrays, {"run": self.place.run, "seed": str(self.place.seed)})

@@ -44,7 +44,7 @@ class BestModel:
         refit: Refitted | None = None,
     ) -> None:
         self.place, self._task, self._shard, self._training = place, task, shard, training
-        self._answers, self._interrupt, self._refit = answers, interrupt, refit
+        self._answers, self._interrupt, self._refit_model = answers, interrupt, refit
         self.served: FrozenModel | None = None
         earlier = earlier_runs(load_quality(place.folder, place.client), place.run)
         refitted = {"refitted": True} if refit is not None else {}
@@ -81,7 +81,7 @@ class BestModel:
         if measures.primary_value > best:
             self._keep_and_serve(served, costs.round, measures)
             update["best_round"] = costs.round
-        self._note(**update)
+        self._update_quality(**update)
 
     def finish(self, failure: str | None, shared_digest: str) -> None:
         """Read the test data, once, with the model that validation chose."""
@@ -90,7 +90,7 @@ class BestModel:
         summarise, known = self._task.summarise, dict[str, Any]()
         if summarise is not None:
             known = summarise(self.place, self._shard, self.served, self._training, self._interrupt)
-        self._note(
+        self._update_quality(
             test={self._task.labels[name].key: value for name, value in measures.values.items()},
             test_users=measures.users,
             finished=True,
@@ -99,7 +99,7 @@ class BestModel:
             shared_digest=shared_digest,
         )
 
-    def take_up(self) -> bool:
+    def resume(self) -> bool:
         """Fill the model with the best one of this run that was kept, and serve it. False where there is none."""
         place, head = self.place, find_version_of_run(self.place.folder, self.place.run)
         own = (self._shard.digest, place.run, place.method, place.kind, self._training.basis, self._training.content)
@@ -109,47 +109,47 @@ class BestModel:
             return False
         if not load_parameters(place.folder, head, self._training.model):
             return False
-        served = as_kept(self._task.freeze(head.version, self._training), head)
-        self._serve(served, self._answering(served, head))
+        served = with_head(self._task.freeze(head.version, self._training), head)
+        self._serve(served, self._refit(served, head))
         return True
 
     def serve_current(self, number: int) -> None:
         """Serve the model as it is, as that of round `number`, without keeping it."""
         served = self._freeze(number)
-        served = replace(served, relevance=self._relate(served))
-        self._serve(served, self._answering(served, self._head(number, relevance=served.relevance)))
+        served = replace(served, relevance=self._fit_relevance(served))
+        self._serve(served, self._refit(served, self._head(number, relevance=served.relevance)))
 
     def _freeze(self, number: int) -> FrozenModel:
         found: FrozenModel = self._task.freeze(name_version(self.place.run, number, self.place.number), self._training)
         return found
 
-    def _relate(self, served: FrozenModel) -> Relevance:
+    def _fit_relevance(self, served: FrozenModel) -> Relevance:
         return self._task.meaning_of_scores(self._shard, served, self._interrupt)
 
     def _head(self, number: int, **known: Any) -> ModelHead:
         return ModelHead(round=number, number=self.place.number, **{"values": {}, **known}, **self.origin)
 
-    def _answering(self, judged: FrozenModel, head: ModelHead) -> FrozenModel:
+    def _refit(self, judged: FrozenModel, head: ModelHead) -> FrozenModel:
         """The model that answers where this one was judged."""
-        if self._refit is None:
+        if self._refit_model is None:
             return judged
-        found: FrozenModel | None = self._refit(head, dict(self._training.model.named_parameters()))
-        return judged if found is None else as_kept(found, head)
+        found: FrozenModel | None = self._refit_model(head, dict(self._training.model.named_parameters()))
+        return judged if found is None else with_head(found, head)
 
     def _serve(self, judged: FrozenModel, answering: FrozenModel) -> None:
         self.served, self._answers.served = judged, answering
 
     def _keep_and_serve(self, served: FrozenModel, number: int, measures: Measures) -> None:
         """The checkpoint first: what is served survives a restart."""
-        pairs, found = self._task.count(self._shard).edges, self._relate(served)
+        pairs, found = self._task.count(self._shard).edges, self._fit_relevance(served)
         head = self._head(number, values=dict(measures.values), chosen_for=pairs, relevance=found)
-        answering = self._answering(served, head)
+        answering = self._refit(served, head)
         with self._answers.changing:
             rows = self._task.rows(self._shard)
             kept = save_version(self.place.folder, served.model, head, rows, self.place.versions)
-            self._serve(as_kept(served, kept), as_kept(answering, kept))
+            self._serve(with_head(served, kept), with_head(answering, kept))
 
-    def _note(self, **changes: object) -> None:
+    def _update_quality(self, **changes: object) -> None:
         quality = self.quality.model_copy(update=changes)
         save_quality(self.place.folder, quality)
         for notice in set(saturation_notices(quality)) - set(saturation_notices(self.quality)):
@@ -167,7 +167,7 @@ def load_model(
     return load_version(task, shard, folder, device, head, fit_everything=fit_everything)
 
 
-def find_model(
+def load_model_or_none(
     task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device, *, fit_everything: bool = False
 ) -> FrozenModel | None:
     """Likewise; None, and the log says why, where its file is damaged."""
@@ -194,14 +194,14 @@ def load_version(
             raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")
         refitted: FrozenModel | None = task.refit(shard, folder, device)(head, tensors)
         if refitted is not None:
-            return as_kept(refitted, head)
+            return with_head(refitted, head)
     training = task.rebuild(head, shard, folder, device)
     if not load_parameters(folder, head, training.model):
         raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")
     found: FrozenModel = task.freeze(head.version, training)
-    return as_kept(found, head)
+    return with_head(found, head)
 
 
-def as_kept(served: A, head: ModelHead) -> A:
+def with_head(served: A, head: ModelHead) -> A:
     """The model with what its head says of it."""
     return replace(served, kept_at=head.kept_at, relevance=head.relevance or UNFITTED)

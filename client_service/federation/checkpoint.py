@@ -125,7 +125,7 @@ class Recovery:
     def _owner(self) -> Owner:
         return Owner(seed=self._place.seed, **self._best.origin)
 
-    def keep(self, number: int) -> None:
+    def save(self, number: int) -> None:
         """Write all that the round after `number` depends on. It is durable when this returns."""
         save_checkpoint(self._place.folder, self._checkpoint(number, self._tensors))
 
@@ -140,7 +140,7 @@ class Recovery:
         if kept.round > closed or not self._training.fits(kept.state):
             LOGGER.warning("training_set_aside", run=self._place.run, round=kept.round, closed=closed)
             return None
-        self._best.take_up()
+        self._best.resume()
         self._restore(kept.state)
         if self._best.served is None:  # its file is gone: until there is a better one, this serves
             self._best.serve_current(kept.round)
@@ -172,11 +172,11 @@ class Recovery:
         self._training.restore(state)
         self._tensors.broadcast, self._tensors.memory = state.part(BROADCAST), state.part(MEMORY)
 
-    def fall_back(self, number: int) -> None:
+    def resume_from_best(self, number: int) -> None:
         """Without a checkpoint: go on from the best model of this run that was kept, and from its figures."""
         place = self._place
         head, quality = find_version_of_run(place.folder, place.run), load_quality(place.folder, "")
-        if head is None or head.round > number or not self._best.take_up():
+        if head is None or head.round > number or not self._best.resume():
             return
         LOGGER.warning("training_lost", run=place.run, round=number, goes_on_from=head.round)
         if quality.run == place.run:
@@ -184,6 +184,6 @@ class Recovery:
             changes = {"rounds": earlier, "best_round": quality.best_round}
             self._best.quality = self._best.quality.model_copy(update=changes)
 
-    def drop(self) -> None:
+    def delete(self) -> None:
         """Nobody goes on with a run that is over."""
         delete_checkpoint(self._place.folder)

@@ -94,7 +94,7 @@ def basis_folder(settings: ClientSettings) -> Path:
     return settings.state_directory / FOLDER
 
 
-def place_run(settings: ClientSettings, run: str, seed: int, method: MethodSettings) -> RunContext:
+def build_run_context(settings: ClientSettings, run: str, seed: int, method: MethodSettings) -> RunContext:
     """The place of a run without a common basis."""
     strategy = build_strategy(settings.strategy, method)
     folder, cache = settings.models_directory, settings.cache_directory
@@ -115,7 +115,7 @@ def place_run(settings: ClientSettings, run: str, seed: int, method: MethodSetti
     )
 
 
-def agree_method(settings: ClientSettings, asked: MethodSettings | None, part: Part) -> MethodSettings:
+def check_method(settings: ClientSettings, asked: MethodSettings | None, part: Part) -> MethodSettings:
     """The settings of a run. PrivacyError where they would let leave what this silo has not declared, or hand out more
     of its sums than its own settings."""
     agreed = settle_similarity(asked or settings.method, secure=settings.secure)
@@ -220,7 +220,7 @@ class ClientRun(Protocol):
     def missing_round(self, number: int) -> int | None:
         """The round whose parameters are needed before those of round `number`, and are not here; None: no such."""
 
-    def trained_in(self, number: int) -> bool:
+    def has_trained(self, number: int) -> bool:
         """Has this client trained in the round after the one applied, or might it have before it was restarted?"""
 
     def fit(self, strategy: Strategy, context: RoundContext, received: Parameters) -> tuple[Parameters, float]:
@@ -232,7 +232,7 @@ class ClientRun(Protocol):
     def resume_fitted(self, number: int) -> bool:
         """Be as `save_fitted` left off; False where nothing of that round is kept."""
 
-    def remember(self, received: Parameters, number: int) -> None:
+    def store_received(self, received: Parameters, number: int) -> None:
         """Have the parameters of a missing round at hand."""
 
     def skip_round(self, received: Parameters, number: int) -> None:

@@ -24,7 +24,7 @@ NAME = "killed.json"
 MOST_DEATHS = 3  # in one kind of work of a run
 
 
-class Deaths(Message):
+class KillCounts(Message):
     """Of the processes that were killed amid a run, by what it did, and the one that does it now."""
 
     run: RunName
@@ -39,7 +39,7 @@ class KilledRuns:
         self._folder = folder
 
     @contextmanager
-    def amid(self, run: str, phase: str) -> Iterator[None]:
+    def guard(self, run: str, phase: str) -> Iterator[None]:
         """Work of this phase of a run. SettingsError where so many processes have been killed in it."""
         known = self._read(run)
         if (count := known.get(phase, 0)) >= MOST_DEATHS:
@@ -61,7 +61,7 @@ class KilledRuns:
 
     def _read(self, run: str) -> dict[str, int]:
         """Of this run; of another one nothing counts any more."""
-        found = load_message(self._path, Deaths)
+        found = load_message(self._path, KillCounts)
         return dict(found.deaths) if found is not None and found.run == run else {}
 
     def _write(self, run: str, deaths: dict[str, int]) -> None:

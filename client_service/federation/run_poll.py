@@ -44,7 +44,7 @@ def make_transport(settings: ClientSettings, identities: dict[str, TlsIdentity])
 
 
 @asynccontextmanager
-async def open_link(
+async def connect_aggregator(
     settings: ClientSettings,
     ledger: HeadedLedger,
     key: PrivateKey,
@@ -114,21 +114,24 @@ class RunPoll:
         self.joined = True
         return answer
 
-    async def ask(self) -> RunOut:
-        """Asks for the present run; the aggregator holds the answer while it is the one that `note_done` has noted."""
+    async def fetch(self) -> RunOut:
+        """Fetches the present run.
+
+        The aggregator holds its answer while the run is still as `record_done` has recorded it.
+        """
         return await self._aggregator.fetch_run(self.sequence, self._wait)
 
-    def asks_nothing(self, state: RunOut) -> bool:
+    def is_idle(self, state: RunOut) -> bool:
         """Checks if the present run asks nothing of this client: there is none, or it is over."""
         return state.run is None or (state.run == self.ended_run and state.phase in ENDED)
 
-    def note_done(self, state: RunOut) -> None:
+    def record_done(self, state: RunOut) -> None:
         """Notes that this client has done what this state asks of it."""
         self.ended_run = state.run if state.phase in ENDED else None
         self.sequence = state.sequence
         self._aggregator.schedule.record_success()
 
-    def hold_up(self, error: FederationError) -> None:
+    def record_failure(self, error: FederationError) -> None:
         """Notes an error; the next call waits: see `RetrySchedule`."""
         LOGGER.warning("held_up", code=error.code, reason=str(error))
         self._metrics.held_up.labels(error.code).inc()

@@ -13,10 +13,10 @@ from client_service.federation.basis_run import BasisRun
 from client_service.federation.client_run import (
     ClientRun,
     Silo,
-    agree_method,
     basis_folder,
+    build_run_context,
+    check_method,
     open_basis_run,
-    place_run,
 )
 from client_service.federation.run_cost import require_affordable
 from client_service.federation.training_run import TrainingRun
@@ -54,7 +54,7 @@ def list_warnings(
     shut_out = (QUARANTINED,) if state.standing == "quarantined" else ()
     strategy = build_strategy(declaration.strategy, method)
     noised = warn_of_noised_magnitudes(settings.privacy, strategy, method)
-    rows = warn_of_moved_rows(strategy, method, settings.task, secure=declaration.secure)
+    rows = warn_of_changed_item_rows(strategy, method, settings.task, secure=declaration.secure)
     told = SILO_SUMS[find_sum(method).name].warnings(method) if state.part != TRAINING else ()
     unlike = warn_of_unlike_starts(declaration, method)
     return (*few_clients(state.joined), *unlike, *rows, *noised, *told, *late, *shut_out)
@@ -67,7 +67,7 @@ def list_protection_limits(settings: ClientSettings, method: MethodSettings) -> 
     """
     declaration = settings.declaration()
     strategy = build_strategy(declaration.strategy, method)
-    rows = warn_of_moved_rows(strategy, method, settings.task, secure=declaration.secure)
+    rows = warn_of_changed_item_rows(strategy, method, settings.task, secure=declaration.secure)
     parts = [method_of_part(method, part) for part in list_sums(method)]
     sums = [text for one in parts for text in SILO_SUMS[find_sum(one).name].warnings(one)]
     return frozenset((*warn_of_unlike_starts(declaration, method), *rows, *sums))
@@ -84,7 +84,9 @@ def warn_of_unlike_starts(declaration: Declaration, method: MethodSettings) -> t
     )
 
 
-def warn_of_moved_rows(strategy: Strategy, method: MethodSettings, task: str, *, secure: bool) -> tuple[str, ...]:
+def warn_of_changed_item_rows(
+    strategy: Strategy, method: MethodSettings, task: str, *, secure: bool
+) -> tuple[str, ...]:
     """A warning, where masks hide whose the rows of items are that a sum has moved, and other sums tell."""
     of_sessions = task == "sessions"
     if not secure or not strategy.shares_items(method) or (of_sessions and method.sessions.candidates == "catalogue"):
@@ -106,17 +108,17 @@ def warn_of_noised_magnitudes(privacy: PrivacySettings, strategy: Strategy, meth
 T = TypeVar("T")
 
 
-class OffLoop(Protocol):
+class WorkerCall(Protocol):
     """Call a slow function in the worker thread."""
 
     def __call__(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]: ...
 
 
-class RunOpening:
+class RunOpener:
     """Opens the runs of one silo, and fetches what each needs to begin."""
 
-    def __init__(self, silo: Silo, aggregator: Aggregator, off_loop: OffLoop, patience: RoundDeadline) -> None:
-        self._silo, self._aggregator, self._in_worker, self._patience = silo, aggregator, off_loop, patience
+    def __init__(self, silo: Silo, aggregator: Aggregator, worker_call: WorkerCall, deadline: RoundDeadline) -> None:
+        self._silo, self._aggregator, self._in_worker, self._deadline = silo, aggregator, worker_call, deadline
         self.interrupt = silo.interrupt.child()  # ends the training of these runs alone
 
     async def open_run(self, state: RunOut, run: str) -> ClientRun:
@@ -124,17 +126,17 @@ class RunOpening:
         return await (self._training_run(state, run) if state.part == TRAINING else self._basis_run(state, run))
 
     async def _training_run(self, state: RunOut, run: str) -> TrainingRun:
-        silo, items = self._silo, await self._common_items(state)
-        method = self._agree(state, TRAINING, items)
-        basis = None if state.basis is None else await self._statistics(state, method, state.basis)
-        place = replace(self._place(state, run, method), basis=basis, content=await self._content(state))
+        silo, items = self._silo, await self._load_common_items(state)
+        method = self._check_run(state, TRAINING, items)
+        basis = None if state.basis is None else await self._load_statistics(state, method, state.basis)
+        place = replace(self._build_context(state, run, method), basis=basis, content=await self._load_content(state))
         shard = await self._complete_shard()
         return await self._in_worker(TrainingRun, place, silo.task, shard, silo.answers, silo.device, self.interrupt)
 
     async def _basis_run(self, state: RunOut, run: str) -> BasisRun:
-        silo, items = self._silo, await self._common_items(state)
-        place = self._place(state, run, self._agree(state, state.part, items))
-        over, shard = await self._find_over(state, place.method), await self._complete_shard()
+        silo, items = self._silo, await self._load_common_items(state)
+        place = self._build_context(state, run, self._check_run(state, state.part, items))
+        over, shard = await self._load_base_sums(state, place.method), await self._complete_shard()
         opened = (silo.settings, silo.task, shard, place, state.joined, silo.federation, items, over)
         return await self._in_worker(open_basis_run, *opened)
 
@@ -143,7 +145,7 @@ class RunOpening:
         settings, shard = self._silo.settings, self._silo.shard
         return cast(TaskShard, await self._in_worker(complete_shard, self._basis_folder, settings.method, shard))
 
-    async def _content(self, state: RunOut) -> ContentStatistics | None:
+    async def _load_content(self, state: RunOut) -> ContentStatistics | None:
         """Finds the kept content sums of a run, or makes them from its sums.
 
         None where there are none, and in a silo that has declared none or knows nothing of its items by their encoder.
@@ -154,19 +156,19 @@ class RunOpening:
         method = method_of_part(silo.settings.method, CONTENT)
         if await self._in_worker(find_agreed_features, cast(Shard, silo.shard), method) is None:
             return None
-        found = await self._statistics(state, method, run)
+        found = await self._load_statistics(state, method, run)
         return found if isinstance(found, ContentStatistics) else None
 
-    async def _common_items(self, state: RunOut) -> CommonItems | None:
+    async def _load_common_items(self, state: RunOut) -> CommonItems | None:
         """The list of common items that a run sums over, or whose sums it uses: the one that is kept, or made from the
         sums of its run. None for a run over a list that all silos have."""
         if state.items is None or state.method is None or state.method.basis.places is None:
             return None
         method = method_of_part(self._silo.settings.method, ITEMS)
-        found = await self._statistics(state, method, state.items)
+        found = await self._load_statistics(state, method, state.items)
         return found if isinstance(found, CommonItems) else None
 
-    async def _find_over(self, state: RunOut, method: MethodSettings) -> Statistics | None:
+    async def _load_base_sums(self, state: RunOut, method: MethodSettings) -> Statistics | None:
         """Finds what the sum of a run counts over: what is kept, or is made from the sums of its run.
 
         ProtocolError where the aggregator does not say which run that is.
@@ -176,15 +178,15 @@ class RunOpening:
             return None
         if state.over is None:
             raise ProtocolError(f"expected a run of the part {part!r} over whose sums this run counts, got none")
-        return await self._statistics(state, method_of_part(self._silo.settings.method, part), state.over)
+        return await self._load_statistics(state, method_of_part(self._silo.settings.method, part), state.over)
 
-    def _agree(self, state: RunOut, part: Part, items: CommonItems | None) -> MethodSettings:
+    def _check_run(self, state: RunOut, part: Part, items: CommonItems | None) -> MethodSettings:
         """The run's settings, once they are neither more telling nor more costly than the silo's policy allows.
 
         items: the list of common items. What is made of sums over it is as long as that list, not as its places.
         """
         silo, settings = self._silo, self._silo.settings
-        method = agree_method(settings, state.method, part)
+        method = check_method(settings, state.method, part)
         strategy = strategy_of_part(part, settings.strategy, method)
         declaration, counts = settings.declaration().of_part(part), silo.task.count(silo.shard)
         size = method.catalogue if items is None else max(1, min(method.catalogue, items.size))
@@ -210,12 +212,12 @@ class RunOpening:
             found = await self._in_worker(find_agreed_features, cast(Shard, silo.shard), summed.place.method)
             place = replace(summed.place, content=None if found is None else made)
         else:
-            place = replace(summed.place, basis=made, content=await self._content(state))
+            place = replace(summed.place, basis=made, content=await self._load_content(state))
         shard = await self._complete_shard()
         return await self._in_worker(TrainingRun, place, silo.task, shard, silo.answers, silo.device, self.interrupt)
 
-    def _place(self, state: RunOut, run: str, method: MethodSettings) -> RunContext:
-        return place_run(self._silo.settings, run, state.seed, method)
+    def _build_context(self, state: RunOut, run: str, method: MethodSettings) -> RunContext:
+        return build_run_context(self._silo.settings, run, state.seed, method)
 
     @property
     def _basis_folder(self) -> Path:
@@ -227,40 +229,44 @@ class RunOpening:
         head = load_basis_head(self._basis_folder, part)
         return head is not None and head.run == state.run
 
-    async def _statistics(self, state: RunOut, method: MethodSettings, run: str) -> Statistics:
+    async def _load_statistics(self, state: RunOut, method: MethodSettings, run: str) -> Statistics:
         """What a run uses of an earlier one that has summed: what is kept, or is made from the sums of that run."""
         head = load_basis_head(self._basis_folder, find_sum(method).part)
         if head is not None and head.run == run:
             found = await self._in_worker(load_basis, self._basis_folder, head.digest)
             if found is not None:
                 return found
-        part = await self._basis_run(state.model_copy(update={"method": method, "part": find_part(method.basis)}), run)
+        run_part = await self._basis_run(
+            state.model_copy(update={"method": method, "part": find_part(method.basis)}), run
+        )
         last = find_sum(method).rounds(method.basis)
-        await self.fetch_missing(part, last)
-        await self._in_worker(part.skip_round, await self.personalised(part, last), last)
-        await self._in_worker(part.finish)
-        assert part.basis is not None
-        return part.basis
+        await self.fetch_missing(run_part, last)
+        await self._in_worker(run_part.skip_round, await self.wait_for_personalised(run_part, last), last)
+        await self._in_worker(run_part.finish)
+        assert run_part.basis is not None
+        return run_part.basis
 
-    async def starting_parameters(self, part: ClientRun) -> Parameters:
+    async def fetch_starting_parameters(self, run_part: ClientRun) -> Parameters:
         """What a run begins with; statistics begin with zeros, which nobody needs to send."""
-        return await self._aggregator.fetch_model(part.place.run) if part.part == TRAINING else part.received
+        return (
+            await self._aggregator.fetch_model(run_part.place.run) if run_part.part == TRAINING else run_part.received
+        )
 
-    async def fetch_missing(self, part: ClientRun, number: int) -> None:
+    async def fetch_missing(self, run_part: ClientRun, number: int) -> None:
         """What is needed beside the parameters of round `number`. PrivacyError for other ones than were told first:
         the others would multiply with other directions than this client."""
-        while (before := part.missing_round(number)) is not None:
-            found, masking = await self.personalised(part, before), self._silo.masking
+        while (before := run_part.missing_round(number)) is not None:
+            found, masking = await self.wait_for_personalised(run_part, before), self._silo.masking
             if masking is not None:
-                masking.remember_start(part.place.run, before + 1, found)
-            await self._in_worker(part.remember, found, before)
+                masking.remember_start(run_part.place.run, before + 1, found)
+            await self._in_worker(run_part.store_received, found, before)
 
-    async def personalised(self, part: ClientRun, number: int) -> Parameters:
+    async def wait_for_personalised(self, run_part: ClientRun, number: int) -> Parameters:
         """Wait for the round to be aggregated. The aggregator's deadline bounds the wait, because a failed run is
         refused; and GaveWay, where a change of the shard has waited long enough."""
         wait = self._silo.settings.wait_seconds
         while True:
-            self._patience.check()
-            found = await self._aggregator.fetch_personalised(part.place.run, number, wait, part.part)
+            self._deadline.check()
+            found = await self._aggregator.fetch_personalised(run_part.place.run, number, wait, run_part.part)
             if found is not None:
                 return found

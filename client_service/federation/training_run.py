@@ -100,7 +100,7 @@ class TrainingRun:
         """Take over the run's parameters after round `number` (0: the initial ones) and serve them."""
         self._training.initialise(self.place.seed)
         if number > 0:  # at 0 a run begins, whatever had its name before
-            self._recovery.fall_back(number)
+            self._recovery.resume_from_best(number)
         self.skip_round(received, number)
 
     def skip_round(self, received: Parameters, number: int) -> None:
@@ -113,10 +113,10 @@ class TrainingRun:
         """A round's parameters are all that is needed of it."""
         del number
 
-    def remember(self, received: Parameters, number: int) -> None:
+    def store_received(self, received: Parameters, number: int) -> None:
         """Nothing of an earlier round is needed."""
 
-    def trained_in(self, number: int) -> bool:
+    def has_trained(self, number: int) -> bool:
         """Has this client trained in the round after the one applied, or might it have before it was restarted?"""
         return self._resumed or (self._fitted is not None and self._fitted.round == number)
 
@@ -152,7 +152,7 @@ class TrainingRun:
         """Test the best model, and forget what only a further round would need."""
         if self._best.served is not None:
             self._best.finish(failure, self.shared_digest)
-            self._recovery.drop()
+            self._recovery.delete()
 
     def _train(self, strategy: Strategy, context: RoundContext, received: Parameters) -> Fitted:
         began = time.perf_counter()
@@ -160,14 +160,14 @@ class TrainingRun:
         found = strategy.fit_round(self._training, received, self._tensors.memory)
         seconds = time.perf_counter() - began
         update = Parameters(found.arrays, found.scalars)
-        self._show_spectrum(strategy.spectral_scalar, update)
+        self._save_spectrum(strategy.spectral_scalar, update)
         return Fitted(context.round, update, seconds, found.memory)
 
     def _load(self, received: Parameters) -> None:
         model, self._tensors.broadcast = split_broadcasts(received, self.place.broadcasts)
         self._training.load(model)
 
-    def _show_spectrum(self, scalar: str | None, update: Parameters) -> None:
+    def _save_spectrum(self, scalar: str | None, update: Parameters) -> None:
         """The kernels that a scalar of the update compares, for the silo; without an anchor the last ones stay."""
         compared = self._training.comparable_kernels()
         if compared is not None:
@@ -178,5 +178,5 @@ class TrainingRun:
 
     def _complete_round(self, number: int) -> None:
         """Everything before is kept first: a crash in between is followed by the same round and the same figures."""
-        self._recovery.keep(number)
+        self._recovery.save(number)
         self.applied, self._fitted, self._resumed = number, None, False

@@ -32,7 +32,7 @@ from shared.sums import find_sum
 T = TypeVar("T")
 
 
-def require_trained_so(run_part: ClientRun, state: RunOut) -> None:
+def require_same_run(run_part: ClientRun, state: RunOut) -> None:
     """PrivacyError where a run has by now another seed or length, which the others are told, than was trained for."""
     context = run_part.context
     if (run_part.place.seed, context.seed, context.rounds) != (state.seed, state.seed, state.rounds):
@@ -47,7 +47,7 @@ def require_similar(mixing: Mixing | None, least: float) -> None:
         raise PrivacyError(f"{words} (policy.least_similarity), got {mixing.least_share:g}")
 
 
-def _basis_part(run_part: ClientRun, masking: Masking) -> BasisPart | None:
+def _build_basis_part(run_part: ClientRun, masking: Masking) -> BasisPart | None:
     """What a silo says of its data in a basis run, and what it demands of the others."""
     if run_part.summed is None:
         return None
@@ -72,16 +72,16 @@ class UpdateSender:
         guard: Guard | None,
         masking: Masking | None,
         basis_guard: BasisGuard | None = None,
-        patience: RoundDeadline | None = None,
+        deadline: RoundDeadline | None = None,
     ) -> None:
-        self._patience = patience
+        self._deadline = deadline
         self._aggregator, self._guard, self._basis_guard = aggregator, guard, basis_guard
         self._declared = settings.declaration()
         self._masking, self._wait = masking, settings.wait_seconds
         self._least_similarity = settings.policy.least_similarity
         self._metrics, self._worker = metrics, worker
 
-    def draws(self, run: str) -> bytes:
+    def secret_seed(self, run: str) -> bytes:
         """What a run's training draws from beside its seed; nothing in an open federation."""
         return b"" if self._masking is None else self._masking.draws(run)
 
@@ -92,12 +92,12 @@ class UpdateSender:
         aggregator holds another update: this client sent it, and could not keep its training.
         """
         run, number = run_part.place.run, run_part.context.round
-        leaving = await self._leaving(run_part, update)
-        if leaving is None:
+        released = await self._release(run_part, update)
+        if released is None:
             LOGGER.warning("privacy_budget_spent", run=run, round=number)
             return
         try:
-            receipt = await self._send_or_withdraw(run_part, leaving, state)
+            receipt = await self._send_or_withdraw(run_part, released, state)
             LOGGER.info("uploaded", run=run, round=number, bytes=receipt.size, digest=receipt.digest)
             self._metrics.upload_bytes.inc(receipt.size)
         except (ConflictError, NotFoundError) as error:
@@ -114,7 +114,7 @@ class UpdateSender:
                 run_part.withdraw()
             raise
 
-    async def _leaving(self, run_part: ClientRun, update: Parameters) -> Parameters | None:
+    async def _release(self, run_part: ClientRun, update: Parameters) -> Parameters | None:
         """What may leave of the update; asked again, the same."""
         if self._guard is None:
             return update
@@ -130,31 +130,31 @@ class UpdateSender:
             return await self._aggregator.upload(run, number, pass_gate(declaration, update))
         if state.threshold is None:
             raise PrivacyError("expected a secure round, as this silo demands, got an open one")
-        require_trained_so(run_part, state)
+        require_same_run(run_part, state)
         require_similar(self._strategy(run_part).mixing, self._least_similarity)
         terms = self._masking.terms(declaration, run_part.place.method, run, number, state)
         if run_part.part != TRAINING and run_part.place.method.basis.epsilon is not None:
             update = await self._noised_part(run_part, update, terms)
         update = await self._with_reports(run_part, update, self._masking)
         pass_gate(declaration, update)
-        basis = _basis_part(run_part, self._masking)
+        basis = _build_basis_part(run_part, self._masking)
         exchange = SecureExchange(
             self._masking,
             self._aggregator,
             wait=self._wait,
             worker=self._worker,
             basis=basis,
-            patience=self._patience,
+            patience=self._deadline,
         )
         return await exchange.send(terms, update)
 
-    async def _with_reports(self, run_part: ClientRun, leaving: Parameters, masking: Masking) -> Parameters:
+    async def _with_reports(self, run_part: ClientRun, released: Parameters, masking: Masking) -> Parameters:
         """What leaves, after its noise, with the reports that the run's strategy makes of it."""
         report, number = self._strategy(run_part).report, run_part.context.round
         if report is None:
-            return leaving
+            return released
         base = await self._in_worker(lambda: masking.start_of(run_part.place.run, number))
-        return await self._in_worker(lambda: report(leaving, base.arrays))
+        return await self._in_worker(lambda: report(released, base.arrays))
 
     async def _noised_part(self, run_part: ClientRun, update: Parameters, terms: RoundTerms) -> Parameters:
         """With this silo's part of the noise; asked again, the same."""
@@ -163,7 +163,7 @@ class UpdateSender:
             raise PrivacyError("expected an account for noised sums of the common basis (basis.epsilon), got none")
         return await self._in_worker(lambda: guard.release(update, terms, method))
 
-    async def received(
+    async def next_parameters(
         self, run_part: ClientRun, update: Parameters | None, given: Parameters, number: int
     ) -> Parameters:
         """What this client goes on with after round `number` (0: where the run begins): what it was given, or in a
@@ -181,19 +181,19 @@ class UpdateSender:
         if number == 0:
             return given
         if mixing is None:
-            self.forget()
+            self.delete_secrets()
             return given
-        told, mean = mixing.split_told(given)
-        mixes = told != mixing.mean_alone and update is not None
-        own = await self._leaving(run_part, update) if mixes and update is not None else None
-        self.forget()
-        return mean if own is None else strategy.mix(told, mean, own)
+        server_scalars, mean = mixing.split_told(given)
+        mixes = server_scalars != mixing.mean_alone and update is not None
+        own = await self._release(run_part, update) if mixes and update is not None else None
+        self.delete_secrets()
+        return mean if own is None else strategy.mix(server_scalars, mean, own)
 
     def _strategy(self, run_part: ClientRun) -> Strategy:
         """Of the run."""
         return strategy_of_part(run_part.part, self._declared.strategy, run_part.place.method)
 
-    def forget(self) -> None:
+    def delete_secrets(self) -> None:
         """The secrets of a round that is over."""
         if self._masking is not None:
             self._masking.round_secrets.delete()

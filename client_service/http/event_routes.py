@@ -44,7 +44,7 @@ async def post_interactions(message: InteractionsIn, service: Service) -> Intera
     They are on the disk before this answer, and in the next recommendations of this process. Other servers follow
     within a second.
     """
-    return await service.feedback.take_interactions(message)
+    return await service.feedback.add_interactions(message)
 
 
 @router.put("/items/{item}")

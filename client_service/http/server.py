@@ -208,7 +208,7 @@ class Server(AnswerService):
             self._feedback = kind.open_log(self.settings, new.overlay)
             self._replace_answers(new, before)
         else:
-            self._feedback.move_to(new.overlay, lambda: self._replace_answers(new, before))
+            self._feedback.switch_overlay(new.overlay, lambda: self._replace_answers(new, before))
 
     def _replace_answers(self, new: ModelServer, before: ModelServer | None) -> None:
         if before is not None and before is not new:

@@ -20,7 +20,7 @@ from client_service.boundary.ledger_heads import HeadedLedger
 from client_service.federation.agent import Agent
 from client_service.federation.client_run import RebuildResult, RefreshResult, Silo
 from client_service.federation.messages import BasisOut, QualityOut, SpectrumOut, StatusOut
-from client_service.federation.run_poll import AgentStatus, open_link
+from client_service.federation.run_poll import AgentStatus, connect_aggregator
 from client_service.federation.run_records import load_quality, load_spectra, quality_warnings
 from client_service.http.answer_service import AnswerService
 from client_service.http.trainer_proxy import RequestActivity
@@ -132,7 +132,7 @@ class ClientService(AnswerService):
             records = await asyncio.get_running_loop().run_in_executor(worker, self._open, key, shard)
             self._answers, self._feedback = await asyncio.to_thread(self.task.open, self.settings, shard)
             members, masking = self._peers(key, records)
-            linked = open_link(
+            linked = connect_aggregator(
                 self.settings,
                 records.ledger,
                 key,
@@ -201,7 +201,7 @@ class ClientService(AnswerService):
     async def _note_work(self, agent: Agent) -> None:
         """Notes the last time at which there was something to do, until cancelled."""
         while True:
-            if agent.at_work or self._has_work():
+            if agent.is_busy or self._has_work():
                 self._idle_since = time.monotonic()
             await asyncio.sleep(min(IDLE_LOOK_SECONDS, self.settings.trainer_idle_seconds / 4))
 
@@ -219,7 +219,7 @@ class ClientService(AnswerService):
         if self._feedback is None:
             return True
         try:
-            return not await asyncio.to_thread(self._feedback.store.erasures.are_open)
+            return not await asyncio.to_thread(self._feedback.store.erasures.has_open)
         except UnavailableError:  # the log is held by somebody now
             return False
 
@@ -241,7 +241,7 @@ class ClientService(AnswerService):
             joined=poll.joined,
             ended_run=poll.ended_run,
             counts=self._agent.counts,
-            standing=self._agent.standing,
+            standing=self._agent.status,
             model=None if served is None else served.version,
             budget=None if spent is None else Budget(epsilon=spent.epsilon, budget=spent.budget),
             series=tuple(self.metrics.read_counts()),
@@ -331,7 +331,7 @@ class ClientService(AnswerService):
         return found
 
     def status(self) -> StatusOut:
-        standing = AgentStatus() if self._agent is None else self._agent.standing
+        standing = AgentStatus() if self._agent is None else self._agent.status
         served = None if self._answers is None else self._answers.served
         privacy = None if self._guard is None else self._guard.spending
         sums = self._kept_sums()

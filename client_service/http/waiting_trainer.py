@@ -23,7 +23,7 @@ from client_service.boundary.ledger import LEDGER
 from client_service.boundary.ledger_heads import HeadedLedger, LedgerHeads
 from client_service.event_log.log_store import LogStore
 from client_service.event_log.registry import EVENT_LOGS
-from client_service.federation.run_poll import AgentStatus, RunPoll, make_transport, open_link
+from client_service.federation.run_poll import AgentStatus, RunPoll, connect_aggregator, make_transport
 from client_service.metrics import ClientMetrics, CountedSeries
 from client_service.refresh.scheduler import RefreshScheduler, SchedulerState
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
@@ -232,7 +232,9 @@ class WaitingTrainer:
         if settings.members is not None or settings.trust_on_first_use:
             members = open_members(settings, RoundMemory(HeadedLedger(heads, ROUNDS)))
         renewing = asyncio.create_task(watch_certificates(identities.values(), LOGGER)) if identities else None
-        linked = open_link(settings, ledger, key, members, outside, permit=_refuse_update, permit_basis=_refuse_update)
+        linked = connect_aggregator(
+            settings, ledger, key, members, outside, permit=_refuse_update, permit_basis=_refuse_update
+        )
         try:
             async with _sealed(ledger), linked as link:
                 joined, ended_run = self._handover.joined, self._handover.ended_run
@@ -249,10 +251,10 @@ class WaitingTrainer:
         try:
             if not poll.joined:
                 await poll.join(self._handover.counts)
-            state = await poll.ask()
-            if not poll.asks_nothing(state):
+            state = await poll.fetch()
+            if not poll.is_idle(state):
                 return True
-            poll.note_done(state)
+            poll.record_done(state)
             self._state.problem = None
         except FederationError as error:
             self._hold_up(poll, error)
@@ -262,7 +264,7 @@ class WaitingTrainer:
 
     def _hold_up(self, poll: RunPoll, error: FederationError) -> None:
         self._state.problem = str(error)
-        poll.hold_up(error)
+        poll.record_failure(error)
 
     @asynccontextmanager
     async def _answering(self) -> AsyncIterator[None]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.evaluation.metrics import METRICS, PRIMARY, K
 from client_service.evaluation.ranking import CHUNK, TopItems, list_hits
 from client_service.joining_value.comparison import LocalChoice, choose_local, rank_by_choice
@@ -178,7 +178,7 @@ def _part_shard(shard: Shard, rows: Rows, choosing: Mask) -> Shard:
     valid.eliminate_zeros()
     nothing = sparse.csr_array((len(rows), len(items)))
     matrices = (train[:, items], valid, nothing)
-    return shard_of_matrices(shard.name, _numbers(len(rows)), _numbers(len(items)), matrices)
+    return build_shard_from_matrices(shard.name, _numbers(len(rows)), _numbers(len(items)), matrices)
 
 
 def _numbers(count: int) -> Sequence[str]:

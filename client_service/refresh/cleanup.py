@@ -31,10 +31,10 @@ def delete_outdated_files(settings: ClientSettings, store: LogStore, shard: str,
     `shard`: digest of the present content, whose model is kept. Call it before lists of the present shard are
     computed. A second call does nothing.
     """
-    stale = store.read_stale()
+    stale = store.list_stale_shards()
     if stale:
         delete_shard_files(settings, shard, stale, erased=erased)
-        store.forget_stale(stale)
+        store.remove_stale_shards(stale)
 
 
 def delete_shard_files(settings: ClientSettings, shard: str, stale: Iterable[str], *, erased: bool) -> None:

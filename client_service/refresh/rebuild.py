@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from client_service.compiled.publication import REFRESH
-from client_service.event_log.log_store import Absorbed
+from client_service.event_log.log_store import MergeResult
 from client_service.event_log.service import SiloLog
-from client_service.federation.best_model import as_kept, find_model
+from client_service.federation.best_model import load_model_or_none, with_head
 from client_service.federation.client_run import RebuildResult, RefreshResult, Silo, basis_folder
 from client_service.model_store.model_files import ModelHead, load_head, load_rows, load_tensors
 from client_service.model_store.model_server import FrozenModel
@@ -95,7 +95,7 @@ class ModelRenewal:
             refitted = refit(renewed.head, dict(renewed.served.model.named_parameters()))
         kept = save_version(settings.models_directory, renewed.served.model, renewed.head, rows, settings.kept_models)
         LOGGER.info("model_renewed", model=kept.version, carried=kept.carried)
-        return as_kept(renewed.served if refitted is None else refitted, kept)
+        return with_head(renewed.served if refitted is None else refitted, kept)
 
     def _candidates(self, before: ModelHead, *, erased: bool) -> Iterator[RenewedModel | None]:
         pairs, folder = self.task.count(self.shard).edges, self.settings.models_directory
@@ -196,7 +196,9 @@ def _events_of(silo: Silo) -> EventIntake[Any]:
     return events
 
 
-def _renew_silo(silo: Silo, shard: Any, absorbed: Absorbed[Any], feedback: SiloLog[Any, Any], publish: Publish) -> Silo:
+def _renew_silo(
+    silo: Silo, shard: Any, absorbed: MergeResult[Any], feedback: SiloLog[Any, Any], publish: Publish
+) -> Silo:
     """Computes or finds the model of the new shard, and switches the silo to both.
 
     Until then answers come from memory. A model of the shard exists already where an earlier refresh was interrupted.
@@ -205,10 +207,10 @@ def _renew_silo(silo: Silo, shard: Any, absorbed: Absorbed[Any], feedback: SiloL
     settings, known = silo.settings, silo.shard.digest
     erased = absorbed.forgotten > 0 or absorbed.before.digest != known
     if shard.digest != known:
-        feedback.store.note_stale(known, shard.digest)
+        feedback.store.add_stale_shards(known, shard.digest)
     renewal = ModelRenewal(settings, silo.task, shard, silo.device, silo.interrupt)
     everything = settings.fit_everything
-    served = find_model(silo.task, shard, settings.models_directory, silo.device, fit_everything=everything)
+    served = load_model_or_none(silo.task, shard, settings.models_directory, silo.device, fit_everything=everything)
     renewed = _renew_model(renewal, erased=erased) if served is None else None
     save_absorbed(silo, absorbed)
     if renewed is not None:
@@ -233,16 +235,16 @@ def _renew_model(renewal: ModelRenewal, *, erased: bool) -> RenewedModel | None:
         return None
 
 
-def save_absorbed(silo: Silo, absorbed: Absorbed[Any]) -> None:
+def save_absorbed(silo: Silo, absorbed: MergeResult[Any]) -> None:
     """Writes the next shard, where it is another one."""
     if absorbed.after is not absorbed.before:
         _events_of(silo).save(silo.settings.shard, absorbed.after)
 
 
-def _finish(silo: Silo, feedback: SiloLog[Any, Any], absorbed: Absorbed[Any], *, changed: bool) -> RefreshResult:
+def _finish(silo: Silo, feedback: SiloLog[Any, Any], absorbed: MergeResult[Any], *, changed: bool) -> RefreshResult:
     digest, store = silo.shard.digest, feedback.store
-    feedback.forget_absorbed(absorbed.handed, silo.shard.lists_digest, absorbed.kept)
-    delete_outdated_files(silo.settings, store, digest, erased=store.erasures.are_open())
+    feedback.delete_absorbed(absorbed.batch, silo.shard.lists_digest, absorbed.kept)
+    delete_outdated_files(silo.settings, store, digest, erased=store.erasures.has_open())
     erased = store.erasures.complete()
     served = silo.answers.served
     version = None if served is None else served.version
@@ -266,6 +268,6 @@ def _move_silo(
         # The server would still answer from data that the shard has erased: the refresh is tried again.
         raise wrong
     old.close()  # its lists stay in memory, and no more of them are written
-    feedback.move_to(overlay, lambda: publish(new))
+    feedback.switch_overlay(overlay, lambda: publish(new))
     return_free_memory()
     return replace(silo, shard=shard, answers=new, anchors=silo.anchors.for_shard(shard.digest))

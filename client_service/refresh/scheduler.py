@@ -147,7 +147,7 @@ class RefreshScheduler:
 
     async def follow(self) -> None:
         """Runs refreshes until cancelled, first those that an earlier process left undone."""
-        if await self._query_log(self._store.erasures.are_open, otherwise=True):
+        if await self._query_log(self._store.erasures.has_open, otherwise=True):
             self._request_for_erasure()
         while True:
             await self._wait()
@@ -179,13 +179,13 @@ class RefreshScheduler:
             return False
         await self._query_log(self._feedback.follow, otherwise=None)
         self._seen = number
-        return await self._query_log(self._store.erasures.are_open, otherwise=True)
+        return await self._query_log(self._store.erasures.has_open, otherwise=True)
 
     async def _has_enough_events(self) -> bool:
         if self._after is None:
             return False
         return await self._query_log(
-            partial(self._store.holds_liked, self._after, self._feedback.least_rating), otherwise=False
+            partial(self._store.has_new_events, self._after, self._feedback.least_rating), otherwise=False
         )
 
     async def _query_log(self, ask: Callable[[], T], *, otherwise: T) -> T:

@@ -8,7 +8,7 @@ from client_service.boundary.anchors import NAME as ANCHORS
 from client_service.boundary.ledger import LEDGER
 from client_service.boundary.ledger_heads import HeadedLedger, LedgerHeads
 from client_service.event_log.log_store import LogStore
-from client_service.federation.best_model import find_model
+from client_service.federation.best_model import load_model_or_none
 from client_service.model_store.model_files import load_head
 from client_service.model_store.model_server import FrozenModel
 from client_service.privacy.accounting import ACCOUNT, find_shortfall
@@ -84,7 +84,7 @@ def load_stored_model(renewal: ModelRenewal, store: LogStore | None) -> FrozenMo
     """
     shard, settings = renewal.shard, renewal.settings
     try:
-        served = find_model(
+        served = load_model_or_none(
             renewal.task,
             shard,
             settings.models_directory,
@@ -92,7 +92,7 @@ def load_stored_model(renewal: ModelRenewal, store: LogStore | None) -> FrozenMo
             fit_everything=settings.fit_everything,
         ) or _renew(renewal)
         if store is not None:
-            delete_outdated_files(settings, store, shard.digest, erased=store.erasures.are_open())
+            delete_outdated_files(settings, store, shard.digest, erased=store.erasures.has_open())
             store.erasures.complete()
     except Interrupted:
         raise

@@ -204,7 +204,7 @@ class Catalogue:
         self._overlay.follow()
         wanted = fold(words).split()
         rows = self._find_rows(wanted)
-        posted = self._overlay.facts.outside_holding(wanted) if wanted else []
+        posted = self._overlay.facts.search_outside_titles(wanted) if wanted else []
         rows = np.concatenate([rows, self._find_unmet(wanted)])
         total = len(rows) + len(posted)
         found = [self._shard.item_id(row) for row in rows[offset : offset + k].tolist()]
@@ -221,7 +221,7 @@ class Catalogue:
     def read(self, item: str) -> CatalogueItemOut:
         """Describes an item; raises NotFoundError for one that neither shard nor applications know."""
         self._overlay.follow()
-        facts = self._overlay.facts.of(item)
+        facts = self._overlay.facts.describe(item)
         if facts is None:
             raise NotFoundError("expected an item of this silo's catalogue, got an unknown one")
         return _describe(item, facts, in_catalogue=self._shard.find_item(item) is not None)
@@ -247,9 +247,11 @@ class Catalogue:
         if (unmet := self._shard.unmet) is None:
             return NO_ROWS
         rows = unmet.holding(words)
-        if not self._overlay.tells_of_items:
+        if not self._overlay.has_item_changes:
             return rows
-        return np.array([row for row in rows.tolist() if not self._overlay.hides_outside(unmet.id_of(row))], np.int64)
+        return np.array(
+            [row for row in rows.tolist() if not self._overlay.is_hidden_outside(unmet.id_of(row))], np.int64
+        )
 
     def _find_near(self, words: str, exact: Rows) -> Found:
         """Finds items that resemble the words, besides the exact matches.
@@ -275,7 +277,7 @@ class Catalogue:
         shown = np.ones(unmet.count, dtype=bool)
         shown[exact[exact >= unmet.first] - unmet.first] = False
         rows = [(unmet.first + place, way) for place, way in self._unmet_search.find(words, shown)]
-        return [one for one in rows if not self._overlay.hides_outside(unmet.id_of(one[0]))]
+        return [one for one in rows if not self._overlay.is_hidden_outside(unmet.id_of(one[0]))]
 
     @cached_property
     def _unmet_search(self) -> TitleSearch | None:

@@ -90,7 +90,7 @@ class NewItems:
 
         Of many that are posted together the last ones are available at once; a thread encodes the others.
         """
-        newly = self._overlay.take_newly_told()
+        newly = self._overlay.take_item_changes()
         if newly or self._told[0] is not cold or self._lock.locked():
             with self._lock:
                 self._take_up(newly, cold)
@@ -241,7 +241,7 @@ class NewItems:
             hidden, forbidden = asker.hidden, limits.forbidden
             return not ((hidden is not None and hidden[row]) or (forbidden is not None and forbidden[row]))
         item = self._shard.item_id(row)
-        if self._overlay.hides_outside(item) or not limits.allows_outside(item):
+        if self._overlay.is_hidden_outside(item) or not limits.allows_outside(item):
             return False
         return not (limits.exclude_seen and item in asker.facts.names)
 
@@ -311,7 +311,7 @@ class NewItems:
     def _encode(self, told: Mapping[str, ItemIn], cold: ColdItems) -> dict[str, _Encoded]:
         """Encodes items of which something is known that the encoder takes."""
         encoder = make_encoder(cold.encoder, cold.encoder_state)
-        known = {item: facts for item in told if (facts := self._overlay.facts.of(item)) is not None}
+        known = {item: facts for item in told if (facts := self._overlay.facts.describe(item)) is not None}
         if encoder is None or not known:
             return {}
         texts = encode_facts(encoder, list(known.values()))

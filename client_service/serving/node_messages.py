@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from client_service.data.ids import normalise_id
-from client_service.event_log.messages import require_few_edges
+from client_service.event_log.messages import require_edge_limit
 from shared.message import Message
 
 MOST_NODES = 1000  # in one request
@@ -66,7 +66,7 @@ class LabelsIn(Message):
     @model_validator(mode="before")
     @classmethod
     def _within_limits(cls, given: Any) -> Any:
-        return require_few_edges(given)
+        return require_edge_limit(given)
 
     @property
     def edges(self) -> int:

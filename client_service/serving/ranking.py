@@ -293,7 +293,7 @@ class Exclusions:
         """
         allowed: AbstractSet[str] | None = None if allow is None else frozenset(allow)
         if filters:
-            having = self._overlay.facts.outside_with(parse_filters(filters))
+            having = self._overlay.facts.find_outside_matches(parse_filters(filters))
             allowed = having if allowed is None else allowed & having
         return allowed, frozenset(exclude)
 
@@ -333,7 +333,7 @@ def history_rows(shard: CompiledShard, overlay: Overlay, user: str) -> Rows:
 
     Empty for an unknown user. Validation and test items are left out, because they judge the list.
     """
-    row, latest = overlay.user_row(user), overlay.of(user)
+    row, latest = overlay.user_row(user), overlay.latest_events(user)
     liked = np.zeros(0, dtype=np.int64) if latest is None else latest.liked
     return np.concatenate([liked, np.setdiff1d(recent_basket(shard, row, latest), liked)])
 

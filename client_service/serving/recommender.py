@@ -298,7 +298,7 @@ class Recommender(ModelServer):
         Meanwhile the user may be erased, or have new events.
         """
         self.overlay.follow()
-        row, latest = self.overlay.user_row(user), self.overlay.of(user)
+        row, latest = self.overlay.user_row(user), self.overlay.latest_events(user)
         by_row = row is not None and (latest is None or not changes_basket(self._shard, row, latest))
         met = NO_ROWS if row is not None else self.overlay.met_rows(user)
         return ListKey(user, row, latest, by_row, self.overlay.hidden, met)
@@ -320,7 +320,7 @@ class Recommender(ModelServer):
         cold = model.cold
         if cold is None:
             return False
-        return len(cold.rows) > 0 or (self.overlay.tells_of_items and self._new.find_posted(cold) is not None)
+        return len(cold.rows) > 0 or (self.overlay.has_item_changes and self._new.find_posted(cold) is not None)
 
     def _choose_new(self, model: CompiledModel, asker: NewItemQuery, limits: ListRequest) -> list[NewItem]:
         """Chooses the new items for the reserved places of a list."""

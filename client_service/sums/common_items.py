@@ -17,7 +17,7 @@ from scipy import sparse
 
 from client_service.data.id_columns import normalise_ids
 from client_service.data.interactions import Shard
-from client_service.data.item_matches import NONE
+from client_service.data.item_matches import NO_MATCH
 from client_service.sums.silo_sum import FIXED_BYTES, Arrays, SiloSum, Statistics, SummedDigests, SumRound, Sums
 from client_service.sums.statistics import training_digest
 from shared.errors import DataError, ProtocolError
@@ -105,7 +105,7 @@ class CommonItems(Statistics):
         if len(order):
             near = order[found]
             known = (self.listed[near] == first) & np.isin(second, self.confirmed) & (near < places)
-            known &= (spelled != NONE).to_numpy()  # an own item that the silo has matched with none
+            known &= (spelled != NO_MATCH).to_numpy()  # an own item that the silo has matched with none
             rows[known] = near[known]
         ranked = np.lexsort((np.arange(len(ids)), -counts))
         ranked = ranked[rows[ranked] >= 0]
@@ -137,7 +137,7 @@ def own_items(shard: Shard, method: MethodSettings) -> OwnItems:
     del method
     used = np.flatnonzero(degrees(shard.train)[1])
     ids = normalise_ids(pl.Series("item", [shard.shared_ids[item] for item in used], dtype=pl.String))
-    return OwnItems(tuple(ids.filter(ids != NONE)), int(sparse.csr_array(shard.train).nnz))
+    return OwnItems(tuple(ids.filter(ids != NO_MATCH)), int(sparse.csr_array(shard.train).nnz))
 
 
 def digest_items(shard: Shard, method: MethodSettings) -> SummedDigests:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from client_service.data.digests import list_content
+from client_service.data.digests import encode_list
 from client_service.data.prefixes import Int64
 from client_service.data.sessions import TRAIN, SessionShard
 from client_service.sums.silo_sum import (
@@ -119,7 +119,7 @@ def digest_visits(shard: SessionShard, method: MethodSettings) -> SummedDigests:
     del method
     clicks, starts = shard.split_sessions(TRAIN)
     used, rows = np.unique(clicks, return_inverse=True)
-    content = hashlib.sha256(list_content([shard.item_ids[item] for item in used]))
+    content = hashlib.sha256(encode_list([shard.item_ids[item] for item in used]))
     for part in (rows, starts):
         content.update(np.ascontiguousarray(part, dtype="<i8").data)
     return SummedDigests(content.hexdigest(), shard.catalogue)

@@ -15,12 +15,12 @@ from client_service.compilation.item_publisher import ItemPublisher
 from client_service.compilation.shard import compile_in_memory
 from client_service.compiled.model import Relevance
 from client_service.compiled.publication import REFRESH, SERVING
-from client_service.data.interaction_files import hold_shard, load_shard, read_catalogue, save_shard, with_places
+from client_service.data.interaction_files import load_shard, lock_shard, read_catalogue, save_shard, with_places
 from client_service.data.interactions import Shard
 from client_service.data.item_matches import name_items, read_matches
 from client_service.evaluation.metrics import LABELS, PRIMARY, Measures
 from client_service.evaluation.ranking import measure_test, measure_validation, sample_validation_users
-from client_service.event_log.log_store import Absorbed
+from client_service.event_log.log_store import MergeResult
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.service import open_log
 from client_service.event_log.shard_update import merge_log_into_shard
@@ -239,7 +239,7 @@ def open_recommender(settings: ClientSettings, shard: Shard) -> tuple[Recommende
     return recommender, publisher
 
 
-def merge_events(settings: ClientSettings, shard: Shard, store: EventStore) -> Absorbed[Shard]:
+def merge_events(settings: ClientSettings, shard: Shard, store: EventStore) -> MergeResult[Shard]:
     """Merges the log into the shard, over the items that the shard may have."""
     return merge_log_into_shard(shard, store, settings.least_rating, listed_items(settings))
 
@@ -283,6 +283,6 @@ ITEMS = Task(
     summarise=summarise_items,
     refitting=Refitting(everything=all_pairs, refit=Refit),
     events=EventIntake(
-        open=open_lists, hold=hold_shard, merge=merge_events, place=list_shard, save=save_shard, reopen=reopen_lists
+        open=open_lists, hold=lock_shard, merge=merge_events, place=list_shard, save=save_shard, reopen=reopen_lists
     ),
 )

@@ -17,10 +17,10 @@ from client_service.data.node_files import load_node_shard, save_node_shard
 from client_service.data.node_graphs import TEST, TRAIN, UNKNOWN, UNLABELLED, VALID, NodeShard
 from client_service.evaluation.metrics import Measures
 from client_service.evaluation.node_measures import ACCURACY, NODE_LABELS, choose_primary, measure_nodes
-from client_service.event_log.log_store import Absorbed
+from client_service.event_log.log_store import MergeResult
 from client_service.event_log.node_log import open_node_log
 from client_service.event_log.node_store import NodeStore
-from client_service.event_log.node_update import hold_node_shard, merge_nodes_into_shard
+from client_service.event_log.node_update import lock_node_shard, merge_nodes_into_shard
 from client_service.joining_value.node_comparison import compare_nodes, describe_graph
 from client_service.model_store.model_files import ModelHead
 from client_service.model_store.node_models import ServedNodes, freeze_nodes
@@ -161,7 +161,7 @@ def open_nodes(settings: ClientSettings, shard: NodeShard) -> OpenedTask:
     return OpenedTask(answers, open_node_log(settings, answers.overlay))
 
 
-def merge_events(settings: ClientSettings, shard: NodeShard, store: NodeStore) -> Absorbed[NodeShard]:
+def merge_events(settings: ClientSettings, shard: NodeShard, store: NodeStore) -> MergeResult[NodeShard]:
     """Merges the event log into the shard."""
     del settings
     return merge_nodes_into_shard(shard, store)
@@ -199,7 +199,7 @@ NODES = Task(
     refitting=Refitting(everything=label_all, refit=NodeRefit),
     events=EventIntake(
         open=open_nodes,
-        hold=hold_node_shard,
+        hold=lock_node_shard,
         merge=merge_events,
         place=complete_nodes,
         save=save_node_shard,

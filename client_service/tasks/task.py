@@ -19,7 +19,7 @@ from client_service.compiled.model import UNFITTED, Relevance
 from client_service.compiled.publication import SERVING
 from client_service.evaluation.metrics import MeasureLabel, Measures
 from client_service.event_log.database import FOLDER
-from client_service.event_log.log_store import Absorbed
+from client_service.event_log.log_store import MergeResult
 from client_service.event_log.service import SiloLog
 from client_service.model_store.model_files import ModelHead
 from client_service.model_store.model_server import FrozenModel
@@ -170,7 +170,7 @@ class EventIntake(Generic[S]):
 
     open: Callable[[ClientSettings, S], OpenedTask]
     hold: Callable[[Path], AbstractContextManager[S]]
-    merge: Callable[[ClientSettings, S, Any], Absorbed[S]]
+    merge: Callable[[ClientSettings, S, Any], MergeResult[S]]
     place: Callable[[ClientSettings, S], S]
     save: Callable[[Path, S], object]
     reopen: Callable[[ClientSettings, S], Reopened]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from client_service.data.prefixes import Int64, Prefixes
-from client_service.data.sessions import SessionShard, shuffled_batches
+from client_service.data.sessions import SessionShard, shuffle_batches
 from client_service.models.parameter_transfer import RowKind, ShardRows
 from client_service.models.sequence.srgnn import SRGNN
 from client_service.models.sequence.tagnn import TAGNN
@@ -96,7 +96,7 @@ class SessionTrainer(Trainer):
 
     def draw_batches(self, generator: np.random.Generator) -> Iterator[Int64]:
         """Examples of similar lengths, so that little is padding."""
-        return shuffled_batches(self._examples.lengths, self.method.batch_size, generator)
+        return shuffle_batches(self._examples.lengths, self.method.batch_size, generator)
 
     def find_loss(self, rows: Int64) -> Tensor:
         """Cross entropy over the model's items."""

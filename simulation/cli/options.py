@@ -158,7 +158,7 @@ class SplitName(StrEnum):
 
 
 class RatingKindName(StrEnum):
-    """Values of `--rating-kind`: names of client_service.data.ratings.MEANINGS."""
+    """Values of `--rating-kind`: names of client_service.data.ratings.RATING_SCALES."""
 
     stars = "stars"
     ten = "ten"

@@ -143,19 +143,19 @@ def absorb(
 
     The client may run meanwhile: it uses the shard that it has read, and the new one from its next start on.
     """
-    from client_service.data.interaction_files import hold_shard, read_catalogue, save_shard
+    from client_service.data.interaction_files import lock_shard, read_catalogue, save_shard
     from client_service.event_log.database import NAME as FEEDBACK
-    from client_service.event_log.database import is_kept
+    from client_service.event_log.database import has_log
     from client_service.event_log.shard_update import merge_log_into_shard
     from client_service.event_log.store import EventStore
 
-    if not is_kept(state_directory):
+    if not has_log(state_directory):
         raise SettingsError(f"{state_directory}: expected a client's state directory with {FEEDBACK}, got none")
     listed = None if catalogue is None else read_catalogue(catalogue).to_list()
-    with step("changing the shard"), closing(EventStore(state_directory)) as store, hold_shard(folder) as before:
+    with step("changing the shard"), closing(EventStore(state_directory)) as store, lock_shard(folder) as before:
         absorbed = merge_log_into_shard(before, store, least_rating, listed)
         save_shard(folder, absorbed.after)
-        store.forget_absorbed(absorbed.handed, absorbed.after.lists_digest, absorbed.kept)
+        store.delete_absorbed(absorbed.batch, absorbed.after.lists_digest, absorbed.kept)
         store.compact()
     _print_change(absorbed.before, absorbed.after, as_json=as_json)
     if absorbed.waiting and not as_json:
@@ -177,14 +177,14 @@ def features(
     The file must have vectors of some items of the shard. Later items are encoded by the encoder in the file; without
     one they have no vector until the file is made again.
     """
-    from client_service.data.files import commit_files, current_file, only_writer, read_bytes
+    from client_service.data.files import commit_files, current_file, lock_folder, read_bytes
     from client_service.data.interaction_files import FEATURES, load_shard
     from client_service.text.feature_file import align_rows, read_feature_file
 
     if (file is None) != remove:
         raise SettingsError("shard features: expected either a file of vectors or --remove")
     notes: list[str] = []
-    with step("changing the shard"), only_writer(folder):
+    with step("changing the shard"), lock_folder(folder):
         shard = load_shard(folder)
         if file is None:
             current_file(folder, FEATURES).unlink(missing_ok=True)

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import polars as pl
 
-from client_service.data.events import MET, SPLIT_TYPE, SPLITS, clean_events, known_columns, sort_pairs
-from client_service.data.ratings import RatingMeaning
+from client_service.data.events import MET, SPLIT_TYPE, SPLITS, clean_events, drop_empty_columns, sort_pairs
+from client_service.data.ratings import RatingScale
 from shared.errors import DataError
 from shared.words import count_noun, counted_lines
 from simulation.datasets.splits import Draws, SplitKind, describe_split, require_times, split_by_user, split_validation
@@ -35,7 +35,7 @@ class Dataset:
     titles: pl.DataFrame | None
     notes: tuple[str, ...] = ()
     met: pl.DataFrame | None = None
-    meaning: RatingMeaning | None = None
+    meaning: RatingScale | None = None
 
     def all_events(self) -> pl.DataFrame:
         """Returns positive interactions, and other known ones with the split `met`."""
@@ -90,8 +90,8 @@ def assemble_dataset(
         drawn = _draw_validation(events, seed, draws, notes) if splits == {"train", "test"} else events
         events = sort_pairs(drawn)
     first_titles = None if titles is None else _first_titles(titles, notes)
-    known = None if met.is_empty() else sort_pairs(known_columns(met))
-    return Dataset(name, known_columns(events), first_titles, tuple(notes), known)
+    known = None if met.is_empty() else sort_pairs(drop_empty_columns(met))
+    return Dataset(name, drop_empty_columns(events), first_titles, tuple(notes), known)
 
 
 def _draw_validation(events: pl.DataFrame, seed: int, draws: Draws, notes: list[str]) -> pl.DataFrame:

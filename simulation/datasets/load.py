@@ -155,7 +155,7 @@ def load_dataset(
     """
     files = locate_files(path)
     read = {name: _read_table(file, file_options) for name, file in files.interactions.items()}
-    found = {name: table.event_table() for name, table in read.items()}
+    found = {name: table.read_events() for name, table in read.items()}
     tables = {name: table for name, (table, _) in found.items()}
     if WHOLE in tables and "split" in tables[WHOLE].columns:
         parts = tables[WHOLE].partition_by("split", as_dict=True, maintain_order=True)
@@ -178,7 +178,7 @@ def load_dataset(
 def read_events(path: Path, file_options: FileOptions = DEFAULT_OPTIONS) -> Events:
     """Reads the interactions of one file; raises DataError."""
     table = _read_table(path, file_options)
-    return Events(*table.event_table(), table.rated_by)
+    return Events(*table.read_events(), table.rated_by)
 
 
 def read_clicks(path: Path, file_options: FileOptions = DEFAULT_OPTIONS) -> tuple[pl.DataFrame, list[str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from client_service.data.id_columns import ids_of_column
+from client_service.data.id_columns import read_id_column
 from client_service.data.tables import parse_foreign_table
 from shared.errors import DataError
 from simulation.datasets.columns import DETAIL_FIELDS, FileOptions
@@ -41,7 +41,7 @@ def read_parquet(path: Path, file_options: FileOptions) -> Table:
 
 def _id_column(path: Path, column: pl.Series) -> pl.Series:
     try:
-        ids = ids_of_column(column)
+        ids = read_id_column(column)
     except ValueError as error:
         raise DataError(f"{path}: expected in column {column.name!r} {error}") from None
     if ids is None:

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from client_service.data.events import MET
-from client_service.data.ratings import ABOVE_ZERO, MEANINGS, RatingMeaning
+from client_service.data.ratings import ABOVE_ZERO, RATING_SCALES, RatingScale
 from shared.errors import DataError
 from shared.words import count_noun
 from simulation.datasets.dataset import WHOLE
@@ -21,7 +21,7 @@ FEWEST_TO_JUDGE = 20  # ratings, from which on their frequencies say whether the
 
 Tables = Mapping[str, pl.DataFrame]
 LeastRating = float | Literal["usual", "stars", "ten", "hundred", "binary", "signed", "counts", "any"] | None
-"""Smallest positive rating, or the kind of scale, which gives it: `MEANINGS`. usual: inferred from the ratings, see
+"""Smallest positive rating, or the kind of scale, which gives it: `RATING_SCALES`. usual: inferred, see
 `infer_rating_meaning`. None: each rating above 0 is positive, as in published tables, which are about interactions."""
 
 
@@ -33,7 +33,7 @@ class Positives(NamedTuple):
 
     tables: dict[str, pl.DataFrame]
     notes: list[str]
-    meaning: RatingMeaning | None
+    meaning: RatingScale | None
 
 
 def choose_positives(
@@ -42,7 +42,7 @@ def choose_positives(
     path: Path,
     *,
     column: str = "rating",
-    known: RatingMeaning | None = None,
+    known: RatingScale | None = None,
     earlier: pl.Series | None = None,
 ) -> Positives:
     """Selects the positive interactions by `min_rating` or by the shard's known meaning.
@@ -58,14 +58,14 @@ def choose_positives(
     if isinstance(min_rating, float | int):
         if ratings.is_empty():
             raise DataError(f"{path}: expected ratings for a least rating of {min_rating:g}, got none")
-        meaning: RatingMeaning | None = RatingMeaning(kind="given", least=min_rating)
+        meaning: RatingScale | None = RatingScale(kind="given", least=min_rating)
     elif min_rating not in ("usual", None):
-        meaning = MEANINGS[min_rating]
+        meaning = RATING_SCALES[min_rating]
     elif known is not None and own:
         meaning = known
         notes += _check_scale(ratings, known, path)
     elif min_rating is None:
-        meaning = None if ratings.is_empty() else MEANINGS["any"]
+        meaning = None if ratings.is_empty() else RATING_SCALES["any"]
     else:
         before = [earlier.drop_nulls()] if earlier is not None and own else []
         meaning = infer_rating_meaning(pl.concat([ratings, *before]), column)
@@ -76,7 +76,7 @@ def choose_positives(
     return Positives(found, notes, meaning if known is None else known)
 
 
-def infer_rating_meaning(ratings: pl.Series, column: str = "rating") -> RatingMeaning | None:
+def infer_rating_meaning(ratings: pl.Series, column: str = "rating") -> RatingScale | None:
     """Infers the most likely meaning of ratings; None without ratings.
 
     0 and 1; some below 0: positive above 0; counts: each is positive; up to 5, 10 or 100: positive from 4, 8 or 80 on.
@@ -87,24 +87,26 @@ def infer_rating_meaning(ratings: pl.Series, column: str = "rating") -> RatingMe
     values = ratings.to_numpy()
     low, high = float(values.min()), float(values.max())
     if column == "count":
-        return MEANINGS["counts"]
+        return RATING_SCALES["counts"]
     if np.isin(values, (0, 1)).all():
-        return MEANINGS["binary"]
+        return RATING_SCALES["binary"]
     if low < 0:
-        return MEANINGS["signed"]
+        return RATING_SCALES["signed"]
     if low == high:  # it says that there was an interaction
-        kind = next((kind for kind in ("stars", "ten", "hundred") if high <= (MEANINGS[kind].highest or 0)), "counts")
-        usual = MEANINGS[kind]
+        kind = next(
+            (kind for kind in ("stars", "ten", "hundred") if high <= (RATING_SCALES[kind].highest or 0)), "counts"
+        )
+        usual = RATING_SCALES[kind]
         return usual.model_copy(update={"least": min(usual.least, high)})
     if _look_like_counts(values):
-        return MEANINGS["counts"]
+        return RATING_SCALES["counts"]
     if 3 < high <= STARS:
-        return MEANINGS["stars"]
+        return RATING_SCALES["stars"]
     if 8 < high <= 10:
-        return MEANINGS["ten"]
+        return RATING_SCALES["ten"]
     if high == 100 and np.median(values) >= 30:
-        return MEANINGS["hundred"]
-    return MEANINGS["counts" if high > 10 else "any"]
+        return RATING_SCALES["hundred"]
+    return RATING_SCALES["counts" if high > 10 else "any"]
 
 
 def _look_like_counts(values: np.ndarray) -> bool:
@@ -137,14 +139,14 @@ def join_splits(tables: Tables) -> pl.DataFrame:
     return pl.concat(named, how="diagonal_relaxed")
 
 
-def _divide(tables: Tables, meaning: RatingMeaning | None) -> dict[str, pl.DataFrame]:
+def _divide(tables: Tables, meaning: RatingScale | None) -> dict[str, pl.DataFrame]:
     """Moves interactions that are not positive to the key `met`.
 
     Rows keep their order in a column `order`.
     """
     found, met = dict(tables), [tables[MET]] if MET in tables else []
     for split, table in tables.items():
-        verdicts = [meaning.likes(pl.col("rating"))] if meaning is not None and "rating" in table.columns else []
+        verdicts = [meaning.is_liked(pl.col("rating"))] if meaning is not None and "rating" in table.columns else []
         verdicts += [pl.col("likes").fill_null(True)] if "likes" in table.columns else []
         if split == MET or not verdicts:
             continue
@@ -171,8 +173,8 @@ def _drop_unrated(tables: Tables) -> tuple[dict[str, pl.DataFrame], list[str]]:
     return kept, [f"{count_noun(len(ratings) - len(rated), 'row')} with a rating of 99, which says not rated, left out"]
 
 
-def _check_scale(ratings: pl.Series, known: RatingMeaning, path: Path) -> list[str]:
-    if not (count := known.outside(ratings)):
+def _check_scale(ratings: pl.Series, known: RatingScale, path: Path) -> list[str]:
+    if not (count := known.count_outside(ratings)):
         return []
     scale = f"from {known.lowest:g} to {known.highest:g}, as the shard's ratings are,"
     if count > max(1, len(ratings) // 10):
@@ -190,7 +192,7 @@ def _known_ratings(tables: Tables) -> pl.Series:
     return pl.concat(found) if found else pl.Series("rating", [], dtype=pl.Float64)
 
 
-def _describe_ratings(ratings: pl.Series, meaning: RatingMeaning | None, tables: Tables) -> list[str]:
+def _describe_ratings(ratings: pl.Series, meaning: RatingScale | None, tables: Tables) -> list[str]:
     """Describes which ratings are positive.
 
     Ratings that are all the same and all positive need no note.
@@ -209,7 +211,7 @@ def _describe_ratings(ratings: pl.Series, meaning: RatingMeaning | None, tables:
         words = f"ratings from {low:g} to {high:g}, each counts as positive"
         if high != STARS:
             return [f"{words}; --min-rating leaves lower ones out", *notes]
-        stars = MEANINGS["stars"].least
+        stars = RATING_SCALES["stars"].least
         return [
             f"{words}; --min-rating {stars:g} would leave {int((values < stars).sum()):,} of {len(values):,} out",
             *notes,

@@ -53,7 +53,7 @@ class Table:
     others: tuple[str, ...] = ()
     has_names: bool = False
 
-    def event_table(self) -> tuple[pl.DataFrame, list[str]]:
+    def read_events(self) -> tuple[pl.DataFrame, list[str]]:
         """Returns the checked events, and notes.
 
         (user, item), and split, time (seconds since 1970 UTC), rating, and likes (Boolean) where the file has such

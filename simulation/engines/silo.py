@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from client_service.federation.client_run import ClientRun, agree_method, basis_folder, open_basis_run, place_run
+from client_service.federation.client_run import (
+    ClientRun,
+    basis_folder,
+    build_run_context,
+    check_method,
+    open_basis_run,
+)
 from client_service.federation.messages import QualityOut, RoundCosts, StatusOut
 from client_service.federation.run_records import load_quality
 from client_service.federation.training_run import TrainingRun
@@ -157,8 +163,8 @@ class SiloRun:
 
     def _open(self, terms: RunTerms) -> ClientRun:
         settings, request = self._settings, terms.request
-        method = agree_method(settings, request.method, request.part)
-        place = place_run(settings, terms.run, request.seed, method)
+        method = check_method(settings, request.method, request.part)
+        place = build_run_context(settings, terms.run, request.seed, method)
         shard = complete_shard(basis_folder(settings), settings.method, self._shard)
         if request.part != TRAINING:
             return open_basis_run(settings, self._task, shard, place, request.clients)

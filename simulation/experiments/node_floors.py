@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data.id_columns import rows_of_ids
+from client_service.data.id_columns import index_ids
 from client_service.data.node_files import load_node_shard
 from client_service.data.node_graphs import TEST, TRAIN, NodeShard, build_adjacency, sort_entries
 from client_service.evaluation.metrics import Measures
@@ -99,7 +99,7 @@ def predict_alone(shard: NodeShard, method: MethodSettings) -> Float64:
 def measure_ceiling(shards: dict[str, NodeShard], method: MethodSettings) -> ByName:
     """Measures each silo's test nodes by the closed form on all silos' graph."""
     pooled = pool_graphs(list(shards.values()))
-    probabilities, rows = predict_alone(pooled, method), rows_of_ids(pooled.node_ids)
+    probabilities, rows = predict_alone(pooled, method), index_ids(pooled.node_ids)
     return {
         name: _measure_test(shard, probabilities[[rows[node] for node in shard.node_ids]])
         for name, shard in shards.items()
@@ -112,7 +112,7 @@ def pool_graphs(shards: Sequence[NodeShard]) -> NodeShard:
     A node of two silos is one.
     """
     ids = sorted({node for shard in shards for node in shard.node_ids})
-    places = rows_of_ids(ids)
+    places = index_ids(ids)
     first, ends = dict[str, tuple[int, int]](), list[Any]()
     for number, shard in enumerate(shards):
         own = np.array([places[node] for node in shard.node_ids])

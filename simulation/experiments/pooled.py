@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.evaluation.ranking import TopItems
 from client_service.models.ranker import Rows
 
@@ -62,7 +62,7 @@ def pool_shards(shards: Sequence[Shard]) -> tuple[Shard, list[ClientSlice]]:
         _stack_rows([getattr(one.shard, split) for one in slices], slices, len(items))
         for split in ("train", "valid", "test")
     ]
-    return shard_of_matrices("pooled", users, items, matrices), slices
+    return build_shard_from_matrices("pooled", users, items, matrices), slices
 
 
 def sorted_places(all_ids: Sequence[str], ids: Sequence[str]) -> Rows:

@@ -26,7 +26,7 @@ from client_service.data.item_matches import is_signed, read_matches, sign_match
 from client_service.data.node_files import NODES, load_node_shard, save_node_shard
 from client_service.data.node_graphs import TRAIN, UNKNOWN, NodeShard
 from client_service.data.session_files import CLICKS, load_session_shard, save_session_shard
-from client_service.data.shard_head import ShardHead, stated_rating
+from client_service.data.shard_head import ShardHead, load_rating_scale
 from client_service.settings import read_outbound_proxy
 from shared.errors import (
     AuthenticationError,
@@ -351,7 +351,7 @@ def silo_values(
     """Returns the values of silo.toml, tables last."""
     path, federation = folder.path.resolve(), agreed.federation
     catalogue, method = agreed.needs_catalogue and choices.catalogue is not None, method_table(federation.method)
-    rating = stated_rating(folder.shard) if federation.task == "items" else None
+    rating = load_rating_scale(folder.shard) if federation.task == "items" else None
     return {
         "name": invitation.name,
         "shard": str(path / folder.shard.name),

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import polars as pl
 
-from client_service.data.digests import list_content, list_digest
+from client_service.data.digests import encode_list, list_digest
 from client_service.data.files import current_file
 from client_service.data.id_columns import read_id_list
 from client_service.data.interaction_files import load_shard
-from client_service.data.item_matches import NONE, name_items, read_matches
+from client_service.data.item_matches import NO_MATCH, name_items, read_matches
 from client_service.data.session_files import CLICKS, load_session_shard
 from shared.errors import DataError
 from shared.files import replace_file
@@ -62,7 +62,7 @@ def _name_shard(shard: Path, matches: Path | None) -> pl.Series:
     if matches is None:
         return own
     named = pl.Series(own.name, name_items(own.to_list(), read_matches(matches)), dtype=pl.String)
-    return named.filter(named != NONE)
+    return named.filter(named != NO_MATCH)
 
 
 def merge_items(sources: Iterable[Path], reading: DataReading | None = None) -> pl.Series:
@@ -80,7 +80,7 @@ def merge_items(sources: Iterable[Path], reading: DataReading | None = None) -> 
 def save_catalogue(items: Sequence[str] | pl.Series, path: Path) -> str:
     """Writes the list atomically; returns its sha256, by which silos compare their lists."""
     try:
-        replace_file(path, list_content(items))
+        replace_file(path, encode_list(items))
     except OSError as error:
         raise DataError(f"{path}: expected a writable path, got none ({error.strerror})") from None
     return list_digest(items)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.data.interaction_files import load_shard
-from client_service.data.item_matches import NONE, sign_matches
+from client_service.data.item_matches import NO_MATCH, sign_matches
 from shared.errors import DataError
 from shared.files import PRIVATE, replace_file
 from shared.words import count_noun
@@ -144,13 +144,13 @@ def read_proposals(path: Path) -> dict[str, str]:
             f"{path}: expected yes or no in the column take, got something else in {count_noun(len(wrong), 'line')},"
             f" first in line {line}"
         )
-    table = table.with_columns(said=said, shared=pl.col("shared").fill_null(NONE))
+    table = table.with_columns(said=said, shared=pl.col("shared").fill_null(NO_MATCH))
     taken = table.filter(pl.col("said") == "yes")
     if twice := int(taken["own"].is_duplicated().sum()):
         words = f"expected yes once for each own item, got {twice} lines that say it of an own item again"
         raise DataError(f"{path}: {words}: leave one of each")
     refused = table.filter((pl.col("said") == "no") & (pl.col("own") == pl.col("shared")))
-    return dict(taken.select("own", "shared").iter_rows()) | dict.fromkeys(refused["own"], NONE)
+    return dict(taken.select("own", "shared").iter_rows()) | dict.fromkeys(refused["own"], NO_MATCH)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from scipy.cluster.vq import kmeans2
 from scipy.sparse.linalg import svds
 
 from client_service.data.prefixes import Int64
-from client_service.data.sessions import TRAIN, SessionShard, occurring_pairs, scale_rows
+from client_service.data.sessions import TRAIN, SessionShard, mark_pairs, scale_rows
 from shared.errors import SettingsError
 from shared.method.graph import Float64
 from simulation.sessions.sessions import Sessions, keep_trained_clients
@@ -42,7 +42,7 @@ def cut_at_random(sessions: Sessions, clients: int, seed: int) -> Int64:
 def cut_by_items(sessions: Sessions, clients: int, seed: int) -> Int64:
     """Divides sessions by similar items: k-means in the items' main directions."""
     owners = np.repeat(np.arange(len(sessions)), sessions.lengths)
-    having = occurring_pairs(owners, sessions.clicks, (len(sessions), len(sessions.items)))
+    having = mark_pairs(owners, sessions.clicks, (len(sessions), len(sessions.items)))
     having = scale_rows(having, 1.0 / np.sqrt(np.diff(having.indptr)))
     places = np.asarray(having @ _main_directions(having, seed).T)
     places /= np.maximum(np.linalg.norm(places, axis=1, keepdims=True), 1e-12)
@@ -120,7 +120,7 @@ def jaccard_distance(sessions: Sessions, clients: Int64, *, seed: int = 0) -> fl
     if count < 2:
         return 0.0
     owners = np.repeat(clients, sessions.lengths)
-    having = occurring_pairs(owners, sessions.clicks, (count, len(sessions.items)))
+    having = mark_pairs(owners, sessions.clicks, (count, len(sessions.items)))
     first, second = np.triu_indices(count, k=1)
     if len(first) > PAIRS:
         chosen = np.random.default_rng(seed).choice(len(first), PAIRS, replace=False)

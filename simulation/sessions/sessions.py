@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
-from client_service.data.prefixes import Int64, Prefixes, prefixes_of_sessions
+from client_service.data.prefixes import Int64, Prefixes, list_prefixes
 from client_service.data.sessions import TRAIN
 from shared.message import Message
 from shared.method.settings import validate_settings
@@ -80,7 +80,7 @@ class Sessions:
     def examples(self, split: int) -> Prefixes:
         """Returns every prefix of a split's sessions with the click after it."""
         part = self.of_split(split)
-        return prefixes_of_sessions(part.clicks, part.starts)
+        return list_prefixes(part.clicks, part.starts)
 
 
 def keep_usual_lengths(sessions: Sessions, rules: SessionRules) -> Sessions:

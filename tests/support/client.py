@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.federation.training_run import TrainingRun
 from client_service.settings import ClientSettings
 from tests.support.federation import run_client
@@ -32,7 +32,7 @@ def shard_of() -> Callable[..., Shard]:
         parts = [whole, *(np.zeros_like(whole) if part is None else part for part in (valid, test))]
         matrices = [sparse.csr_array(np.asarray(part, dtype=np.float64)) for part in parts]
         users, items = (tuple(f"{kind}{row}" for row in range(n)) for kind, n in zip("ui", whole.shape, strict=True))
-        return shard_of_matrices("shop", users, items, matrices)
+        return build_shard_from_matrices("shop", users, items, matrices)
 
     return shard
 

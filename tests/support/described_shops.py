@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from client_service.data.interaction_files import save_shard
-from client_service.data.interactions import shard_of_matrices
+from client_service.data.interactions import build_shard_from_matrices
 
 WORDS = ("space rocket", "river forest", "kitchen soup", "football goal", "castle ghost")
 
@@ -29,5 +29,5 @@ def write_described_shop(folder: Path, place: int, *, common: bool = False, text
     items = [f"i{0 if common else place}-{one:02}" for one in range(40)]
     matrices = [sparse.csr_array(one.astype(float)) for one in (train, valid, test)]
     words = tuple(f"{WORDS[kind]} {place} {one}" for one, kind in enumerate(kinds)) if text else None
-    save_shard(folder, replace(shard_of_matrices(folder.name, users, items, matrices), titles=words))
+    save_shard(folder, replace(build_shard_from_matrices(folder.name, users, items, matrices), titles=words))
     return folder

@@ -8,9 +8,9 @@ import torch
 
 from client_service.compilation.item_publisher import ItemPublisher
 from client_service.compiled.publication import SERVING
-from client_service.data.interaction_files import hold_shard, load_shard, save_shard
+from client_service.data.interaction_files import load_shard, lock_shard, save_shard
 from client_service.data.interactions import Shard
-from client_service.event_log.log_store import Absorbed
+from client_service.event_log.log_store import MergeResult
 from client_service.event_log.shard_update import merge_log_into_shard
 from client_service.event_log.store import EventStore
 from client_service.federation.training_run import TrainingRun
@@ -48,16 +48,16 @@ def publish_model(settings: ClientSettings, shard: Shard, served: ServedItems | 
         publisher._job.join()
 
 
-def absorb(settings: ClientSettings, store: EventStore, listed: Sequence[str] | None = None) -> Absorbed:
+def absorb(settings: ClientSettings, store: EventStore, listed: Sequence[str] | None = None) -> MergeResult:
     """The log is in the silo's shard, which is written; and still in the log."""
-    with hold_shard(settings.shard) as before:
+    with lock_shard(settings.shard) as before:
         absorbed = merge_log_into_shard(before, store, settings.least_rating, listed)
         save_shard(settings.shard, absorbed.after)
     return absorbed
 
 
-def absorb_and_forget(settings: ClientSettings, store: EventStore, listed: Sequence[str] | None = None) -> Absorbed:
+def absorb_and_forget(settings: ClientSettings, store: EventStore, listed: Sequence[str] | None = None) -> MergeResult:
     """Likewise, and what stays in the log is what the shard has not got."""
     absorbed = absorb(settings, store, listed)
-    store.forget_absorbed(absorbed.handed, absorbed.after.lists_digest, absorbed.kept)
+    store.delete_absorbed(absorbed.batch, absorbed.after.lists_digest, absorbed.kept)
     return absorbed

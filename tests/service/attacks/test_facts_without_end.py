@@ -13,7 +13,7 @@ import pytest
 from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import load_shard
 from client_service.event_log import store as stores
-from client_service.event_log.item_metadata import MOST_MASKS, ItemFacts
+from client_service.event_log.item_metadata import MOST_MASKS, ItemMetadata
 from client_service.event_log.messages import InteractionIn, ItemIn
 from client_service.event_log.overlay import HIDDEN, Overlay
 from client_service.event_log.store import BYTES_BESIDE, LONGEST_FACTS, EventStore
@@ -139,12 +139,12 @@ def test_ids_of_interactions_are_bounded_in_bytes_and_room_comes_back(
 
 def test_hidden_items_share_what_is_said_of_them(silos: Silos) -> None:
     overlay = Overlay(compile_in_memory(load_shard(silos(1)[0])))
-    overlay.put_items(1, {f"item-{number:02d}": ItemIn(hidden=True) for number in range(5)})
+    overlay.update_items(1, {f"item-{number:02d}": ItemIn(hidden=True) for number in range(5)})
     assert all(facts is HIDDEN for facts in overlay._items.values()) and len(overlay._items) == 5
 
 
 def test_words_of_filters_are_kept_for_so_many_of_them(silos: Silos) -> None:
-    facts = ItemFacts(compile_in_memory(load_shard(silos(1)[0])), {})
+    facts = ItemMetadata(compile_in_memory(load_shard(silos(1)[0])), {})
     for number in range(MOST_MASKS + 500):
         facts.mask([("category", (f"{number}" + "x" * 100,))])
     assert facts.mask_value.cache_info().currsize == MOST_MASKS

@@ -18,7 +18,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from client_service.data.session_files import load_session_shard
-from client_service.federation.run_setup import warn_of_moved_rows
+from client_service.federation.run_setup import warn_of_changed_item_rows
 from client_service.runtime.device import pin_threads
 from shared.method.settings import SessionSettings, method_settings
 from shared.method.tensors import ITEM_TABLE, initial_parameters
@@ -89,5 +89,5 @@ async def test_rows_that_move_with_one_silo_alone_are_its_own_items_as_the_page_
 @pytest.mark.parametrize(("candidates", "warned"), [("own", True), ("catalogue", False)])
 def test_a_silo_is_warned_of_it(candidates: str, warned: bool) -> None:
     method = method_settings("sessions", catalogue=60, **{"sessions.candidates": candidates})
-    found = warn_of_moved_rows(build_strategy("fedavg", method), method, "sessions", secure=True)
+    found = warn_of_changed_item_rows(build_strategy("fedavg", method), method, "sessions", secure=True)
     assert any("sessions.candidates = catalogue" in one for one in found) is warned

@@ -23,7 +23,7 @@ from benchmarks.table10.run import (
     render,
     run_loop,
 )
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.evaluation.ranking import K, rank_by_scores
 
 
@@ -35,7 +35,7 @@ def matrix(rows: list[list[int]]) -> sparse.csr_array:
 
 def shard_of(train: list[list[int]], valid: list[list[int]], test: list[list[int]]) -> Shard:
     users, items = (tuple(str(one) for one in range(size)) for size in np.shape(train))
-    return shard_of_matrices("client-1", users, items, (matrix(train), matrix(valid), matrix(test)))
+    return build_shard_from_matrices("client-1", users, items, (matrix(train), matrix(valid), matrix(test)))
 
 
 @pytest.fixture

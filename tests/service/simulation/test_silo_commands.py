@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from client_service.app import create_app
-from client_service.data.files import only_writer
+from client_service.data.files import lock_folder
 from client_service.settings import client_settings
 from lpsfed import Client, Interaction
 from shared.errors import FederationError, SettingsError, UnavailableError
@@ -71,7 +71,7 @@ def test_a_refresh_is_waited_for_and_told(silo: str, tmp_path: Path) -> None:
 
 
 def test_a_refresh_that_fails_ends_with_1_and_why(silo: str, shard: Path, tmp_path: Path) -> None:
-    with only_writer(shard):
+    with lock_folder(shard):
         failed = ask(silo, tmp_path, "refresh")
     assert failed.exit_code == 1 and "nobody else is changing" in str(failed.exception)
 

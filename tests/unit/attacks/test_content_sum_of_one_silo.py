@@ -13,7 +13,7 @@ import pytest
 
 from aggregator_service.rounds.secure_run import BasisPledge, Pledge, find_objection, record_stamps
 from client_service.boundary.ledger import Ledger
-from client_service.federation.client_run import agree_method
+from client_service.federation.client_run import check_method
 from client_service.secure_rounds.round_memory import NAME, RoundMemory
 from shared.errors import PrivacyError
 from shared.method.settings import method_settings
@@ -102,5 +102,5 @@ def test_a_silo_sums_by_the_encoder_that_it_has_agreed_to_alone(silos: Silos, tm
     settings = small_client(shard, tmp_path / "state", method=own, policy={"content": "open"})
     asked = method_settings(**{"basis.kind": "content", "basis.encoder": encoder})
     with pytest.raises(PrivacyError):
-        agree_method(settings, asked, "content")
-    agree_method(settings, method_settings(**{"basis.kind": "content"}), "content")
+        check_method(settings, asked, "content")
+    check_method(settings, method_settings(**{"basis.kind": "content"}), "content")

@@ -59,9 +59,9 @@ def test_writers_an_erasure_and_a_refresh_at_once_lose_nothing(tmp_path: Path) -
         return sum(len(store.append([event(number)])) for number in range(first * 20, first * 20 + 20))
 
     def refresh(_: int) -> int:
-        others.hand_over()
+        others.begin_merge()
         log.erasures.erase_user("nobody", known=False)
-        log.erasures.complete_unmarked()
+        log.erasures.complete_unknown()
         return 0
 
     calls: list[tuple[Callable[[int], int], int]] = [(write, one) for one in range(8)]

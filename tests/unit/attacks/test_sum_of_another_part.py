@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from client_service.federation.client_run import agree_method
+from client_service.federation.client_run import check_method
 from shared.errors import PrivacyError, ProtocolError, SettingsError
 from shared.method.settings import MethodSettings, method_settings
 from shared.sums import SUMS, list_sums, method_of_part
@@ -37,10 +37,10 @@ def test_a_part_that_the_silo_has_not_declared_is_refused(silos: Silos, tmp_path
     settings = small_client(shard, tmp_path, method=own, policy={"common_basis": "open"}, catalogue=None)
     visits = method_settings(catalogue=40, **{"basis.kind": "transitions"})
     with pytest.raises(PrivacyError, match=r"^policy: expected transitions = 'open'"):
-        agree_method(settings, visits, "visits")
+        check_method(settings, visits, "visits")
     allowing = settings.model_copy(update={"policy": settings.policy.model_copy(update={"transitions": "open"})})
     with pytest.raises(ProtocolError, match=r"^part: expected 'training' or 'basis', .* got 'visits'"):
-        agree_method(allowing, visits, "visits")
+        check_method(allowing, visits, "visits")
 
 
 def test_a_sum_under_the_name_of_another_part_is_refused(silos: Silos, tmp_path: Path) -> None:
@@ -49,10 +49,10 @@ def test_a_sum_under_the_name_of_another_part_is_refused(silos: Silos, tmp_path:
     settings = small_client(shard, tmp_path, method=own, policy=OPEN, catalogue=None)
     for part in ("basis", "visits"):
         asked = method_of_part(own, part)
-        assert agree_method(settings, asked, part).basis == asked.basis
+        assert check_method(settings, asked, part).basis == asked.basis
         other = "visits" if part == "basis" else "basis"
         with pytest.raises(ProtocolError, match=rf"^part: expected .*, got '{other}'"):
-            agree_method(settings, asked, other)
+            check_method(settings, asked, other)
 
 
 def test_each_part_is_held_to_its_own_settings(silos: Silos, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_each_part_is_held_to_its_own_settings(silos: Silos, tmp_path: Path) -> 
         asked = method_of_part(own, part)
         careless = asked.model_copy(update={"basis": asked.basis.model_copy(update={"least_pairs": least - 1})})
         with pytest.raises(PrivacyError, match=rf"expected a run with basis.least_pairs = {least} or more"):
-            agree_method(settings, careless, part)
+            check_method(settings, careless, part)
 
 
 def test_a_federation_has_one_sum_a_part() -> None:

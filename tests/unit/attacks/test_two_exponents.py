@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.federation.client_run import agree_method
+from client_service.federation.client_run import check_method
 from client_service.sums.statistics import encode_sums, raw_products
 from shared.errors import PrivacyError
 from shared.method.settings import method_settings
@@ -59,8 +59,8 @@ def test_a_silo_takes_part_in_sums_with_its_own_exponent_alone(silos: Silos, tmp
     (shard,) = silos(1)
     own = method_settings(**changes)
     settings = small_client(shard, tmp_path, method=own, policy={"common_basis": "open"}, catalogue=None)
-    assert agree_method(settings, own, "basis").basis.exponent == 0.25
+    assert check_method(settings, own, "basis").basis.exponent == 0.25
     for exponent in (0.0, 0.5):
         asked = method_settings(**changes, **{"basis.exponent": exponent})
         with pytest.raises(PrivacyError, match=r"expected a run with basis.exponent = 0.25"):
-            agree_method(settings, asked, "basis")
+            check_method(settings, asked, "basis")

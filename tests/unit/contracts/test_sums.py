@@ -15,7 +15,7 @@ from scipy import sparse
 
 from client_service.boundary.policy import Policy, allowed_declaration
 from client_service.data.foreign_edges import ForeignEdges, build_foreign_edges
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.data.node_graphs import UNKNOWN, UNLABELLED, NodeShard
 from client_service.data.sessions import SessionShard
 from client_service.sums.registry import SILO_SUMS, find_silo_sum
@@ -67,7 +67,7 @@ def item_shards() -> tuple[list[Shard], Shard]:
     def shard(name: str, train: sparse.csr_array) -> Shard:
         none = sparse.csr_array(train.shape)
         users, items = ([f"{place:03}" for place in range(size)] for size in train.shape)
-        found = shard_of_matrices(name, users, items, (train, none, none), np.arange(ITEMS))
+        found = build_shard_from_matrices(name, users, items, (train, none, none), np.arange(ITEMS))
         return replace(found, titles=tuple(f"the {one} of kind {place % 5}" for place, one in enumerate(items)))
 
     parts = [shard(f"silo-{place}", matrix) for place, matrix in enumerate(drawn)]

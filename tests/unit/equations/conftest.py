@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 
 Graph = sparse.csr_array
 
@@ -43,6 +43,6 @@ def shard_of() -> Callable[[Graph], Shard]:
     def shard(train: Graph) -> Shard:
         users, items = (tuple(f"{kind}{row}" for row in range(n)) for kind, n in zip("ui", train.shape, strict=True))
         empty = sparse.csr_array(train.shape, dtype=np.float64)
-        return shard_of_matrices("shop", users, items, (train, empty, empty))
+        return build_shard_from_matrices("shop", users, items, (train, empty, empty))
 
     return shard

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from client_service.data.item_matches import NONE
+from client_service.data.item_matches import NO_MATCH
 from shared.errors import DataError
 from simulation.cli.catalogue import app
 from simulation.datasets.columns import DEFAULT_OPTIONS, FileOptions
@@ -183,7 +183,7 @@ def test_proposals_are_edited_as_a_file(tmp_path: Path) -> None:
     path = tmp_path / "matches.csv"
     write_proposals(found, path)
     assert path.stat().st_mode & 0o077 == 0
-    assert read_proposals(path) == {"a": "n", "b": "m", "9": NONE}
+    assert read_proposals(path) == {"a": "n", "b": "m", "9": NO_MATCH}
     path.write_text(path.read_text().replace("yes", "YES", 1).replace(",no,", ",maybe,"))
     with pytest.raises(DataError, match="yes or no in the column take, got something else in 1 line, first in line 4"):
         read_proposals(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from client_service.data.ratings import MEANINGS
+from client_service.data.ratings import RATING_SCALES
 from client_service.joining_value.forecast import DRAWS
 from shared.strategies import STRATEGIES
 from simulation.cli import app, options
@@ -96,7 +96,7 @@ def test_cutting_a_file_passes_few_modules_and_none_that_trains_or_serves(tmp_pa
 
 def test_what_the_options_name_is_what_their_registries_have() -> None:
     assert list(options.StrategyName) == list(STRATEGIES)
-    assert list(options.RatingKindName) == list(MEANINGS)
+    assert list(options.RatingKindName) == list(RATING_SCALES)
     assert list(options.LIST_FILES) == list(SINKS) and options.DEFAULT_DRAWS == DRAWS
 
 

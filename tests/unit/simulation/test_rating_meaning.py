@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
-from client_service.data.ratings import MEANINGS, choose_least_rating
+from client_service.data.ratings import RATING_SCALES, choose_least_rating
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.shard_update import merge_log_into_shard
@@ -65,8 +65,11 @@ def test_a_scale_is_learnt_once_and_holds_for_file_append_and_rest(tmp_path: Pat
     values, later = SCALES[kind]
     folder = shard_of(tmp_path, values)
     shard = load_shard(folder)
-    assert shard.rating == MEANINGS[kind] and json.loads((folder / "shard.json").read_text())["rating"]["kind"] == kind
-    least = MEANINGS[kind].least
+    assert (
+        shard.rating == RATING_SCALES[kind]
+        and json.loads((folder / "shard.json").read_text())["rating"]["kind"] == kind
+    )
+    least = RATING_SCALES[kind].least
     assert shard.events["rating"].min() >= least
     low = sum(value < least for value in values)
     assert (shard.met_events is not None) == (low > 0)
@@ -127,7 +130,7 @@ def test_ratings_outside_the_scale_are_counted_or_refused(tmp_path: Path) -> Non
 def test_what_one_file_says_of_itself_wins_for_that_file(tmp_path: Path) -> None:
     folder = shard_of(tmp_path, SCALES["stars"][0])
     assert append(folder, [("u0", "x", 2, 900)], "--min-rating", "2").exit_code == 0
-    assert split_of(load_shard(folder), "u0", "x") == "train" and load_shard(folder).rating == MEANINGS["stars"]
+    assert split_of(load_shard(folder), "u0", "x") == "train" and load_shard(folder).rating == RATING_SCALES["stars"]
     labelled = append(folder, [("u0", "y", 1), ("u0", "z", 0)], header="user,item,label")  # on a scale of its own
     assert labelled.exit_code == 0
     shard = load_shard(folder)
@@ -179,7 +182,7 @@ def test_the_scale_is_found_by_the_ratings(ratings: pl.Series, kind: str) -> Non
 
 def test_the_kind_can_be_said(tmp_path: Path) -> None:
     shard = load_shard(shard_of(tmp_path, SCALES["ten"][0], "--rating-kind", "counts"))
-    assert shard.rating == MEANINGS["counts"] and shard.met_events is None
+    assert shard.rating == RATING_SCALES["counts"] and shard.met_events is None
 
 
 def test_a_setting_that_contradicts_the_shard_is_refused(tmp_path: Path) -> None:
@@ -200,4 +203,4 @@ def test_a_shard_of_an_earlier_version_learns_its_scale_from_its_own_ratings_too
     assert load_shard(folder).rating is None
     assert append(folder, [("u0", "x", 1, 900)]).exit_code == 0  # one star alone
     shard = load_shard(folder)
-    assert split_of(shard, "u0", "x") == "met" and shard.rating == MEANINGS["stars"]
+    assert split_of(shard, "u0", "x") == "met" and shard.rating == RATING_SCALES["stars"]

@@ -80,7 +80,7 @@ def test_who_comes_back_and_is_erased_again_amid_a_refresh_is_erased_from_its_sh
     absorbed = absorb(settings, store)
     assert user in absorbed.after.user_ids  # he has come back
     gone, second = store.erasures.erase_user(user, known=False)  # as far as answers from the shard before know
-    store.forget_absorbed(absorbed.handed, absorbed.after.lists_digest, absorbed.kept)
+    store.delete_absorbed(absorbed.batch, absorbed.after.lists_digest, absorbed.kept)
     assert gone == 1 and store.erasures.complete() == 0
     absorb_and_forget(settings, store)
     assert user not in load_shard(settings.shard).user_ids and store.erasures.complete() == 1
@@ -162,21 +162,21 @@ def test_a_replica_forgets_whom_another_process_has_absorbed_and_erased(
     new = Overlay(compile_in_memory(absorbed.after))
     if forgotten == "while it follows":
         follow(folder, new)
-    store.forget_absorbed(absorbed.handed, absorbed.after.lists_digest, absorbed.kept)
+    store.delete_absorbed(absorbed.batch, absorbed.after.lists_digest, absorbed.kept)
     follow(folder, old)
     follow(folder, new)
-    assert old.of(CANARY) is not None and new.user_row(CANARY) is not None  # known by both, each in its way
-    assert new.of(CANARY) is None
+    assert old.latest_events(CANARY) is not None and new.user_row(CANARY) is not None  # known by both, each in its way
+    assert new.latest_events(CANARY) is None
     store.erasures.erase_user(CANARY, known=True)
     if forgotten == "with the erasure unseen":
         absorb_and_forget(settings, store)
         follow(folder, old)
-        assert old.of(CANARY) is None  # nor is anybody else known then, until the new shard is there
+        assert old.latest_events(CANARY) is None  # nor is anybody else known then, until the new shard is there
     else:
         for one in (old, new):
             follow(folder, one)
-            assert one.of(CANARY) is None and one.user_row(CANARY) is None
-        assert old.of("other") is not None and new.user_row("other") is not None
+            assert one.latest_events(CANARY) is None and one.user_row(CANARY) is None
+        assert old.latest_events("other") is not None and new.user_row("other") is not None
     store.close()
 
 
@@ -203,7 +203,9 @@ def test_who_is_erased_between_two_looks_of_a_request_is_answered_as_at_the_firs
     shard, before = keep_first_model(settings)
     store = EventStore(settings.state_directory)
     overlay = Overlay(compile_in_memory(shard), store)
-    overlay.add(store.append([InteractionIn(event="e", user=CANARY, item="item-00", time=None, rating=None)]))
+    overlay.add_interactions(
+        store.append([InteractionIn(event="e", user=CANARY, item="item-00", time=None, rating=None)])
+    )
     recommender = TrainedRecommender(shard, overlay)
     recommender.served = before.served
     look_up = Recommender._look_up
@@ -211,7 +213,7 @@ def test_who_is_erased_between_two_looks_of_a_request_is_answered_as_at_the_firs
     def look_up_and_erase(*given: Any) -> Any:
         found = look_up(*given)
         store.erasures.erase_user(CANARY, known=False)
-        overlay.begin_anew()
+        overlay.reload()
         return found
 
     monkeypatch.setattr(Recommender, "_look_up", look_up_and_erase)

@@ -312,11 +312,11 @@ def test_a_disk_that_refuses_changes_no_answer_and_quotes_no_row(tmp_path: Path,
         store._database._rows.execute("PRAGMA busy_timeout = 50")
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(UnavailableError, match=r"\(SQLITE_BUSY\)"):
-            asyncio.run(feedback.take_interactions(message))
+            asyncio.run(feedback.add_interactions(message))
         other.execute("ROLLBACK")
-    assert feedback.overlay.of(CANARY) is None
-    asyncio.run(feedback.take_interactions(message))
-    assert feedback.overlay.of(CANARY) is not None
+    assert feedback.overlay.latest_events(CANARY) is None
+    asyncio.run(feedback.add_interactions(message))
+    assert feedback.overlay.latest_events(CANARY) is not None
     feedback.close()
 
 
@@ -326,16 +326,20 @@ def test_another_process_that_may_only_read_follows(tmp_path: Path, settings: Cl
     follower = Overlay(compile_in_memory(shard), EventStore(tmp_path, most=100, writing=False))
     writer.append(told(("new", shard.item_ids[0])))
     follower.follow()
-    since = follower.of("new")
+    since = follower.latest_events("new")
     assert since is not None and since.liked.tolist() == [0]
     writer.append(told(("new", shard.item_ids[2]), begin=5))
     follower.follow()
-    since = follower.of("new")
+    since = follower.latest_events("new")
     assert since is not None and since.seen.tolist() == [0, 2]
     writer.put_item(shard.item_ids[4], ItemIn(hidden=True, title="Five"))
     writer.erasures.erase_user("new", known=False)
     follower.follow()
-    assert follower.of("new") is None and follower.hidden is not None and follower.hidden.nonzero()[0].tolist() == [4]
+    assert (
+        follower.latest_events("new") is None
+        and follower.hidden is not None
+        and follower.hidden.nonzero()[0].tolist() == [4]
+    )
     assert follower.titles is not None and follower.titles[4] == "Five"
     with pytest.raises(UnavailableError):
         EventStore(tmp_path, most=100, writing=False).append(told(("x", "y")))
@@ -355,7 +359,7 @@ def test_who_answers_from_the_shard_before_keeps_what_another_shard_has_absorbed
     writer.append(told(("new", old.item_ids[2]), begin=5))
     writer.erasures.erase_user(later, known=True)
     follower.follow()
-    since = follower.of("new")
+    since = follower.latest_events("new")
     assert since is not None and since.liked.tolist() == [0, 2]
     assert follower.user_row(gone) is follower.user_row(later) is None
     fresh = Overlay(compile_in_memory(load_shard(settings.shard)), writer).of("new")
@@ -397,7 +401,7 @@ def test_a_shard_absorbs_the_log_without_the_erased_and_twice_changes_nothing(se
     absorbed = absorb(settings, store)
     before, after = absorbed.before, absorbed.after
     assert len(store.interactions()) == 4 and len(store.read_all()[0].erased) == 2  # answers still need it
-    store.forget_absorbed(absorbed.handed, after.lists_digest, absorbed.kept)
+    store.delete_absorbed(absorbed.batch, after.lists_digest, absorbed.kept)
     assert before.digest == old.digest != after.digest == load_shard(settings.shard).digest
     assert {*after.user_ids} == {*old.user_ids, "new"} - {gone}
     row, titles = after.user_row(back), dict(zip(after.item_ids, after.titles or (), strict=True))
@@ -418,9 +422,9 @@ def test_a_kill_between_shard_and_log_is_made_good_by_absorbing_again(settings: 
     halfway = absorb(settings, store).after
     again = absorb(settings, store)
     assert old.digest != halfway.digest == again.after.digest == load_shard(settings.shard).digest
-    store.forget_absorbed(again.handed, again.after.lists_digest, again.kept)
+    store.delete_absorbed(again.batch, again.after.lists_digest, again.kept)
     assert store.interactions() == [] and store.read_all()[0].erased == frozenset()
-    assert {*store.read_stale()} == {
+    assert {*store.list_stale_shards()} == {
         old.digest,
         again.after.digest,
     }  # what was computed from it is found by whoever goes on

@@ -53,7 +53,7 @@ def test_once_it_is_listed_it_joins_the_shard(listed: ClientSettings) -> None:
     store = EventStore(listed.state_directory)
     store.append([InteractionIn(**event("new", item), time=None, rating=None) for item in ("misspelt", "item-00")])
     assert absorb_and_forget(listed, store, LISTED).waiting == 1
-    assert not store.holds_liked(1, 4.0)
+    assert not store.has_new_events(1, 4.0)
     load_listed_shard(listed)
     after = absorb_and_forget(listed, store, [*LISTED, "misspelt"]).after
     assert "misspelt" in after.item_ids and store.interactions() == []

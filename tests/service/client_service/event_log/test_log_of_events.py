@@ -106,10 +106,10 @@ def test_the_latest_of_a_pair_decides_in_answers_and_in_the_shard(
     liked: bool,
 ) -> None:
     overlay = Overlay(compile_in_memory(load_shard(settings.shard)), log)
-    overlay.add(log.append([told("0", "new", "item-03", at=50)]))
+    overlay.add_interactions(log.append([told("0", "new", "item-03", at=50)]))
     for name, (rating, at) in (("1", first), ("2", second)):
-        overlay.add(log.append([told(name, "new", "item-05", rating, at)]))
-    since = overlay.of("new")
+        overlay.add_interactions(log.append([told(name, "new", "item-05", rating, at)]))
+    since = overlay.latest_events("new")
     assert since is not None and (since.liked.tolist() == [3, 5]) is liked and since.seen.tolist() == [3, 5]
     assert since.disliked.tolist() == ([] if liked else [5])
     shard = absorb_and_forget(settings, log).after
@@ -127,8 +127,8 @@ def test_a_low_rating_takes_an_earlier_liking_from_the_shard_and_no_later_one(
     change_shard(settings.shard, lambda old: append_events(old, rows, Path()))
     before = load_shard(settings.shard)
     overlay = Overlay(compile_in_memory(before), log)
-    overlay.add(log.append([told("e", "u", "item-00", 1.0, 200)]))
-    assert (overlay.of("u") is None) is stays
+    overlay.add_interactions(log.append([told("e", "u", "item-00", 1.0, 200)]))
+    assert (overlay.latest_events("u") is None) is stays
     after = absorb_and_forget(settings, log).after
     assert ("item-00" in [after.item_ids[item] for item in after.train[[after.user_row("u")]].indices]) is stays
     assert after.notes == before.notes

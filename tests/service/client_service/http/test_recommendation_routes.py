@@ -17,7 +17,7 @@ import pytest
 from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import load_shard, write_shard
 from client_service.data.interactions import Shard
-from client_service.event_log.item_metadata import CATEGORY, ItemFacts
+from client_service.event_log.item_metadata import CATEGORY, ItemMetadata
 from client_service.event_log.messages import ItemIn
 from client_service.serving.ranking import MOST_VALUES, parse_filters
 from client_service.settings import ClientSettings
@@ -155,7 +155,7 @@ def test_so_many_known_keys_are_told_as_there_is_room_for(tmp_path: Path) -> Non
     keys = [f"a-rather-long-name-{number:04d}" for number in range(500)]
     write_shard(tmp_path, "shop", pl.DataFrame({"user": ["u"], "item": ["a"], "split": ["train"]}), None)
     told = {str(at): ItemIn(attributes=dict.fromkeys(keys[at : at + 100], 1.0)) for at in range(0, 500, 100)}
-    facts = ItemFacts(compile_in_memory(load_shard(tmp_path)), told)
+    facts = ItemMetadata(compile_in_memory(load_shard(tmp_path)), told)
     with pytest.raises(ProtocolError, match=r"known: a-rather-long-name-0000, .* and 4[0-9][0-9] more$") as error:
         facts.mask([("nothing", ("x",))])
     assert len(str(error.value)) < 500
@@ -234,11 +234,11 @@ def test_features_of_the_shard_are_filtered_by_until_something_else_is_said(tmp_
     items = pl.DataFrame({"item": ["a", "b", "c"], "colour": ["red", "blue", None], "year": [1999, 2000, 1999]})
     write_shard(tmp_path / "shop", "shop", pairs, items)
     shard = load_shard(tmp_path / "shop")
-    plain = ItemFacts(compile_in_memory(shard), {})
+    plain = ItemMetadata(compile_in_memory(shard), {})
     assert plain.mask([("colour", ("red",))]).tolist() == [True, False, False]
     assert plain.mask([("year", ("1999.0",))]).tolist() == [True, False, True]
     assert not plain.mask([("colour", ("1999",))]).any()
-    told = ItemFacts(
+    told = ItemMetadata(
         compile_in_memory(shard),
         {"a": ItemIn(attributes={"colour": "blue"}), "zz": ItemIn(attributes={"colour": "red"})},
     )
@@ -251,7 +251,7 @@ def test_features_of_the_shard_are_filtered_by_until_something_else_is_said(tmp_
 
 def test_masks_are_kept_for_as_long_as_the_facts_are(settings: ClientSettings) -> None:
     shard = load_shard(settings.shard)
-    facts = ItemFacts(compile_in_memory(shard), {"item-00": ItemIn(categories=("x",))})
+    facts = ItemMetadata(compile_in_memory(shard), {"item-00": ItemIn(categories=("x",))})
     first = facts.mask_value(CATEGORY, "x")
     assert facts.mask_value(CATEGORY, "x") is first and first.tolist() == [True] + [False] * 11
     with pytest.raises(ValueError, match="read-only"):

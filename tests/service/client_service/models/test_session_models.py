@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.data.prefixes import Prefixes, prefixes_of_sessions
-from client_service.data.sessions import SessionShard, shuffled_batches
+from client_service.data.prefixes import Prefixes, list_prefixes
+from client_service.data.sessions import SessionShard, shuffle_batches
 from client_service.evaluation.metrics import measure_ranks
 from client_service.evaluation.session_ranking import build_floors, measure_prefixes, rank_targets
 from client_service.model_store.session_models import freeze_sessions
@@ -60,7 +60,7 @@ def test_an_edge_that_repeats_counts_once() -> None:
 
 
 def test_the_worked_prefixes_and_measures() -> None:
-    found = prefixes_of_sessions(SESSION, STARTS)
+    found = list_prefixes(SESSION, STARTS)
     assert [SESSION[b:e].tolist() for b, e in zip(found.begin, found.end, strict=True)] == [[A], [A, B], [A, B, A]]
     assert found.targets.tolist() == [B, A, C]
     measures = measure_ranks(np.array([1, 3, 25])).values
@@ -68,7 +68,7 @@ def test_the_worked_prefixes_and_measures() -> None:
 
 
 def test_a_long_prefix_is_its_last_clicks() -> None:
-    found = prefixes_of_sessions(SESSION, STARTS, longest=2)
+    found = list_prefixes(SESSION, STARTS, longest=2)
     assert [SESSION[b:e].tolist() for b, e in zip(found.begin, found.end, strict=True)] == [[A], [A, B], [B, A]]
 
 
@@ -209,7 +209,7 @@ def test_the_same_round_trains_the_same() -> None:
 
 def test_batches_hold_every_example_once_and_little_padding() -> None:
     lengths = np.random.default_rng(0).integers(1, 20, 1000)
-    batches = list(shuffled_batches(lengths, 64, np.random.default_rng(1)))
+    batches = list(shuffle_batches(lengths, 64, np.random.default_rng(1)))
     assert sorted(np.concatenate(batches).tolist()) == list(range(1000))
     padded = sum(lengths[rows].max() * len(rows) for rows in batches)
     assert padded < 1.2 * lengths.sum()

@@ -208,7 +208,7 @@ async def test_a_shard_that_was_begun_and_never_written_goes_with_an_erasure_tha
     keep_first_model(settings)
     store = EventStore(settings.state_directory)
     store.append([InteractionIn(event="e", user=CANARY, item="item-00", time=None, rating=None)])
-    store.hand_over()
+    store.begin_merge()
     store.close()
     staged = settings.shard / ".staged"
     staged.mkdir()

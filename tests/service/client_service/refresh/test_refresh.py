@@ -13,10 +13,10 @@ import httpx
 import polars as pl
 import pytest
 
-from client_service.data.files import only_writer
+from client_service.data.files import lock_folder
 from client_service.data.interaction_files import change_shard, load_shard
 from client_service.data.interactions import Shard
-from client_service.data.shard_head import stated_digest
+from client_service.data.shard_head import load_stated_digest
 from client_service.event_log.database import EARLIER_NAME, JOURNAL, NAME
 from client_service.event_log.log_store import ErasureRegister
 from client_service.event_log.messages import InteractionIn
@@ -87,7 +87,7 @@ async def test_what_comes_during_a_refresh_is_in_every_answer_and_in_the_next_sh
         assert (await http.post("/v1/refresh")).status_code == 409
         assert (await read(http, "refresh"))["phase"] == "working"
         head = load_head(settings.models_directory)  # whoever starts a replica now finds a model of the shard
-        assert head is not None and head.shard == stated_digest(settings.shard)
+        assert head is not None and head.shard == load_stated_digest(settings.shard)
         await http.delete("/v1/users/user-03")  # whom the shard that was just written still has
         await post(http, event("new", "item-02"), event("later", "item-04"))
         for expected in ("run-1.0", "refresh.2"):
@@ -153,7 +153,7 @@ async def test_who_is_erased_is_in_no_file_of_the_silo(
         (rebuild, "save_absorbed"),
         (ModelRenewal, "keep"),
         (rebuild, "delete_outdated_files"),
-        (EventLog, "forget_absorbed"),
+        (EventLog, "delete_absorbed"),
         (ErasureRegister, "complete"),
     ],
 )
@@ -190,7 +190,7 @@ async def test_a_shard_that_cannot_be_written_is_said_and_tried_again(
     keep_first_model(settings)
     async with serving() as http:
         await post(http, event("new", "item-00"))
-        with only_writer(settings.shard):
+        with lock_folder(settings.shard):
             done = await refresh(http, until)
             assert "nobody else is changing" in done["problem"] and "changed" not in done
             assert any("nobody else is changing" in one for one in (await read(http, "status"))["warnings"])
@@ -371,7 +371,7 @@ async def test_a_log_that_cannot_be_read_now_is_looked_at_again(
 ) -> None:
     monkeypatch.setattr(refreshing, "LOOK_SECONDS", 0.05)
     keep_first_model(settings)
-    look, looks = EventStore.holds_liked, list[int]()
+    look, looks = EventStore.has_new_events, list[int]()
 
     def fail_once(store: EventStore, *given: Any) -> bool:
         looks.append(1)
@@ -379,7 +379,7 @@ async def test_a_log_that_cannot_be_read_now_is_looked_at_again(
             raise UnavailableError("expected a log that can be read")
         return look(store, *given)
 
-    monkeypatch.setattr(EventStore, "holds_liked", fail_once)
+    monkeypatch.setattr(EventStore, "has_new_events", fail_once)
     async with serving(refresh_interactions=1) as http:
 
         async def has_looked() -> bool:
@@ -403,7 +403,7 @@ async def test_erasures_that_cannot_be_looked_for_at_a_start_are_done(
     store = EventStore(settings.state_directory)
     receipt = store.erasures.erase_user(user, known=True)[1].receipt
     store.close()
-    look, looks = ErasureRegister.are_open, list[int]()
+    look, looks = ErasureRegister.has_open, list[int]()
 
     def fail_once(register: ErasureRegister) -> bool:
         looks.append(1)
@@ -411,7 +411,7 @@ async def test_erasures_that_cannot_be_looked_for_at_a_start_are_done(
             raise UnavailableError("expected a log that can be read")
         return look(register)
 
-    monkeypatch.setattr(ErasureRegister, "are_open", fail_once)
+    monkeypatch.setattr(ErasureRegister, "has_open", fail_once)
     async with serving() as http:
         await until(lambda: is_erased(http, receipt))
         assert len(looks) > 2
@@ -469,8 +469,8 @@ def test_a_log_of_a_version_before_is_taken_over(tmp_path: Path, scripts: tuple[
     assert [(one.user, one.time, one.rating) for one in store.interactions()] == [("u", 5, None), ("v", 6, 1.0)]
     told = store.read_all()[0]
     assert told.items["i"].hidden and told.erased == {b"\x01"} and told.key == b"\x01\x02"
-    assert store.read_stale() == ("s",) * (len(scripts) - 1)
-    assert store.erasures.are_open() is (len(scripts) == 2)
+    assert store.list_stale_shards() == ("s",) * (len(scripts) - 1)
+    assert store.erasures.has_open() is (len(scripts) == 2)
     again = InteractionIn(event="e", user="u", item="i", time=None, rating=None)
     later = InteractionIn(event="f", user="u", item="i", time=None, rating=None)
     assert [one.sequence for one in store.append([again, later])] == [3]

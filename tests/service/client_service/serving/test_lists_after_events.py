@@ -29,7 +29,7 @@ class Silo:
     def tell(self, user: str, item: str, rating: float | None = None) -> None:
         self.events += 1
         told = InteractionIn(event=str(self.events), user=user, item=item, rating=rating, time=None)
-        self.overlay.add(self.store.append([told]))
+        self.overlay.add_interactions(self.store.append([told]))
 
     def ask(self, user: str, limits: ListRequest) -> RecommendationsOut:
         return self.recommender.for_user(user, limits)

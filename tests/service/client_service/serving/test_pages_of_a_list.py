@@ -15,7 +15,7 @@ from scipy import sparse
 from client_service.compilation import item_model
 from client_service.compilation.shard import compile_in_memory
 from client_service.compiled.model import LENGTH
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.store import EventStore
@@ -41,7 +41,9 @@ def shard() -> Shard:
     held_out = (generator.random(train.shape) < 0.02) & ~train
     users, items = ([f"{kind}-{row:03}" for row in range(n)] for kind, n in (("user", USERS), ("item", ITEMS)))
     parts = (train, held_out, np.zeros_like(train))
-    return shard_of_matrices("shop", users, items, [sparse.csr_array(part.astype(np.float64)) for part in parts])
+    return build_shard_from_matrices(
+        "shop", users, items, [sparse.csr_array(part.astype(np.float64)) for part in parts]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,7 @@ def recommender(
     overlay = Overlay(compile_in_memory(shard), store)
     told = InteractionIn(event="e", user=shard.user_ids[2], item="item-600", time=None, rating=None)
     seen = InteractionIn(event="f", user=shard.user_ids[3], item="item-601", time=None, rating=1.0)
-    overlay.add(store.append([told, seen]))
+    overlay.add_interactions(store.append([told, seen]))
     made = TrainedRecommender(shard, overlay, lists=way != "computed")
     made.served = models[way]
     assert made.model is not None and (way != "rescored" or made.model.form == "rescored")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.data.interaction_files import save_shard
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.settings import ClientSettings
 from client_service.sums.basis import CommonBasis
 from client_service.sums.common_items import CommonItems
@@ -55,7 +55,7 @@ def write_silo(folder: Path, ids: tuple[str, ...], seed: int) -> Path:
     parts = [train, held[0] & ~train, held[1] & ~train & ~held[0]]
     matrices = [sparse.csr_array(part.astype(float)) for part in parts]
     users = [f"u{user:02}" for user in range(16)]
-    save_shard(folder, shard_of_matrices(folder.name, users, sorted(ids), matrices))
+    save_shard(folder, build_shard_from_matrices(folder.name, users, sorted(ids), matrices))
     return folder
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from client_service.federation.client_run import agree_method
+from client_service.federation.client_run import check_method
 from client_service.federation.run_records import load_quality
 from client_service.sums.storage import load_basis_head
 from shared.errors import PrivacyError
@@ -76,7 +76,7 @@ async def test_a_run_that_trains_is_refused_by_aggregator_and_silo(silos: Silos,
     for strategy in ({"train": False, "send": False}, {"train": True, "send": True}):
         method = method_of_part(one.agreed_method, "training").model_copy(update={"strategy": strategy})
         with pytest.raises(PrivacyError, match=r"^expected a run that sums, because this silo shares sums alone"):
-            agree_method(settings, method, "training")
+            check_method(settings, method, "training")
     assert not list(settings.declaration().of_part("training").uploaded)
 
 

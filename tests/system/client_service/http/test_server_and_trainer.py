@@ -266,8 +266,8 @@ MOMENTS = (  # of a refresh
     "client_service.compilation.item_publisher:compile_shard after",
     "client_service.compilation.item_publisher:compile_model after",  # compiled, and not published
     "client_service.compilation.item_publisher:publish after",  # published, and not forgotten
-    "client_service.event_log.store:EventStore.forget_absorbed before",
-    "client_service.event_log.store:EventStore.forget_absorbed after",
+    "client_service.event_log.store:EventStore.delete_absorbed before",
+    "client_service.event_log.store:EventStore.delete_absorbed after",
 )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from client_service.compilation.cold_items import compress_factors, find_cold_items
-from client_service.data.interactions import shard_of_matrices
+from client_service.data.interactions import build_shard_from_matrices
 from client_service.models.closed_form.part import ItemWeights
 from client_service.models.cold_items import ColdSetting, fit_cold_items
 from client_service.text.projection import unit_rows
@@ -35,7 +35,7 @@ def test_compressed_factors_score_as_the_scorer_does() -> None:
 def test_an_item_that_nobody_has_stays_cold_where_its_scores_differ_by_rounding_alone() -> None:
     """The scores by all silos' sums of an item that nobody has are 0, but for rounding."""
     train = sparse.csr_array(np.eye(4, 6))
-    shard = shard_of_matrices("shop", "abcd", "uvwxyz", [train] * 3)
+    shard = build_shard_from_matrices("shop", "abcd", "uvwxyz", [train] * 3)
     weights = np.ones((6, 6), np.float32) + np.eye(6, dtype=np.float32)
     weights[:, 4:] = np.arange(1, 7, dtype=np.float32)[:, None] * np.float32(1e-15)
     served: Any = SimpleNamespace(ranker=SimpleNamespace(fusion=SimpleNamespace(parts=[(1.0, ItemWeights(weights))])))

@@ -17,7 +17,7 @@ from client_service.compiled import texts
 from client_service.compiled.shard import CompiledShard, open_shard
 from client_service.data.interaction_files import load_shard, write_shard
 from client_service.data.interactions import Shard, build_shard
-from client_service.data.ratings import MEANINGS
+from client_service.data.ratings import RATING_SCALES
 from shared.errors import DataError
 
 EVENTS = pl.DataFrame(
@@ -111,7 +111,7 @@ def test_a_compiled_shard_says_what_the_shard_says(tmp_path: Path, make: Callabl
 
 
 def test_a_rating_s_meaning_is_kept(tmp_path: Path) -> None:
-    shard = replace(shard_of(tmp_path), rating=MEANINGS["stars"])
+    shard = replace(shard_of(tmp_path), rating=RATING_SCALES["stars"])
     same(compiled(tmp_path, shard), shard)
 
 

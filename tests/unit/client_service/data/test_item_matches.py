@@ -10,7 +10,7 @@ import pytest
 
 from client_service.data.interaction_files import with_places
 from client_service.data.interactions import Shard
-from client_service.data.item_matches import NONE, is_signed, name_items, read_matches, sign_matches
+from client_service.data.item_matches import NO_MATCH, is_signed, name_items, read_matches, sign_matches
 from client_service.sums.common_items import CommonItems, own_items
 from client_service.sums.statistics import catalogue_matrix, training_digest
 from client_service.tasks.items import load_listed_shard
@@ -24,7 +24,7 @@ LIST = ["a", "b", "c"]
 
 def test_what_is_signed_is_read_again_whatever_the_ids_are(tmp_path: Path) -> None:
     path = tmp_path / "matches.csv"
-    matches = {"own,1": "b", 'a "quoted" one': "c", "käse": "a", "17": NONE}
+    matches = {"own,1": "b", 'a "quoted" one': "c", "käse": "a", "17": NO_MATCH}
     digest = sign_matches(matches, path)
     assert read_matches(path) == matches and len(digest) == 64 and is_signed(path)
     assert path.stat().st_mode & 0o077 == 0
@@ -50,7 +50,7 @@ def test_two_own_items_are_never_one_of_the_list_nor_one_two(tmp_path: Path, mat
 
 
 def test_an_own_id_that_was_given_to_another_own_item_is_none_of_the_list() -> None:
-    assert name_items(["a", "x", "b", "z"], {"x": "a", "b": NONE}) == (NONE, "a", NONE, "z")
+    assert name_items(["a", "x", "b", "z"], {"x": "a", "b": NO_MATCH}) == (NO_MATCH, "a", NO_MATCH, "z")
 
 
 def listed_shard(tmp_path: Path, silos: Silos, matches: dict[str, str]) -> Shard:
@@ -98,13 +98,13 @@ def test_hashed_ids_are_those_that_the_silo_has_matched(tmp_path: Path, silos: S
     (folder,) = silos(1)
     plain = load_listed_shard(small_client(folder, tmp_path, method=SMALL))
     first, second = small_shard_ids(folder)
-    named = name_items(plain.item_ids, {first: "title:heat|1995", second: NONE})
+    named = name_items(plain.item_ids, {first: "title:heat|1995", second: NO_MATCH})
     matched = replace(plain, matched_ids=named)
     ids = own_items(matched, SMALL).ids
-    assert "title:heat|1995" in ids and not {first, second, NONE} & set(ids)
+    assert "title:heat|1995" in ids and not {first, second, NO_MATCH} & set(ids)
     assert set(ids) | {first, second} == {*own_items(plain, SMALL).ids, "title:heat|1995"}
     buckets = 1 << 16
-    rows = hash_ids([*ids, NONE], "key", buckets)
+    rows = hash_ids([*ids, NO_MATCH], "key", buckets)
     known = CommonItems("items", "key", buckets, np.unique(rows[0]), np.unique(rows[1]), np.ones(1, np.int64))
     places = known.place(matched, len(known.listed)).shard.places
     assert places is not None

@@ -14,7 +14,7 @@ import pytest
 from client_service.data.files import commit_files
 from client_service.data.interaction_files import change_shard, load_shard, shard_head, write_shard
 from client_service.data.interactions import Shard
-from client_service.data.shard_head import stated_head
+from client_service.data.shard_head import load_head_if_present
 from client_service.event_log.shard_update import append_events, erase_events, erase_users
 from shared.errors import DataError
 
@@ -107,7 +107,7 @@ def test_what_was_met_is_kept_beside_the_likings_and_changes_no_digest_of_theirs
     found = load_shard(folder)
     assert (before.digest, before.events_digest, before.item_ids) == (found.digest, found.events_digest, found.item_ids)
     assert before.lists_digest == before.digest != found.lists_digest == after.lists_digest
-    assert stated_head(folder) == shard_head(found) and shard_head(found).lists_digest == found.lists_digest
+    assert load_head_if_present(folder) == shard_head(found) and shard_head(found).lists_digest == found.lists_digest
     assert found.met.toarray().tolist() == [[0, 0], [1, 0]] and found.met_only_users == {"secret-c"}
     assert [found.items_met_by(user).tolist() for user in ("secret-a", "secret-b", "secret-c", "nobody")] == [
         [], [0], [0], []

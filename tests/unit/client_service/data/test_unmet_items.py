@@ -12,7 +12,7 @@ import pytest
 from client_service.data.events import SPLIT_TYPE
 from client_service.data.interaction_files import UNMET, load_shard, save_shard, shard_head
 from client_service.data.interactions import Shard, build_shard, with_unmet_items
-from client_service.data.shard_head import HEAD, stated_head
+from client_service.data.shard_head import HEAD, load_head_if_present
 from client_service.event_log.shard_update import add_items, append_events, erase_users
 from client_service.sums.common_items import own_items
 from client_service.text.item_features import item_features, unmet_features
@@ -59,7 +59,7 @@ def test_what_models_and_sums_know_of_a_shard_does_not_change(tmp_path: Path) ->
         ("unmet_digest", after.unmet_digest),
     }
     save_shard(tmp_path, after)
-    stated = stated_head(tmp_path)
+    stated = load_head_if_present(tmp_path)
     assert stated is not None and stated.lists_digest == after.lists_digest
 
 

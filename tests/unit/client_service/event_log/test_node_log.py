@@ -18,7 +18,7 @@ from client_service.data.node_graphs import TRAIN, UNLABELLED, NodeShard
 from client_service.event_log.messages import NodesIn
 from client_service.event_log.node_log import NodeLog
 from client_service.event_log.node_store import NodeStore
-from client_service.event_log.node_update import hold_node_shard, merge_nodes_into_shard
+from client_service.event_log.node_update import lock_node_shard, merge_nodes_into_shard
 from client_service.model_store.node_models import freeze_nodes
 from client_service.serving.node_labels import NodeLabels
 from client_service.serving.node_messages import LabelOut, LabelsIn
@@ -53,14 +53,14 @@ class GivenSilo:
         return self.answers.answer(LabelsIn.model_validate({"nodes": nodes})).results[0]
 
     def refresh(self) -> NodeShard:
-        with hold_node_shard(self.folder / "shard") as before:
+        with lock_node_shard(self.folder / "shard") as before:
             absorbed = merge_nodes_into_shard(before, self.store)
             again = merge_nodes_into_shard(absorbed.after, self.store)
             assert again.after.digest == absorbed.after.digest
             save_node_shard(self.folder / "shard", absorbed.after)
         self.answers = self.open(absorbed.after)
-        self.log.move_to(self.answers.overlay, lambda: None)
-        self.log.forget_absorbed(absorbed.handed, absorbed.after.digest, absorbed.kept)
+        self.log.switch_overlay(self.answers.overlay, lambda: None)
+        self.log.delete_absorbed(absorbed.batch, absorbed.after.digest, absorbed.kept)
         self.store.erasures.complete()
         return load_node_shard(self.folder / "shard")
 

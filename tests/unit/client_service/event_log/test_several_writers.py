@@ -66,14 +66,14 @@ def test_nothing_is_read_while_nobody_writes(
     overlay = Overlay(compile_in_memory(shard), own)
     other.append([told("zoe", "hat")])
     overlay.follow()
-    assert overlay.of("zoe") is not None
+    assert overlay.latest_events("zoe") is not None
     with monkeypatch.context() as patch:
         patch.setattr(own, "count_changes", lambda: pytest.fail("nothing has changed"))
         for _ in range(3):
             overlay.follow()
     own.append([told("zoe", "boots")])  # by another thread of the same process, which has not said so yet
     overlay.follow()
-    assert [len(found.liked) for found in [overlay.of("zoe")] if found is not None] == [2]
+    assert [len(found.liked) for found in [overlay.latest_events("zoe")] if found is not None] == [2]
 
 
 def test_an_answer_does_not_wait_for_who_writes(stores: tuple[EventStore, EventStore], shard: Shard) -> None:
@@ -84,7 +84,7 @@ def test_an_answer_does_not_wait_for_who_writes(stores: tuple[EventStore, EventS
         with writer._database.transaction() as rows:
             rows.execute("UPDATE place SET looked = looked")
             overlay.follow()  # it would wait for ever, or until the other gives up
-            assert overlay.of("zoe") is not None
+            assert overlay.latest_events("zoe") is not None
 
 
 def test_what_is_erased_is_in_no_file_while_others_have_the_log_open(

@@ -33,7 +33,10 @@ def test_batches_of_one_group_share_events_and_room(feedback: EventLog) -> None:
     ]
     assert isinstance(found[2], ConflictError) and not isinstance(found[3], FederationError)
     assert [one.user for one in feedback.store.interactions()] == ["a", "b", "c", "d"]
-    assert all(feedback.overlay.of(user) is not None for user in "abcd") and feedback.overlay.of("e") is None
+    assert (
+        all(feedback.overlay.latest_events(user) is not None for user in "abcd")
+        and feedback.overlay.latest_events("e") is None
+    )
     feedback.close()
 
 

@@ -19,7 +19,7 @@ from client_service.compilation.item_model import (
     digest_ranker,
 )
 from client_service.compiled.model import BasketRanker
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.model_store.model_files import ServedItems
 from client_service.models.closed_form.content import (
     CONTENT,
@@ -112,7 +112,7 @@ def test_an_item_that_nobody_has_is_ranked_by_what_its_text_has_in_common(told: 
     train = told.train.tolil()
     train[:, cold] = 0
     shard = replace(
-        shard_of_matrices("shop", told.user_ids, told.item_ids, [train.tocsr(), told.valid, told.test]),
+        build_shard_from_matrices("shop", told.user_ids, told.item_ids, [train.tocsr(), told.valid, told.test]),
         titles=told.titles,
     )
     made = ClosedFormScorers.from_shard(shard, low_spectrum(shard.train, 12)).make("content", SETTING)
@@ -183,7 +183,8 @@ def test_answers_are_compiled_with_it(told: Shard, option: Option) -> None:
 def test_a_silo_in_which_nobody_votes_has_it_with_its_usual_weight(told: Shard) -> None:
     nobody = sparse.csr_array(told.valid.shape)
     shard = replace(
-        shard_of_matrices("shop", told.user_ids, told.item_ids, [told.train, nobody, nobody]), titles=told.titles
+        build_shard_from_matrices("shop", told.user_ids, told.item_ids, [told.train, nobody, nobody]),
+        titles=told.titles,
     )
     recipe = best_recipe(shard, low_spectrum(told.train, 12), START)
     graph = ClosedFormScorers.from_shard(shard, low_spectrum(told.train, 12)).graph

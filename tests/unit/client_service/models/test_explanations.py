@@ -177,7 +177,7 @@ def test_an_item_is_no_reason_for_itself_and_a_hidden_one_is_none(planted: Shard
     other.served = recommender.served
     (first,) = other.for_user("u3", ListRequest(1, explain=True)).items
     assert first.because
-    overlay.put_items(1, {first.because[0].item: ItemIn(hidden=True)})
+    overlay.update_items(1, {first.because[0].item: ItemIn(hidden=True)})
     (again,) = other.for_user("u3", ListRequest(1, explain=True)).items
     assert again.because and again.because[0].item != first.because[0].item
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from client_service.boundary.ledger import Ledger
-from client_service.federation.run_setup import RunOpening
+from client_service.federation.run_setup import RunOpener
 from client_service.runtime.interruption import Interrupt, RoundDeadline
 from client_service.secure_rounds.exchange import SecureExchange
 from client_service.secure_rounds.round_memory import NAME, RoundMemory
@@ -80,7 +80,7 @@ async def fetch(folder: Path, told: dict[int, Parameters]) -> Part:
         memory.remember_start(OWN, run, number, digest_start(given))
 
     silo = SimpleNamespace(masking=SimpleNamespace(remember_start=remember_start), interrupt=Interrupt())
-    opening = RunOpening(cast(Any, silo), cast(Any, None), cast(Any, call), RoundDeadline())
+    opening = RunOpener(cast(Any, silo), cast(Any, None), cast(Any, call), RoundDeadline())
 
     async def personalised(_: object, number: int) -> Parameters:
         return told[number]

@@ -101,7 +101,7 @@ class Told:
     def tell(self, user: str, item: str, rating: float | None, at: int | None = None) -> None:
         self.events += 1
         one = InteractionIn(event=f"e-{self.events}", user=user, item=item, rating=rating, time=at)
-        self.overlay.add(self.store.append([one]))
+        self.overlay.add_interactions(self.store.append([one]))
 
     def lists(self, user: str) -> set[str]:
         return set(items_of(self.recommender.for_user(user, ALL)))
@@ -142,10 +142,10 @@ def test_a_liking_that_is_older_than_what_the_shard_says_counts_for_nothing(
     told = Told(settings, change_shard(settings.shard, lambda one: append_events(one, table, Path("file.csv")))[1])
     for one in (user, GRUMP):
         told.tell(one, item, 5.0, 1_900_000_000)
-        assert told.overlay.of(one) is None
+        assert told.overlay.latest_events(one) is None
     assert told.absorb().item_row(item) in load_shard(settings.shard).items_met_by(user)
     told.tell(user, item, 5.0, 2_000_000_001)
-    assert told.overlay.of(user) is not None and item in liked_by(told.absorb(), user)
+    assert told.overlay.latest_events(user) is not None and item in liked_by(told.absorb(), user)
 
 
 def test_low_ratings_outlive_a_log_without_room(settings: ClientSettings, shard: Shard) -> None:
@@ -165,12 +165,12 @@ def test_low_ratings_outlive_a_log_without_room(settings: ClientSettings, shard:
 def test_an_erasure_takes_what_was_met_too(settings: ClientSettings, shard: Shard, user: str) -> None:
     """Also of who likes nothing, and has no row: he is marked, unknown at once, and in no file afterwards."""
     told, everything = Told(settings, shard), set(shard.item_ids)
-    assert told.lists(user) < everything and told.overlay.holds(user)
+    assert told.lists(user) < everything and told.overlay.contains(user)
     other = Overlay(compile_in_memory(shard), EventStore(settings.state_directory, most=100))
     known = told.overlay.known_users
-    told.store.erasures.erase_user(user, known=told.overlay.holds(user))
-    told.overlay.begin_anew()
-    assert told.lists(user) == everything and not told.overlay.holds(user)
+    told.store.erasures.erase_user(user, known=told.overlay.contains(user))
+    told.overlay.reload()
+    assert told.lists(user) == everything and not told.overlay.contains(user)
     assert told.overlay.known_users == known - (user != GRUMP)
     after = told.absorb()
     assert user not in {*after.user_ids, *after.met_only_users}
@@ -179,6 +179,6 @@ def test_an_erasure_takes_what_was_met_too(settings: ClientSettings, shard: Shar
     kept = [path for path in settings.state_directory.rglob("*") if path.is_file() and "feedback" in str(path)]
     assert kept and not any(user.encode() in path.read_bytes() for path in kept)
     other.follow()
-    assert other.is_absorbed_elsewhere and not other.holds(user)  # who answers from the shard before knows it
+    assert other.is_absorbed_elsewhere and not other.contains(user)  # who answers from the shard before knows it
     later = Overlay(compile_in_memory(after), EventStore(settings.state_directory, most=100))
     assert not later.is_absorbed_elsewhere

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.sums.common_items import COMMON_ITEMS_SUM, CommonItems
 from client_service.sums.silo_sum import SumRound, Sums
 from client_service.sums.storage import load_basis, load_basis_head, save_basis
@@ -39,7 +39,7 @@ def shard_of(*ids: str, counts: dict[str, int] | None = None) -> Shard:
     train = np.array([[float(user < known.get(item, 1)) for item in items] for user in range(9)])
     none = sparse.csr_array(train.shape)
     users = [f"u{user}" for user in range(9)]
-    return shard_of_matrices("silo", users, items, (sparse.csr_array(train), none, none))
+    return build_shard_from_matrices("silo", users, items, (sparse.csr_array(train), none, none))
 
 
 def at(shard: Shard, sums: dict[int, Sums], method: MethodSettings = METHOD, federation: str = KEY) -> SumRound:

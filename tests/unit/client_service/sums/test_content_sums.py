@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.models.closed_form.content import (
     ContentSums,
     add_constant,
@@ -42,7 +42,7 @@ def silo(place: int, users: int = 30) -> Shard:
     train = sparse.csr_array((generator.random((users, 12)) < 0.3).astype(float))
     none = sparse.csr_array(train.shape)
     names, ids = ([f"{kind}{place}-{one:02}" for one in range(size)] for kind, size in (("u", users), ("i", 12)))
-    made = shard_of_matrices(f"silo-{place}", names, ids, (train, none, none))
+    made = build_shard_from_matrices(f"silo-{place}", names, ids, (train, none, none))
     return replace(made, titles=tuple(f"{WORDS[one % 5]} {place} {one}" for one in range(12)))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.sums.basis import CommonBasis, make_exact_basis
 from client_service.sums.statistics import count_pairs, measure_covered_share, restrict_to_training
 from shared.method.graph import degrees, normalise
@@ -29,7 +29,7 @@ def as_shard(own: sparse.csr_array) -> Shard:
     users = [f"u{user:02}" for user in range(own.shape[0])]
     items = [f"i{item:02}" for item in range(ITEMS)]
     nothing = sparse.csr_array(own.shape)
-    shard = shard_of_matrices("late", users, items, (own, nothing, nothing))
+    shard = build_shard_from_matrices("late", users, items, (own, nothing, nothing))
     return replace(shard, places=np.arange(ITEMS))
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.evaluation.ranking import measure_test, rank_by_scores
 from client_service.federation.best_model import BestModel
 from client_service.federation.messages import RoundCosts
@@ -157,7 +157,7 @@ def test_a_silo_is_served_like_alone_where_the_sums_hide_its_pairs(planted: Shar
     for one in (train, valid):
         one.eliminate_zeros()
     users, items = planted.user_ids, planted.item_ids
-    shard = shard_of_matrices("shop", users, items, (train, valid, planted.test), places=np.arange(OWN))
+    shard = build_shard_from_matrices("shop", users, items, (train, valid, planted.test), places=np.arange(OWN))
     popular = generator.permutation(np.rint(2000 / np.arange(1, OWN + 1)))
     pairs = np.diag(degrees(train)[1] + popular).astype(np.float32)
     often = np.argsort(-popular)[:3]

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.sums.basis import CommonBasis, make_basis_of_last_round, make_exact_basis
 from client_service.sums.statistics import (
     catalogue_matrix,
@@ -138,7 +138,7 @@ def test_rare_pairs_are_handed_out_as_none() -> None:
 def shard(places: NDArray[np.int64] | None) -> Shard:
     train = sparse.csr_array(np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]))
     none = sparse.csr_array((2, 3))
-    return shard_of_matrices("a", ("u", "v"), ("i", "j", "k"), (train, none, none), places)
+    return build_shard_from_matrices("a", ("u", "v"), ("i", "j", "k"), (train, none, none), places)
 
 
 def test_items_are_counted_at_their_places_and_unlisted_ones_not_at_all() -> None:

@@ -14,7 +14,7 @@ from scipy import sparse
 from client_service.data.interaction_files import save_shard
 from client_service.data.interactions import Shard, build_shard
 from client_service.federation.basis_run import Sums
-from client_service.federation.client_run import basis_folder, open_basis_run, place_run
+from client_service.federation.client_run import basis_folder, build_run_context, open_basis_run
 from client_service.model_store.model_files import freeze
 from client_service.runtime.interruption import NEVER
 from client_service.sums.basis import CommonBasis, make_exact_basis
@@ -134,7 +134,7 @@ def test_what_is_counted_and_what_the_silo_remembers_of_it(
         policy={"common_basis": "open"},
     )
     shard = ITEMS.read(settings)
-    run = open_basis_run(settings, ITEMS, shard, place_run(settings, "run-1", 0, method), 3)
+    run = open_basis_run(settings, ITEMS, shard, build_run_context(settings, "run-1", 0, method), 3)
     counts_all = everything and kind == "exact"
     counted = shard.everything if counts_all else shard
     assert run.summed is not None and run.summed.training == training_digest(shard)

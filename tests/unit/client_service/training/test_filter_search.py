@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.evaluation.ranking import measure_validation, rank_by_scores, sample_validation_users
 from client_service.models.closed_form.ease import ease_scores
 from client_service.models.initial_filter import Filter
@@ -78,7 +78,9 @@ def test_of_equally_popular_items_the_first_by_id_comes_first_however_the_rows_l
     assert len({*by_item.tolist()}) < 10  # many ties
     for turn in (np.arange(60), rng.permutation(60)):
         nothing = sparse.csr_array(train.shape)
-        shard = shard_of_matrices("east", "abcdefghi", [ids[row] for row in turn], [train[:, turn], nothing, nothing])
+        shard = build_shard_from_matrices(
+            "east", "abcdefghi", [ids[row] for row in turn], [train[:, turn], nothing, nothing]
+        )
         lists = popularity_top(shard)(everybody(shard), nothing, 20)
         assert [[shard.item_ids[row] for row in rows] for rows in lists] == [expected] * 9
 
@@ -132,7 +134,7 @@ def test_the_starting_filter_is_an_ideal_low_pass_one_where_validation_prefers_i
         parts[0, user, liked[:4]] = parts[1, user, liked[4]] = 1.0
     train, valid = (sparse.csr_array(part[:, parts[0].sum(0) > 0]) for part in parts)
     ids = [f"u{row:02d}" for row in range(80)], [f"i{item:02d}" for item in range(train.shape[1])]
-    shard = shard_of_matrices("shop", *ids, (train, valid, sparse.csr_array(train.shape)))
+    shard = build_shard_from_matrices("shop", *ids, (train, valid, sparse.csr_array(train.shape)))
     spectrum = low_spectrum(train, 64)
     found, low = best_filter(shard, spectrum), best_low_pass(shard, spectrum)
     assert found == replace(low, top=found.top) and found.choice.ridge == 0.0

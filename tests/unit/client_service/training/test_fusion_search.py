@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.evaluation.metrics import K
 from client_service.evaluation.ranking import measure_test, measure_validation, rank_by_scores
 from client_service.model_store.model_files import freeze
@@ -131,7 +131,9 @@ def repeated(shard: Shard, times: int, judged: int) -> Shard:
     count = train.shape[0]
     valid = sparse.csr_array(sparse.diags_array((np.arange(count) < judged).astype(float)) @ valid)
     valid.eliminate_zeros()
-    return shard_of_matrices("shop", [f"u{row:04d}" for row in range(count)], shard.item_ids, (train, valid, test))
+    return build_shard_from_matrices(
+        "shop", [f"u{row:04d}" for row in range(count)], shard.item_ids, (train, valid, test)
+    )
 
 
 @pytest.mark.parametrize(("judged", "share"), [(0, 0.0), (10, 10 / 110), (50, 50 / 150), (1000, 1000 / 1100)])
@@ -254,7 +256,7 @@ def drawn_by_frequency(seed: int) -> Shard:
             parts[split, user, own] = 1.0
     known = np.flatnonzero(parts[0].sum(0))
     ids = [f"u{row:02d}" for row in range(60)], [f"i{item:03d}" for item in known]
-    return shard_of_matrices("shop", *ids, [sparse.csr_array(part[:, known]) for part in parts])
+    return build_shard_from_matrices("shop", *ids, [sparse.csr_array(part[:, known]) for part in parts])
 
 
 def test_a_small_silo_in_which_the_frequent_items_are_all_that_is_known_is_served_them() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from client_service.compiled.model import UNFITTED, Relevance
-from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.federation.best_model import load_model
 from client_service.model_store.model_files import freeze, load_head
 from client_service.models.ranker import Ranker
@@ -84,7 +84,7 @@ def test_scores_that_say_the_opposite_still_keep_their_order(planted: Shard) -> 
 
 def test_without_validation_items_nothing_is_fitted(planted: Shard) -> None:
     nothing = sparse.csr_array(planted.valid.shape)
-    bare = shard_of_matrices("shop", planted.user_ids, planted.item_ids, (planted.train, nothing, nothing))
+    bare = build_shard_from_matrices("shop", planted.user_ids, planted.item_ids, (planted.train, nothing, nothing))
     assert fit_relevance(bare, ranker_of(planted), NEVER) is UNFITTED
 
 
