@@ -141,6 +141,6 @@ def test_the_page_shows_homophily_curves_and_a_label(silo: str) -> None:
     page = httpx.get(f"{silo}/", params={"user": CANARY}, headers=headers).text
     for words in ("Homophily of edges", "adjusted", "ROC curve", "Reliability", "Try a label", f"Label of {CANARY}"):
         assert words in page, words
-    assert "popular items" not in page and "Neighbours that count most" in page
+    assert "popular items" not in page and "Neighbours with the largest contributions" in page
     unknown = httpx.get(f"{silo}/", params={"user": "<b>nobody</b>"}, headers=headers).text
     assert "This silo has no such node." in unknown and "<b>nobody" not in unknown

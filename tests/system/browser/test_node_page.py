@@ -29,6 +29,6 @@ def test_a_label_is_tried_and_the_page_fits_narrow_and_wide(browser: Browser, tm
         browser.until(lambda: "Homophily of edges" in browser.text("#shard"))
         browser.driver.find_element("css selector", "input[name=user]").send_keys("node-0003" + Keys.ENTER)
         browser.until(lambda: browser.text("#answer h3") == "Label of node-0003")
-        assert "Neighbours that count most" in browser.text("#answer")
+        assert "Neighbours with the largest contributions" in browser.text("#answer")
         assert "ROC curve" in browser.text("#curves") and "Reliability" in browser.text("#curves")
         browser.keep_all("client-nodes")
