@@ -23,13 +23,13 @@ from shared.web.openapi import create_api
 from shared.web.routes import HeadAsGet, build_routes
 
 ABOUT = """
-The coordinator of a federation. Its operator starts runs and looks at them; the silos' clients send updates and fetch
-what these have led to. It holds no data of any silo.
+Aggregator of a federation. Its operator starts runs and watches them; the silos' clients send updates and fetch the
+results. It holds no data of any silo.
 
-Calls of the operator show the token, as `Authorization: Bearer TOKEN`. Calls of clients are signed (RFC 9421, Ed25519),
-each once, and only by a client whose public key is registered; the client service makes them. A body is
-`application/json` where nothing else is said. Whatever is not declared here is refused. Every refusal is a problem
-document (RFC 9457), whose `code` is stable.
+The operator's calls carry the token, as `Authorization: Bearer TOKEN`. Clients sign their calls (RFC 9421, Ed25519),
+each once, with a key whose public half is registered; the client service does it. A body is `application/json` unless
+another type is given. Anything that is not declared here is refused. Every refusal is a problem document (RFC 9457),
+whose `code` is stable.
 
 ```sh
 curl http://127.0.0.1:8800/v1/runs -H "Authorization: Bearer $KEY"

@@ -66,10 +66,10 @@ from shared.strategies.agreement import settle_similarity
 from shared.sums import method_of_part
 
 OWN = "aggregator"  # the name of its key's two files
-MODELS_OF_SUM = "; silos have no item in common, so that they make their models of these sums alone"
+MODELS_OF_SUM = "; silos have no common item, so they make their models from these sums only"
 
 
-STATE_OF_UPDATES = 8  # bodies of updates that a kept state is no longer than: a mean, moments, what was reported
+STATE_OF_UPDATES = 8  # largest state in bodies of updates: a mean, moments, reports
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Coordinator:
             yield
         finally:
             self.wind_down()
-            await round_loop_task  # it ends by itself, after the step that it is in
+            await round_loop_task  # it ends after its current step
             self._federation = None
             federation.close()
 
@@ -299,7 +299,7 @@ class Coordinator:
             request = request.model_copy(update={"why": why})
         async with here.round_loop.lock:
             name = transitions.next_name(here.round_loop.run)
-            # Nobody waits for a client whose key was removed.
+            # A round does not wait for a client whose key was removed.
             known = await self.registered_names()
             run = transitions.start_run(
                 name,
@@ -459,7 +459,7 @@ class Coordinator:
         run.require_not_ended()
         if run.round == address.round and run.must_resend(address.client):
             lost = address.client in run.lost
-            why = "the aggregator's disk has damaged your update" if lost else "you have been let in again"
+            why = "the aggregator's disk damaged your update" if lost else "your quarantine was lifted"
             raise ConflictError(f"round {run.round}: {why}; send one again")
         return None
 

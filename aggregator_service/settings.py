@@ -35,10 +35,9 @@ from shared.web.listening import ListenSettings
 
 LEAST_TOKEN = 16  # characters; a shorter operator token could be guessed
 WITHOUT_LIST = (
-    "expected the list of items that the silos share (catalogue) where sums are noised (basis.epsilon), or of visits,"
-    " got none;"
-    " `lpsfed catalogue shop1.csv shop2.csv --out items.txt` makes one of the silos' data or of their lists, and"
-    " --catalogue items.txt gives it here"
+    "expected the silos' common list of items (catalogue) for noised sums (basis.epsilon) and for visits, got none;"
+    " `lpsfed catalogue shop1.csv shop2.csv --out items.txt` makes one from the silos' data or lists; set it by"
+    " --catalogue items.txt"
 )
 
 

@@ -41,7 +41,9 @@ def add_start_digest(archive: Archive, request: RunIn) -> RunIn:
     """
     digest = None if archive.start is None else archive.start.digest
     if request.start not in (None, digest):
-        raise ProtocolError(f"start: expected {digest or 'none'}, the digest of this federation's, got {request.start}")
+        raise ProtocolError(
+            f"start: expected {digest or 'none'}, the digest of this federation's start file, got {request.start}"
+        )
     return request.model_copy(update={"start": digest})
 
 

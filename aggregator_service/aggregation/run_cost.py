@@ -61,5 +61,5 @@ def require_affordable(costs: Sequence[Cost], most_memory_bytes: int | None) -> 
     if needed > allowed:
         expected = f"expected a run whose aggregation takes at most {describe_bytes(allowed)} of memory here"
         got = f"got one of about {describe_bytes(needed)}, mostly for {largest.what}"
-        what_to_do = "change the run's settings, or raise LPSFED_AGGREGATOR_MOST_MEMORY_BYTES where there is more"
+        what_to_do = "change the run's settings, or raise LPSFED_AGGREGATOR_MOST_MEMORY_BYTES if the machine has more"
         raise SettingsError(f"most_memory_bytes: {expected}, {got}: {what_to_do}")

@@ -51,7 +51,7 @@ class ArrivalRecorder:
         exchange = _Exchange(scope, receive, send, self.coordinator, self.heads)
         try:
             await self.app(scope, exchange.receive, exchange.send)
-        except Exception:  # our own mistake: whoever stands outside answers it
+        except Exception:  # an internal error: the outer middleware answers it
             await exchange.record_failure()
             raise
 

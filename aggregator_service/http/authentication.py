@@ -59,7 +59,7 @@ class SignedRoute(DeclaredRoute):
     async def authorise(self, request: Request) -> None:
         await read_signer(request)
 
-    async def read_body(self, request: Request) -> None:  # the framework hides what goes wrong where it reads itself
+    async def read_body(self, request: Request) -> None:  # the framework hides errors of its own reading
         await read_body(request, await body_limit(request, await find_coordinator(request)))
 
 
@@ -71,7 +71,7 @@ async def require_operator(request: Request, service: Service) -> None:
     if hasattr(request.state, "client"):
         raise ForbiddenError("expected the operator's token, got a client's signature")
     header = request.headers.get("authorization")
-    # A browser sends its password by itself, even where another site made it call: a password may look, not act.
+    # A browser sends its password also for calls of other sites: a password may read, not change.
     _require_token(
         request, service, read_operator_secret(header) if request.method == "GET" else read_bearer_secret(header)
     )

@@ -40,7 +40,7 @@ class InvitationRoute(DeclaredRoute):
 
     async def authorise(self, request: Request) -> None:
         if hasattr(request.state, "client"):
-            raise ForbiddenError("expected nobody who has a key already")
+            raise ForbiddenError("expected a silo without a key, got one whose key is registered")
 
     async def read_body(self, request: Request) -> None:
         await read_body(request, LONGEST_ENROLMENT)
@@ -48,10 +48,10 @@ class InvitationRoute(DeclaredRoute):
 
 REFUSED: Responses = {
     status: {"model": ProblemOut, "description": describe_refusal(status, when)}
-    for status, when in ((401, "for any other code"), (403, "for who has a key already"))
+    for status, when in ((401, "for any other code"), (403, "for a silo whose key is registered"))
 }
 router = APIRouter(prefix="/v1", tags=["enrolment"], responses=PROBLEMS | REFUSED, route_class=InvitationRoute)
-UNWRITABLE = "the folder of registered keys cannot be written: the operator has to enrol with `lpsfed keys register`"
+UNWRITABLE = "the folder of registered keys cannot be written: register the silo's key with `lpsfed keys register`"
 
 
 @operator_routes.get("/federation")

@@ -28,12 +28,12 @@ FROM_PROXIES = frozenset(
     | {"traceparent", "tracestate"}
 )
 MOST_ADDED = 1024  # bytes of one header that a proxy has added
-MOST_LISTED = 16  # headers that are not of the list, told in one row of the record
+MOST_LISTED = 16  # headers beyond the list in one row of the audit log
 MOST_HOSTS = 4  # names by which one client calls, since the aggregator's start
 BY_PROXY = {"connection": re.compile("close|keep-alive"), "transfer-encoding": re.compile("chunked")}
 REQUIRED = frozenset({heads.HOST, *heads.CONSTANT})
 PLAIN = re.compile(r"[a-z0-9-]{1,40}")
-UNPLAIN = "(a name of other signs)"
+UNPLAIN = "(a name with other characters)"
 
 
 class RequestHeads:
@@ -53,7 +53,7 @@ class RequestHeads:
         _require_names(headers, proxied=proxied or find_raw_head(scope) is None)
         _require_words(headers, proxied=proxied or find_raw_head(scope) is None)
         if not heads.is_plain(*_target(scope).partition("?")[::2]):
-            raise HeadError("expected plain words and numbers in path and query, each in its one spelling, got others")
+            raise HeadError("expected path and query in their one spelling, got another")
         if not proxied:
             _require_spelling(scope, headers)
         self._require_host(client, scope)
@@ -99,7 +99,7 @@ def _require_names(headers: Iterable[heads.Header], *, proxied: bool) -> None:
     counts = Counter(name for name, _ in headers)
     allowed = {*heads.WORDS, *FROM_PROXIES, *BY_PROXY} if proxied else {*heads.WORDS}
     if strange := [name for name in counts if name not in allowed]:
-        raise HeadError(f"expected the headers of a client alone, got {len(strange)} more: {_listed_names(strange)}")
+        raise HeadError(f"expected only the headers of a client, got {len(strange)} more: {_listed_names(strange)}")
     if twice := [name for name, count in counts.items() if count > 1 and name in heads.WORDS]:
         raise HeadError(f"expected each header once, got twice: {_listed_names(twice)}")
     if not proxied and (missing := sorted(REQUIRED - set(counts))):
@@ -114,7 +114,7 @@ def _require_words(headers: Iterable[heads.Header], *, proxied: bool) -> None:
         if name in words and not words[name].fullmatch(value):
             if name == heads.TYPE:
                 raise MediaTypeError(f"expected {' or '.join(heads.MEDIA_TYPES)}, got another media type")
-            raise HeadError(f"{name}: expected what a client says there, got other words")
+            raise HeadError(f"{name}: expected a value that a client sends, got another")
 
 
 def _require_spelling(scope: Scope, headers: list[heads.Header]) -> None:
@@ -124,9 +124,9 @@ def _require_spelling(scope: Scope, headers: list[heads.Header]) -> None:
     if raw is None:
         return
     if any(name not in (name.lower(), name.title()) for name in raw.names):
-        raise HeadError("expected names of headers in small letters, or each word with a capital, got others")
+        raise HeadError("expected header names in small letters, or with a capital for each word, got others")
     if raw.bytes != (size := heads.size(scope["method"], _target(scope), headers)):
-        raise HeadError(f"expected a head of {size} bytes, without spaces that say nothing, got {raw.bytes}")
+        raise HeadError(f"expected a head of {size} bytes, without extra spaces, got {raw.bytes}")
 
 
 def _target(scope: Scope) -> str:

@@ -42,7 +42,7 @@ PRIVATE = {"Cache-Control": "no-store"}
 OWN = "/v1/runs/{run}/rounds/{number}/clients/{client}"
 
 RunPath = Annotated[str, Path(pattern=r"^run-[0-9]{1,9}$", description="the run's name", examples=["run-1"])]
-RoundPath = Annotated[int, Path(ge=1, le=100_000, description="the round's place in the run", examples=[1])]
+RoundPath = Annotated[int, Path(ge=1, le=100_000, description="number of the round in the run", examples=[1])]
 ClientPath = Annotated[
     str, Path(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="the client's name", examples=["client-1"])
 ]
@@ -51,12 +51,10 @@ Wait = Annotated[
 ]
 Known = Annotated[
     int | None,
-    Query(ge=0, lt=1 << 53, description="the sequence that is known; another one is waited for", examples=[7]),
+    Query(ge=0, lt=1 << 53, description="last known sequence; the call waits for another one", examples=[7]),
 ]
-After = Annotated[
-    int, Query(ge=0, lt=1 << 53, description="the sequence number of the last one that is known", examples=[0])
-]
-Limit = Annotated[int, Query(ge=1, le=1000, description="how many entries at most", examples=[100])]
+After = Annotated[int, Query(ge=0, lt=1 << 53, description="sequence number of the last known entry", examples=[0])]
+Limit = Annotated[int, Query(ge=1, le=1000, description="largest number of entries", examples=[100])]
 
 
 # Dependencies are async because the framework sends each plain function through a worker thread.
@@ -83,8 +81,8 @@ Responses = dict[int | str, dict[str, Any]]
 PROBLEMS: Responses = {MARK: {"model": ProblemOut, "description": "RFC 9457 problem document"}}
 BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 PARAMETERS: Responses = {200: {"content": {MEDIA_TYPE: BINARY}, "description": "parameters"}}
-NOT_YET: Responses = {204: {"description": "the wait is over, the round is not aggregated"}}
-REPEATED: Responses = {201: {"model": ReceiptOut, "description": "accepted; 200: it came before"}}
+NOT_YET: Responses = {204: {"description": "not aggregated within the wait; ask again"}}
+REPEATED: Responses = {201: {"model": ReceiptOut, "description": "accepted; 200: it was accepted before"}}
 UPDATE_BODY = {"requestBody": {"required": True, "content": {MEDIA_TYPE: BINARY}}}
 # The first of each is for /docs alone; who is calling is decided by `Signed` and `TokenRoute`.
 SIGNED = [Depends(APIKeyHeader(name="Signature", auto_error=False))]
@@ -252,7 +250,7 @@ def not_ready_response() -> Response:
 
 # Calls of a secure round but its masked vector, which is the round's update: each phase has one by which a client sends
 # its message, and one by which it gets what the phase has led to.
-PHASE_OPEN: Responses = {204: {"description": "the wait is over, the phase before is not closed"}}
+PHASE_OPEN: Responses = {204: {"description": "the phase before did not close within the wait; ask again"}}
 
 secure_routes = APIRouter(
     prefix=OWN, tags=["secure rounds"], dependencies=SIGNED, responses=PROBLEMS, route_class=SignedRoute
@@ -264,7 +262,7 @@ def _add_put(call: str, kind: type[Message]) -> None:
         await service.relay_message(place, message)
 
     put.__annotations__["message"] = kind
-    said = f"A client's message: {_summary_line(kind)}"
+    said = f"Message of a client: {_summary_line(kind)}"
     secure_routes.put(f"/{call}", name=f"put_{call}", description=said, status_code=204, response_class=Response)(put)
 
 
@@ -275,7 +273,7 @@ def _add_read(call: str, kind: type[Message], phase: Phase) -> None:
             return not_ready_response()
         return Response(message.model_dump_json(), media_type="application/json", headers=PRIVATE)
 
-    said = f"What the phase before has led to: {_summary_line(kind)} With `wait` a long poll."
+    said = f"Result of the phase before: {_summary_line(kind)} With `wait` it is a long poll."
     secure_routes.get(f"/{call}", name=f"read_{call}", description=said, response_model=kind, responses=PHASE_OPEN)(
         read
     )

@@ -37,9 +37,9 @@ from shared.web import problems
 from shared.web.connection_limits import mark_trusted
 from shared.web.routes import announces_body
 
-MOST_AT_ONCE = 32  # requests of one client under way; each may wait for half a minute, and it needs one or two
+MOST_AT_ONCE = 32  # simultaneous requests of one client; each may wait for half a minute, and one or two are enough
 TOO_MANY = f"expected at most {MOST_AT_ONCE} requests of one client at once, got more"
-DIGEST_MISMATCH = "content-digest: expected the sha256 of the body that came, got another"
+DIGEST_MISMATCH = "content-digest: expected the sha256 of the received body, got another"
 
 
 @dataclass(frozen=True)

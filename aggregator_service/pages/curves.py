@@ -9,7 +9,7 @@ from shared.protocol.schemas import ParticipantOut, RunHistoryOut
 from shared.web.charts import Chart, Line
 
 SHOWN_LINES, SHOWN_CONSTANTS = 10, 100
-SAME = 5e-5  # two figures that a page shows alike
+SAME = 5e-5  # two values that look the same on the page
 
 
 @dataclass(frozen=True)

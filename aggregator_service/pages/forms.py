@@ -62,9 +62,9 @@ def _parse_form(body: bytes) -> dict[str, str]:
 NUMBERS = ("clients", "rounds", "quorum", "deadline_seconds", "seed")
 BASIS_FIELDS = {"basis_kind": "kind", "basis_rank": "rank", "basis_rounds": "rounds"}
 FIELDS = (*NUMBERS, "settings", "part", *BASIS_FIELDS)
-ALIASES = {"method": "settings", "basis": "basis_kind"}  # as the service calls what these fields hold
+ALIASES = {"method": "settings", "basis": "basis_kind"}  # the service's names of these fields
 OFF, ITERATED = "off", "iterated"
-# Where a refusal begins to speak of a field: `quorum: ...`, `method (width): ...`, `method.basis.kind: ...`.
+# Where a refusal names a field: `quorum: ...`, `method (width): ...`, `method.basis.kind: ...`.
 NAMED = re.compile(rf"(?:^|; )(?=({'|'.join([*FIELDS, *ALIASES])})(?:[.(][^:;]*| \([^:;]*)?: )")
 
 
@@ -104,7 +104,7 @@ def fill_start_form(
         values |= {name: f"{getattr(basis, of)}" for name, of in BASIS_FIELDS.items() if of != "kind"}
     if request.part != TRAINING:
         enough = declared.strategy.get("train") is False  # one round of closed forms
-        values["rounds"] = f"{1 if enough else RunIn().rounds}"  # those of a run that sums follow from its sum
+        values["rounds"] = f"{1 if enough else RunIn().rounds}"  # a run that sums takes its rounds from its sum
     own = method_of_part(declared, BASIS).basis
     usual = {name: f"{getattr(own, of)}" for name, of in BASIS_FIELDS.items()}
     kinds = () if own.kind == OFF else (OFF, own.kind)

@@ -131,7 +131,7 @@ class Quarantines:
                 return
             count = await run_in_worker(count_refusal, self._database, run.name, client=place.client)
             if count >= self._limit:
-                why = f"{count} of its updates were not what is declared"
+                why = f"{count} of its updates did not match the declaration"
                 entry = Quarantine(place.client, "refusals", why, self._clock(), run.name, run.round)
                 await self._round_loop.quarantine_clients([entry])
 

@@ -34,32 +34,34 @@ class AggregatorMetrics:
         self.uploads = counter(f"{PREFIX}_uploads", "Uploads by outcome", ["outcome"])
         self.upload_bytes = counter(f"{PREFIX}_upload_bytes", "Bytes of accepted updates")
         self.refused = counter(f"{PREFIX}_refused_messages", "Joins and uploads refused, by reason", ["call", "code"])
-        self.strangers = counter(f"{PREFIX}_strangers", "Calls that no client has signed who has joined")
-        self.unrecorded = counter(f"{PREFIX}_unrecorded_refusals", "Refusals beyond what is recorded of one client")
-        self.damaged = counter(f"{PREFIX}_damaged_blobs", "Stored updates and states that the disk has damaged")
+        self.strangers = counter(f"{PREFIX}_strangers", "Calls without the signature of a joined client")
+        self.unrecorded = counter(f"{PREFIX}_unrecorded_refusals", "Refusals beyond the recorded ones of a client")
+        self.damaged = counter(f"{PREFIX}_damaged_blobs", "Stored updates and states that the disk damaged")
         self.rounds = counter(f"{PREFIX}_rounds", "Rounds that ended, by outcome", ["outcome"])
 
     def _create_histograms(self) -> None:
         histogram = partial(Histogram, registry=self._registry)
-        self.round_seconds = histogram(f"{PREFIX}_round_seconds", "From opened to closed")
-        self.aggregation_seconds = histogram(f"{PREFIX}_aggregation_seconds", "Closed to durable")
+        self.round_seconds = histogram(f"{PREFIX}_round_seconds", "Seconds from a round's opening to its closing")
+        self.aggregation_seconds = histogram(
+            f"{PREFIX}_aggregation_seconds", "Seconds from a round's closing until its state is stored"
+        )
         self.requests = histogram(f"{PREFIX}_request_seconds", "Latency by route", ["method", "route", "status"])
 
     def _create_gauges(self) -> None:
         gauge = partial(Gauge, registry=self._registry)
         self._phase = gauge(f"{PREFIX}_phase", "1 for the current run's phase", ["phase"])
         self._round = gauge(f"{PREFIX}_round", "Number of the current round")
-        self._since = gauge(f"{PREFIX}_seconds_since_round", "Since a round of the newest run opened or closed")
+        self._since = gauge(f"{PREFIX}_seconds_since_round", "Seconds since a round of the newest run opened or closed")
         self._since.set_function(self._seconds_since_moved)
-        self._left = gauge(f"{PREFIX}_seconds_left", "Until the deadline of a phase that waits")
+        self._left = gauge(f"{PREFIX}_seconds_left", "Seconds until the deadline of a waiting phase")
         self._left.set_function(self._seconds_left)
-        self._missing = gauge(f"{PREFIX}_missing_clients", "Whose update the open round waits for")
-        self._to_quorum = gauge(f"{PREFIX}_updates_to_quorum", "That the open round still needs")
+        self._missing = gauge(f"{PREFIX}_missing_clients", "Clients whose update the open round waits for")
+        self._to_quorum = gauge(f"{PREFIX}_updates_to_quorum", "Updates that the open round still needs for its quorum")
         self._ready = gauge(f"{PREFIX}_ready", "1 while clients may call")
-        self._refusing = gauge(f"{PREFIX}_disk_refuses", "1 while the disk refuses what is stored")
-        self._free = gauge(f"{PREFIX}_disk_free_bytes", "Where the state lies")
+        self._refusing = gauge(f"{PREFIX}_disk_refuses", "1 while the disk refuses data")
+        self._free = gauge(f"{PREFIX}_disk_free_bytes", "Free bytes on the disk of the state directory")
         self.clients = gauge(f"{PREFIX}_clients", "Clients enrolled in the federation")
-        self.quarantined = gauge(f"{PREFIX}_quarantined_clients", "Clients that the newest run takes nothing of")
+        self.quarantined = gauge(f"{PREFIX}_quarantined_clients", "Quarantined clients of the newest run")
 
     def show_run(self, run: Run) -> None:
         """Sets the series of the current run."""

@@ -246,7 +246,7 @@ class RoundLoop:
             return None
         try:
             if beyond := await self.archive.tensors.run_in_worker(self._computation.distant_clients, self.archive, run):
-                # Then again without them, until nobody is: whenever the process ends meanwhile, it comes to the same.
+                # Repeated without them until none is too far: an interrupted process reaches the same result.
                 await self.quarantine_clients(transitions.distance_quarantines(run, beyond, now=self._clock()))
                 return None
             state = await self.archive.tensors.run_in_worker(self._computation.aggregate_round, self.archive, run)

@@ -93,7 +93,7 @@ class MessageIntake:
         The caller holds the lock.
         """
         now, found = self._clock(), sorted(set(message.complaints) - run.quarantined.keys())
-        why = f"what it has sealed for {message.client} are not the shares that it has committed to"
+        why = f"the shares that it sealed for {message.client} do not match its commitments"
         if found:
             await self._round_loop.quarantine_clients(
                 [Quarantine(dealer, "shares", why, now, run.name, run.round) for dealer in found]

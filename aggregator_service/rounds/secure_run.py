@@ -118,8 +118,8 @@ def require_permitted_member(pledge: Pledge, message: PublicKeys) -> None:
     """Raises RoundClosedError for a client whose joining would reveal its update against its will."""
     known = not pledge.sums or message.client in pledge.sums[-1].members
     if not (known or _accepts_member_change(message)):
-        words = "expected members of the round before, or who bears a change of its membership alone"
-        raise RoundClosedError(f"{words}: {message.run} goes on without you, the next run need not")
+        words = "expected a member of the round before, or a client that accepts a change of itself alone"
+        raise RoundClosedError(f"{words}: {message.run} continues without you; take part in the next run")
 
 
 def find_objection(pledge: Pledge, exchange: SecureRound) -> str | None:

@@ -29,12 +29,12 @@ from shared.protocol.secure.messages import MaskedHeader, PublicKeys
 from shared.protocol.secure.server import Relayed, SecureRound
 
 CAUSE_TEXTS: Mapping[Cause, str] = {
-    "refusals": "too many of your updates in one run were not what is declared",
-    "shares": "what you have sealed for another client is proven to be none of the shares that you have committed to",
-    "distance": "your update was further from where its round began than the run allows",
-    "operator": "an operator has decided so",
+    "refusals": "too many of your updates in one run did not match the declaration",
+    "shares": "the shares that you sealed for another client do not match your commitments",
+    "distance": "your update was farther from the round's start than the run allows",
+    "operator": "the operator decided it",
 }
-"""What a quarantined client is told: nothing of others, and not the operator's own words."""
+"""Reasons shown to a quarantined client, without other clients or the operator's own words."""
 
 
 def next_name(run: Run | None) -> str:
@@ -192,7 +192,7 @@ def reopen_damaged_round(run: Run, clients: Collection[str], *, now: float) -> R
     """
     if run.phase != "aggregated":
         raise RoundClosedError(f"expected an aggregated round, got round {run.round} ({run.phase})")
-    if run.exchange is not None:  # the sum cannot do without a vector whose masks the others' vectors hold
+    if run.exchange is not None:  # the sum needs each vector, because the others' vectors hold its masks
         gone = ", ".join(sorted(clients))
         words = f"round {run.round}: the disk had damaged the masked vector of {gone}: check it, then start a new run"
         return fail_run(run, words, now=now)
@@ -212,7 +212,7 @@ def quarantine_clients(run: Run, causes: Mapping[str, Cause], *, now: float) -> 
     if run.exchange is None:
         kept = {client: receipt for client, receipt in run.receipts.items() if client not in causes}
         after = replace(after, receipts=kept)
-        if run.phase == "aggregated":  # closed, and nothing computed from it yet: does it still hold?
+        if run.phase == "aggregated":  # closed but not computed yet: check the quorum again
             after = replace(after, phase="open", closed_at=None)
     return advance_run(after, now)
 
@@ -221,7 +221,8 @@ def distance_quarantines(run: Run, beyond: Mapping[str, float], *, now: float) -
     """Creates a quarantine for each client whose update was too far from the median."""
     most = f"expected at most {run.request.method.quarantine_factor:g}"
     reasons = {
-        client: f"its update was {times:.3g} times as far as the median, {most}" for client, times in beyond.items()
+        client: f"its update was {times:.3g} times as far from the start as the median, {most}"
+        for client, times in beyond.items()
     }
     return [Quarantine(client, "distance", why, now, run.name, run.round) for client, why in sorted(reasons.items())]
 

@@ -90,9 +90,9 @@ def require_masking(run: Run, client: str) -> None:
     Raises NotFoundError for a client that shares no masks.
     """
     if run.exchange is None or run.exchange.phase != "masked":
-        raise RoundClosedError(f"round {run.round}: expected to be in phase masked, it is not")
+        raise RoundClosedError(f"round {run.round}: expected the phase masked, it is in another")
     if client not in run.exchange.missing:
-        raise NotFoundError(f"client {client!r} has not shared in round {run.round}")
+        raise NotFoundError(f"client {client!r} has shared no masks in round {run.round}")
 
 
 def require_own_message(address: Address, message: FromClient) -> None:
@@ -121,7 +121,7 @@ def read_scalars(declaration: Declaration, path: str) -> Scalars:
     require_head(declaration, path)
     try:
         specification, content = open_parameters(path)
-    except RecursionError:  # what the JSON reader makes of "[[[[..."
+    except RecursionError:  # the JSON reader's error for "[[[[..."
         raise ProtocolError("expected the scalars as JSON, got a structure too deep to read") from None
     check(declaration, specification, content)
     require_canonical(path, declaration, content.scalars)
@@ -143,8 +143,8 @@ async def store_upload(
     try:
         receipt, new = await take(blob, found)
     except UnsettledError:
-        raise  # a row may speak of it; where none does, the next start removes it
-    except Exception:  # not where a shutdown cancels this: its commit may still be on the way
+        raise  # a row may name the file; if none does, the next start removes it
+    except Exception:  # not for a cancellation by a shutdown: its commit may still be running
         await run_in_worker(archive.blobs.remove, [blob.name])
         raise
     if not new:

@@ -14,7 +14,7 @@ from aggregator_service.storage.tables import ARRIVALS
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut
 
 LEAST_REFUSED = 400  # the HTTP status from which on an answer is a refusal
-MOST_REFUSED = 1000  # rows of one client: who is refused over and over may not fill the disk
+MOST_REFUSED = 1000  # rows of one client: repeated refusals must not fill the disk
 
 
 def add_arrival(database: Database, arrival: Arrival, *, now: float) -> bool:
@@ -60,7 +60,7 @@ class ArrivalRecord:
         self._database = database
         self._clock = clock
         self._count_unrecorded = count_unrecorded
-        self._full: set[str] = set()  # clients of whom no refusal is recorded any more, as the log says already
+        self._full: set[str] = set()  # clients whose refusals are no longer recorded, which is logged once
 
     async def add(self, arrival: Arrival) -> None:
         """Stores an arrival before it returns; raises UnavailableError when the disk refuses."""

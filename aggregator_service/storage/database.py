@@ -27,7 +27,7 @@ from shared.method.declaration import Declaration
 from shared.sums.sum import BASIS
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-_ALONE = threading.Lock()  # what a revision works on is one variable of the process
+_ALONE = threading.Lock()  # revisions share one variable of the process
 
 
 class Database:

@@ -113,7 +113,7 @@ class Spool:
     def __exit__(self, kind: type[BaseException] | None, *reason: object) -> None:
         with self._disk.translate_errors("a file to be closed"):
             try:
-                self._file.close()  # where there is no room this fails too: it writes what is still in memory
+                self._file.close()  # this also fails without room: it writes buffered data
             finally:
                 if kind is not None or not self._durable:
                     _remove(self._part)

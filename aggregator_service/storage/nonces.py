@@ -20,7 +20,7 @@ from shared.errors import ClockError, UnavailableError
 from shared.timeouts import NONCE_SECONDS
 
 NAME = "nonces.sqlite"
-MOST = 10_000  # of one client that are remembered: a client that asks too much shuts out itself alone
+MOST = 10_000  # stored nonces of one client: too many requests block only that client
 WAITING = f"PRAGMA busy_timeout={NONCE_SECONDS * 1000:.0f}"
 PRAGMAS = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", WAITING, f"PRAGMA {CACHE}", f"PRAGMA {LOG}")
 TABLES = (

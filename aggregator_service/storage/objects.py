@@ -26,7 +26,7 @@ from shared.errors import SettingsError, TooLargeError
 from shared.timeouts import OBJECT_CONNECT_SECONDS, OBJECT_SECONDS, OBJECT_SILENCE_SECONDS
 
 PLACE = re.compile(r"s3://[a-z0-9][a-z0-9.-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*/?")
-OWNER = "owner"  # the object that names whose place this is
+OWNER = "owner"  # the object with the owner's key
 ATTEMPTS = 2
 
 

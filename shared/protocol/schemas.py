@@ -320,7 +320,7 @@ class QuarantineOut(Message):
     """Reason why a client is excluded, for the operator."""
 
     cause: Cause = Field(description="the rule that it follows from, or the operator")
-    reason: str = Field(description="in words", examples=["3 of its updates were not what is declared"])
+    reason: str = Field(description="in words", examples=["3 of its updates did not match the declaration"])
     run: RunName | None = Field(None, description="in which a rule has shut it out")
     round: Number | None = Field(None, description="in which a rule has shut it out")
     since: Instant = Field(description="UTC, ISO 8601")

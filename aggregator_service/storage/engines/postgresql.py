@@ -33,14 +33,14 @@ DRIVER = "postgresql+psycopg"
 EXAMPLE = f"{DRIVER}://user:password@host/name"
 HOST = re.compile(r"[A-Za-z0-9._:,-]*")
 RESERVED = {"password", "options", "passfile"}  # of the URL's query
-OWNER = 0x4C50_5346_6564  # "LPSFed": the advisory lock of whoever writes
+OWNER = 0x4C50_5346_6564  # "LPSFed": the advisory lock of the writer
 MOST_CONNECTIONS = 15
 BOUNDS = {
     "synchronous_commit": "on",  # a commit survives the end of the server, whatever its own setting
     "lock_timeout": f"{DATABASE_SECONDS:g}s",
     "statement_timeout": f"{DATABASE_ANSWER_SECONDS:g}s",
     "idle_in_transaction_session_timeout": f"{DATABASE_ANSWER_SECONDS:g}s",
-    # By which the server notices that this machine has gone, and gives the lock to the next.
+    # With these the server notices that this machine is gone, and gives the lock to the next.
     "tcp_keepalives_idle": f"{DATABASE_SILENCE_SECONDS:g}",
     "tcp_keepalives_interval": f"{DATABASE_PROBE_SECONDS:g}",
     "tcp_keepalives_count": "3",

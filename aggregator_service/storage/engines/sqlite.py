@@ -70,7 +70,7 @@ class SQLite:
         version.
         """
         file = self._file
-        for part in file.parent.glob(f"{file.name}{COPY}*{PART}"):  # of a start that was cut off
+        for part in file.parent.glob(f"{file.name}{COPY}*{PART}"):  # left by an interrupted start
             part.unlink()
         if not inspect(connection).get_table_names():
             return

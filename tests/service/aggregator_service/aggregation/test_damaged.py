@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 Harm = Callable[[Path], object]
 SCALARS = {"rho": 0.1, "margin": 0.5}
-AGAIN = "round 1: the aggregator's disk has damaged your update; send one again"
+AGAIN = "round 1: the aggregator's disk damaged your update; send one again"
 
 
 def flip(path: Path) -> None:

@@ -85,7 +85,7 @@ async def test_a_body_that_was_not_signed_is_refused_once_it_is_whole_and_is_on_
         other = replace(north.auth, body=north.update(2.0))
         answer = await federation.http.put(UPDATE, content=body, headers=kind, auth=other)
         detail = require(answer, "content-digest")
-        assert detail == "content-digest: expected the sha256 of the body that came, got another"
+        assert detail == "content-digest: expected the sha256 of the received body, got another"
         assert not list((federation.settings.state_directory / "blobs").iterdir())
         assert (await federation.arrivals(2))[-1] == north.arrival("update", body, 401, code="content-digest")
         assert (await north.put(1, body)).status_code == 201

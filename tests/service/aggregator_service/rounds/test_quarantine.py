@@ -41,7 +41,7 @@ async def test_a_client_that_an_operator_shuts_out_is_told_so_and_nothing_of_it_
         answer = await west.put(1, west.update(1.0, **SCALARS))
         assert (answer.status_code, answer.json()["code"]) == (403, "quarantined")
         assert answer.json()["detail"] == (
-            "you are quarantined: an operator has decided so; the aggregator's operator can let you in again"
+            "you are quarantined: the operator decided it; the aggregator's operator can let you in again"
         )
         assert [await one.standing() for one in (north, south, west)] == ["expected", "expected", "quarantined"]
         found = await members(federation)
@@ -112,7 +112,7 @@ async def test_once_let_in_again_it_is_waited_for_and_may_send_what_was_not_used
     async with running() as federation:  # a restart forgets nothing of it
         north, west = federation.client("north"), federation.client("west")
         waited = await west.personalised(1)  # nobody waits for what waits for itself
-        assert waited.status_code == 409 and "you have been let in again; send one again" in waited.json()["detail"]
+        assert waited.status_code == 409 and "your quarantine was lifted; send one again" in waited.json()["detail"]
         assert await west.sends(1, 5.0) == 201
         assert await north.level(1) == 3.0
 
@@ -185,7 +185,7 @@ async def test_who_is_refused_too_often_in_a_run_is_shut_out_and_lifting_counts_
         assert (await north.put(1, north.update(1.0, margin=9.0))).status_code == 422  # out of its range counts as well
         found = (await members(federation))["north"].quarantine
         assert found is not None and (found.cause, found.run, found.round) == ("refusals", "run-1", 1)
-        assert found.reason == "2 of its updates were not what is declared"
+        assert found.reason == "2 of its updates did not match the declaration"
         answer = await north.put(1, north.update(1.0))
         assert answer.status_code == 403 and "too many of your updates" in answer.json()["detail"]
         await readmit_client(federation, "north")
@@ -216,7 +216,7 @@ async def test_an_update_further_than_allowed_shuts_its_client_out_before_the_ro
         assert found is not None and (found.cause, found.run, found.round) == ("distance", "run-1", 1)
         assert found.reason.startswith("its update was ") and found.reason.endswith("expected at most 3")
         answer = await clients[4].put(2, clients[4].update(1.0))
-        assert answer.status_code == 403 and "further from where its round began" in answer.json()["detail"]
+        assert answer.status_code == 403 and "farther from the round" in answer.json()["detail"]
         assert not any(sign.isdigit() for sign in answer.json()["detail"])  # nothing of how far the others were
         assert (await clients[4].personalised(1)).status_code == 200
 

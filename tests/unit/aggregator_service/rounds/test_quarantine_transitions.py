@@ -39,7 +39,7 @@ def test_of_whom_is_shut_out_nothing_is_taken_and_nothing_awaited() -> None:
         2,
         frozenset({"north", "south"}),
     )
-    with pytest.raises(QuarantinedError, match="you are quarantined: an operator has decided so"):
+    with pytest.raises(QuarantinedError, match="you are quarantined: the operator decided it"):
         sent(run, "west")
     assert run_for_client(run, "west", sequence=0, now=1.0).standing == "quarantined"
     assert sent(run, "north", "south").phase == "aggregated"

@@ -171,7 +171,7 @@ def test_who_joins_after_the_first_sum_waits_for_the_next_run() -> None:
 
 def test_with_the_operator_s_and_its_silo_s_word_it_joins_at_once() -> None:
     run = second_round(4, summed("ada bob cyd"), changing_members=True, threshold=3)
-    with pytest.raises(RoundClosedError, match="goes on without you"):
+    with pytest.raises(RoundClosedError, match="continues without you"):
         transitions.accept_message(run, keys(run, "dan"), now=2.0)
     run = transitions.accept_message(run, keys(run, "dan", changing_members=True), now=2.0)
     closed = after_keys(run, "ada", "bob", "cyd", now=2.0)
@@ -180,7 +180,7 @@ def test_with_the_operator_s_and_its_silo_s_word_it_joins_at_once() -> None:
 
 def test_the_silo_s_word_alone_is_not_enough() -> None:
     run = second_round(4, summed("ada bob cyd"), threshold=3)
-    with pytest.raises(RoundClosedError, match="goes on without you"):
+    with pytest.raises(RoundClosedError, match="continues without you"):
         transitions.accept_message(run, keys(run, "dan", changing_members=True), now=2.0)
 
 
