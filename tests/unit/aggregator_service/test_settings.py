@@ -150,7 +150,7 @@ def test_a_federation_of_visits_shares_transitions_and_alone_no_network(tmp_path
     assert both.method.basis.kind == "transitions" and both.declaration().of_part("training").tensors
     for changes, words in (
         ({"strategy": "fedavg"}, "the strategy local"),
-        ({"strategy": "local", "catalogue": None}, "expected the list of items"),
+        ({"strategy": "local", "catalogue": None}, "expected the silos. common list of items"),
     ):
         with pytest.raises(SettingsError, match=words):
             summing(tmp_path, 12, method=visits, **changes)
