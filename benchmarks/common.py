@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,13 @@ from shared.errors import SettingsError
 from simulation.partitioning.sources import SYNTHETIC
 
 ROOT = Path(__file__).parent
+VARIABLE = "LPSFED_TEST_DATA"
+
+
+def data_folder(given: str | None) -> Path | None:
+    """Returns the folder of --data, or of the environment variable."""
+    named = given or os.environ.get(VARIABLE)
+    return Path(named).resolve() if named else None
 
 
 def locate_data(name: str, data: Path | None) -> str:

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.basis.run import read_run
+from benchmarks.common import data_folder
 from benchmarks.harness.cells import Cell, flatten_settings, plan_cells, settings_hash
 from benchmarks.harness.command import CACHE
-from benchmarks.harness.data import Cache, data_folder
+from benchmarks.harness.data import Cache
 from benchmarks.harness.measure import THREADS
 from benchmarks.harness.plan import ROOT, read_plan, special_functions
 from benchmarks.harness.run import Bench, line_head

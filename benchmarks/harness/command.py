@@ -12,9 +12,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.common import VARIABLE, data_folder
 from benchmarks.guard.guard import guard
 from benchmarks.harness.cells import Cell, plan_cells
-from benchmarks.harness.data import VARIABLE, Cache, data_folder, verify_data
+from benchmarks.harness.data import Cache, verify_data
 from benchmarks.harness.document import ResultsTable, gather_table, table_section, write_document
 from benchmarks.harness.plan import (
     FLOORS,

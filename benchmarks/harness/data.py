@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 import re
 import shutil
 import tempfile
@@ -16,6 +15,7 @@ from typing import Literal
 
 import polars as pl
 
+from benchmarks.common import VARIABLE
 from benchmarks.harness.plan import Block
 from client_service.data.interaction_files import load_shard, write_shard
 from shared.errors import DataError, SettingsError
@@ -26,7 +26,6 @@ from simulation.partitioning.sources import Cut, Shards, cut_shards, find_shards
 
 SYNTHETIC = re.compile(r"synthetic(?:-(\d+)x(\d+))?")
 SPLIT_SEED = 0  # of the split where the data bring none; the paper's partitions are of one split too
-VARIABLE = "LPSFED_TEST_DATA"
 WHOLE = "whole"
 
 
@@ -108,12 +107,6 @@ class Cache:
 def shard_digests(shards: tuple[Path, ...]) -> tuple[str, ...]:
     """Returns the digest of each shard's content, read once per process."""
     return tuple(load_shard(path).digest for path in shards)
-
-
-def data_folder(given: str | None) -> Path | None:
-    """Returns the folder of --data, or of the environment variable."""
-    named = given or os.environ.get(VARIABLE)
-    return Path(named).resolve() if named else None
 
 
 def drop_thin_users(events: pl.DataFrame, fewest: int) -> pl.DataFrame:

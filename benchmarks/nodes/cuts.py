@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.data import VARIABLE, data_folder
+from benchmarks.common import VARIABLE, data_folder
 from client_service.data.node_graphs import UNLABELLED, Int64, NodeShard
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings, NodeSettings, method_settings
