@@ -1,6 +1,6 @@
-"""A client of a silo's own API: recommendations for its users, what these did since, and a few of its operator's calls.
+"""Python client of a silo's API: recommendations, interactions, and some operator's calls.
 
-`Client` waits for each answer, `AsyncClient` is awaited; both have the same calls. docs/serving.md shows them in use.
+`Client` waits for each answer, `AsyncClient` is awaited; both have the same calls. docs/client.md shows them in use.
 """
 
 from lpsfed.answers import (

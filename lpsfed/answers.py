@@ -1,4 +1,4 @@
-"""What a silo answers, as values. A field that a later version adds is left out, not refused."""
+"""Answers of a silo as values. Fields that a later version adds are ignored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from datetime import datetime
 
 @dataclass(frozen=True)
 class Reason:
-    """An item of the user's own that counts for a recommended one; contribution: what it adds to `explained`."""
+    """Item of the user that counts for a recommended one.
+
+    contribution: what it adds to `explained`.
+    """
 
     item: str
     contribution: float
@@ -17,10 +20,12 @@ class Reason:
 
 @dataclass(frozen=True)
 class RecommendedItem:
-    """An item of a list.
+    """Item of a list.
 
-    score: relevance in [0, 1], or with `raw` the score by which the model ranks; the cosine in a list of similar items.
-    reason: "new" for an item that nobody has yet, which has a reserved place. because, explained: with `explain`, where
+    score: relevance in [0, 1], or with `raw` the score by which the model ranks; the cosine in a list of similar
+    items.
+    reason: "new" for an item that nobody has yet, which has a reserved place. because, explained: with `explain`,
+    where
     the served model has a closed-form part.
     """
 
@@ -34,7 +39,10 @@ class RecommendedItem:
 
 @dataclass(frozen=True)
 class Recommendations:
-    """A list, best first. fallback: why these are popular items; None for a personal list."""
+    """List of recommended items, best first.
+
+    fallback: why these are popular items; None for a personal list.
+    """
 
     items: tuple[RecommendedItem, ...]
     user: str | None = None
@@ -58,7 +66,7 @@ class SimilarItems:
 
 @dataclass(frozen=True)
 class CatalogueItem:
-    """What is known of an item."""
+    """Title, categories and attributes of an item."""
 
     item: str
     title: str | None = None
@@ -70,7 +78,7 @@ class CatalogueItem:
 
 @dataclass(frozen=True)
 class NearItem(CatalogueItem):
-    """An item that resembles what was searched.
+    """Item that resembles those searched for.
 
     found_by: "typing" or "meaning".
     """
@@ -80,7 +88,7 @@ class NearItem(CatalogueItem):
 
 @dataclass(frozen=True)
 class CataloguePage:
-    """A page of the catalogue, by id.
+    """Page of the catalogue, by id.
 
     total: items on all pages. near: after the last, others that resemble them.
     """
@@ -92,7 +100,10 @@ class CataloguePage:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """The model that answers now; users: who get a list of their own; items: which can be recommended."""
+    """Model that answers now.
+
+    users: with a list of their own. items: that can be recommended.
+    """
 
     users: int
     items: int
@@ -105,9 +116,10 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class KeptModel:
-    """A model that the silo keeps. values: its measures on validation data; served: it answers now.
+    """Model that the silo keeps.
 
-    present_shard: False for one of the shard before a refresh; chosen, it is taken over under another version.
+    values: its measures on validation data. served: it answers now. present_shard: False for one of the shard before
+    a refresh; chosen, it is taken over under another version.
     """
 
     version: str
@@ -120,12 +132,12 @@ class KeptModel:
 
 @dataclass(frozen=True)
 class ShardRefresh:
-    """Where the refresh of shard and model stands: idle, waiting or working; and what the last one did.
+    """State of the refresh of shard and model, and result of the last one.
 
-    number: of the refresh asked for last. last_ended: of the last one that has ended, done or with a problem.
-    changed: is the shard another one since? seconds: that it took, with its waiting. erasures: that were done by it.
-    waiting: interactions of items that the federation's catalogue lacks so far. dropped: the oldest of those, for which
-    there was no room. problem: why it failed; it is tried again.
+    phase: idle, waiting or working. number: of the refresh asked for last. last_ended: of the last one that has
+    ended, done or with a problem. changed: whether the shard has changed since. seconds: that it took, with its
+    waiting. erasures: that were done by it. waiting: interactions of items that the federation's catalogue lacks so
+    far. dropped: the oldest of those, for which there was no room. problem: why it failed; it is tried again.
     """
 
     phase: str
@@ -144,7 +156,7 @@ class ShardRefresh:
 
 @dataclass(frozen=True)
 class SentInteractions:
-    """What became of interactions.
+    """Counts of sent interactions.
 
     repeated: whose event has come before. unknown_items: accepted, of items that the shard does not have yet.
     """
@@ -173,7 +185,7 @@ class NeighbourContribution:
 
 @dataclass(frozen=True)
 class LabelledNode:
-    """The most likely label of a node, with calibrated probabilities of all classes.
+    """Most likely label of a node, with calibrated probabilities of all classes.
 
     known_label: that the silo has. neighbours: those that count most. unknown_neighbours: of the question, that the
     silo does not have. fallback: why these are shares of the training labels; None where a model answered.
@@ -191,7 +203,10 @@ class LabelledNode:
 
 @dataclass(frozen=True)
 class JoiningGain:
-    """Measure on the silo's own validation nodes: its own closed form, and what answers."""
+    """Measure on the silo's own validation nodes, alone and as served.
+
+    alone: of the silo's own closed form. served: of the model that answers.
+    """
 
     measure: str
     nodes: int
@@ -229,7 +244,7 @@ class SentNodes:
 
 @dataclass(frozen=True)
 class Erasure:
-    """Where the erasure of a user or a node stands.
+    """State of the erasure of a user or a node.
 
     done_at: since when no file of the silo has anything of it; None before. remains: what is left to do, or what no
     erasure can take back. interactions, events: what was taken out of what was sent, as `erase_user` and `erase_node`

@@ -1,4 +1,4 @@
-"""An awaitable client of a silo; `make format` writes this file from client.py."""
+"""Awaitable client of a silo; `make format` writes this file from client.py."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Answer = TypeVar("Answer")
 
 
 class AsyncClient:
-    """A silo's own API; arguments, calls, keys and errors are those of `Client`."""
+    """Awaitable client of a silo; arguments, calls, keys and errors are those of `Client`."""
 
     def __init__(
         self,
@@ -56,49 +56,61 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""
         await self._http.aclose()
 
     async def recommend(self, user: str, **options: Unpack[ListOptions]) -> Recommendations:
-        """A list for a user; popular items for one whom the silo does not know."""
+        """Recommends items to a user; popular items to an unknown one."""
         return await self._send(calls.recommend(user, options))
 
     async def recommend_users(
         self, users: Iterable[str], **options: Unpack[BatchOptions]
     ) -> AsyncIterator[Recommendations]:
-        """A list for each user, in this order, for however many: they are asked for a few hundred at a time."""
+        """Recommends items to each user, in this order.
+
+        Any number of users: they are sent a few hundred at a time.
+        """
         for chunk in calls.split_chunks(users, calls.USERS_A_CALL):
             for one in (await self._send(calls.recommend_users(chunk, options))).results:
                 yield one
 
     async def recommend_basket(self, basket: Iterable[str], **options: Unpack[BatchOptions]) -> Recommendations:
-        """A list for somebody who likes these items, and whom the silo need not know."""
+        """Recommends items to an unknown user with these items."""
         [found] = (await self._send(calls.recommend_basket(basket, options))).results
         return found
 
     async def predict_next(
         self, session: Sequence[str], *, k: int = 20, exclude_seen: bool = False, exclude: Sequence[str] = ()
     ) -> Recommendations:
-        """The items most likely clicked next by whoever has clicked these, in this order. A silo of users refuses."""
+        """Predicts the items clicked next in a session.
+
+        session: the items clicked so far, in order. A silo of users refuses the call.
+        """
         [found] = (await self._send(calls.predict_next([session], k, exclude_seen, exclude))).results
         return found
 
     async def predict_next_of(
         self, sessions: Sequence[Sequence[str]], *, k: int = 20, exclude_seen: bool = False, exclude: Sequence[str] = ()
     ) -> tuple[Recommendations, ...]:
-        """The same for each of at most 1,000 sessions."""
+        """Predicts the items clicked next in each of at most 1,000 sessions."""
         return (await self._send(calls.predict_next(sessions, k, exclude_seen, exclude))).results
 
     async def find_similar(self, item: str, k: int = 20) -> SimilarItems:
-        """Items like an item. RefusedError with code `not-found` for an unknown one."""
+        """Finds items similar to an item.
+
+        Raises RefusedError with code `not-found` for an unknown one.
+        """
         return await self._send(calls.find_similar(item, k))
 
     async def search_items(self, query: str = "", *, k: int = 20, offset: int = 0) -> CataloguePage:
-        """Items whose titles hold each word of `query`; without it the whole catalogue, page by page."""
+        """Searches items whose titles hold each word; without words lists the catalogue."""
         return await self._send(calls.search_items(query, k, offset))
 
     async def read_item(self, item: str) -> CatalogueItem:
-        """What is known of an item. RefusedError with code `not-found` for an unknown one."""
+        """Reads an item's title, categories and attributes.
+
+        Raises RefusedError with code `not-found` for an unknown one.
+        """
         return await self._send(calls.read_item(item))
 
     async def put_item(
@@ -110,17 +122,21 @@ class AsyncClient:
         attributes: Mapping[str, bool | float | str] | None = None,
         hidden: bool = False,
     ) -> None:
-        """Say what an item is; it replaces what was said before. A hidden one appears in no list."""
+        """Sets an item's description, replacing the earlier one.
+
+        A hidden item appears in no list.
+        """
         await self._send(calls.put_item(item, title, categories, attributes or {}, hidden))
 
     async def delete_item(self, item: str) -> None:
-        """Hide an item, and forget what was said of it."""
+        """Hides an item and deletes its description."""
         await self._send(calls.delete_item(item))
 
     async def send_interactions(self, interactions: Iterable[Interaction]) -> SentInteractions:
-        """Tell what users did, for however many interactions. All are on the silo's disk when this returns.
+        """Sends any number of interactions; all are on the silo's disk when this returns.
 
-        Where it raises, those of the first calls are; the same Interaction objects may be sent again: each counts once.
+        Where it raises, those of the first calls are; the same Interaction objects may be sent again: each counts
+        once.
         """
         sent = SentInteractions()
         for chunk in calls.split_chunks(interactions, calls.INTERACTIONS_A_CALL):
@@ -130,18 +146,16 @@ class AsyncClient:
     async def label_nodes(self, nodes: Sequence[str | NewNode]) -> LabelledNodes:
         """Asks for the most likely label of each of at most 1,000 nodes.
 
-        nodes: ids of the silo's, or descriptions of others.
-
-        RefusedError with code `not-found` where an id is unknown. A silo of users or visits refuses.
+        nodes: ids of the silo's, or descriptions of others. Raises RefusedError with code `not-found` where an id is
+        unknown. A silo of users or visits refuses the call.
         """
         return await self._send(calls.label_nodes(nodes))
 
     async def send_nodes(self, events: Iterable[NodeEvent]) -> SentNodes:
-        """Sends features, edges and labels of nodes, however many.
+        """Sends features, edges and labels of any number of nodes.
 
-        All are on the silo's disk when this returns.
-
-        Where it raises, those of the first calls are; to send the same again changes nothing.
+        All are on the silo's disk when this returns. Where it raises, those of the first calls are; to send the same
+        again changes nothing.
         """
         sent = SentNodes()
         for chunk in calls.split_chunks(events, calls.NODES_A_CALL):
@@ -153,37 +167,41 @@ class AsyncClient:
         return await self._send(calls.erase_node(node))
 
     async def erase_user(self, user: str) -> Erasure:
-        """Erase a user from all that the silo keeps. The receipt asks later whether it is done."""
+        """Erases a user from everything that the silo keeps.
+
+        `read_erasure` tells by the receipt whether it is done.
+        """
         return await self._send(calls.erase_user(user))
 
     async def read_erasure(self, receipt: str) -> Erasure:
-        """Where an erasure stands."""
+        """Reads the state of an erasure."""
         return await self._send(calls.read_erasure(receipt))
 
     async def read_model(self) -> ServedModel:
-        """The model that answers now."""
+        """Reads which model answers now."""
         return await self._send(calls.read_model())
 
     async def refresh(self) -> ShardRefresh:
-        """Let the shard absorb what was sent, and its model be computed anew; it begins soon. With the operator's key.
+        """Starts a refresh: the shard absorbs new events, and the model is computed again.
 
-        RefusedError with code `conflict` while one is under way. It is not repeated where it may have been done.
+        With the operator's key. Raises RefusedError with code `conflict` while one is in progress. The call is not
+        repeated where it may have been done.
         """
         return await self._send(calls.refresh())
 
     async def read_refresh(self) -> ShardRefresh:
-        """Where the refresh stands. With the operator's key."""
+        """Reads the state of the refresh. With the operator's key."""
         return await self._send(calls.read_refresh())
 
     async def list_models(self) -> tuple[KeptModel, ...]:
-        """The models that are kept, the served one first. With the operator's key."""
+        """Lists the kept models, the served one first. With the operator's key."""
         return (await self._send(calls.list_models())).models
 
     async def serve_model(self, version: str) -> tuple[KeptModel, ...]:
-        """Answer by an earlier model, until a run has a better one; all that are kept. With the operator's key.
+        """Serves an earlier model until a run has a better one; returns all kept.
 
-        One of an earlier shard answers under another version, and its own is kept no more: it is not repeated where it
-        may have been done. `list_models` says then which one answers.
+        With the operator's key. One of an earlier shard answers under another version, and its own is kept no more:
+        the call is not repeated where it may have been done. `list_models` then tells which one answers.
         """
         return (await self._send(calls.serve_model(version))).models
 

@@ -1,8 +1,8 @@
-"""A question to a silo -> a call over HTTP, and its answer -> a value. Nothing here sends anything.
+"""Calls of a silo's API: requests to build and answers to read, without sending.
 
-Every call but two may be sent again: it reads, or it says what it said before, or its interactions have event ids. A
-refresh that is asked for again is another one. An earlier model that is chosen may answer under another version, and
-its own is then kept no more.
+Every call but two may be sent again: it reads, or it repeats what it said before, or its interactions have event ids.
+A refresh that is asked for again is another one. An earlier model that is chosen may answer under another version,
+and its own is then kept no more.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ One = TypeVar("One")
 
 
 class ListOptions(TypedDict, total=False):
-    """What a list is made of; docs/serving.md says what each does. What is left out is as the silo has it."""
+    """Options of a list; docs/asking.md explains each. Those left out are the silo's."""
 
     k: int
     exclude_seen: bool
@@ -60,14 +60,17 @@ class ListOptions(TypedDict, total=False):
 
 
 class BatchOptions(ListOptions, total=False):
-    """Those of lists that are asked for in a body, which has room for many items. allow: only these items."""
+    """Options of lists that are asked for in a request's body.
+
+    allow: only these items.
+    """
 
     allow: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Interaction:
-    """One user met one item.
+    """Interaction of one user with one item.
 
     time: with an offset from UTC; by default when it arrives. rating: below the silo's least rating the item is seen
     and not liked. event: made here, so that the same interaction counts once, however often it is sent.
@@ -80,9 +83,12 @@ class Interaction:
     event: str = field(default_factory=lambda: uuid4().hex)
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields as the silo takes them. ValueError for a time without an offset: it would mean any hour."""
+        """Returns the fields as the silo takes them.
+
+        Raises ValueError for a time without an offset from UTC.
+        """
         if self.time is not None and self.time.utcoffset() is None:
-            raise ValueError("time: expected one with an offset from UTC, got one without")
+            raise ValueError("time: expected a datetime with an offset from UTC, got one without: set tzinfo")
         time = None if self.time is None else self.time.isoformat()
         return {name: value for name, value in (asdict(self) | {"time": time}).items() if value is not None}
 
@@ -99,7 +105,7 @@ class NewNode:
     node: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields as the silo takes them."""
+        """Returns the fields as the silo takes them."""
         edges = None if self.neighbours is None else _list_edges(self.neighbours)
         fields = {"node": self.node, "features": _list_features(self.features), "neighbours": edges}
         return {name: value for name, value in fields.items() if value is not None}
@@ -107,7 +113,7 @@ class NewNode:
 
 @dataclass(frozen=True)
 class NodeEvent:
-    """Features, edges and label of a node; what is left out stays.
+    """Features, edges and label of a node; fields left out stay as they are.
 
     neighbours: weights of edges by the other node's id, 0: none.
 
@@ -121,7 +127,7 @@ class NodeEvent:
     unlabelled: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields as the silo takes them."""
+        """Returns the fields as the silo takes them."""
         found: dict[str, Any] = {"node": self.node, "neighbours": _list_edges(self.neighbours)}
         if (features := _list_features(self.features)) is not None:
             found["features"] = features
@@ -142,9 +148,10 @@ def _list_features(features: Mapping[str, float] | Sequence[float] | None) -> di
 
 @dataclass(frozen=True)
 class ApiCall(Generic[Answer]):
-    """A call. name: what errors say, without any id. answer: the type that its answer is read as.
+    """Call of the API.
 
-    repeatable: sent again, it does nothing more.
+    name: for errors, without any id. answer: the type that its answer is read as. repeatable: sent again, it does
+    nothing more.
     """
 
     name: str
@@ -156,11 +163,14 @@ class ApiCall(Generic[Answer]):
     repeatable: bool = True
 
     def build(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
-        """The request, for the address and with the headers of `http`."""
+        """Builds the request, with the address and headers of `http`."""
         return http.build_request(self.method, self.path, params=dict(self.query), json=self.body)
 
     def read(self, answer: httpx.Response) -> Answer:
-        """The answer's value. RefusedError for a refusal, AnswerError for what no silo answers."""
+        """Reads the answer's value.
+
+        Raises RefusedError for a refusal, AnswerError for another answer than a silo's.
+        """
         if not answer.is_success:
             raise self._refusal(answer)
         try:
@@ -179,7 +189,10 @@ class ApiCall(Generic[Answer]):
 
 @cache
 def _reader(answer: Any) -> TypeAdapter[Any]:
-    """What reads JSON as a type; to build one takes a thousand times as long as to use it."""
+    """Returns the cached reader of a type from JSON.
+
+    To build one takes a thousand times as long as to use it.
+    """
     return TypeAdapter(answer)
 
 
@@ -190,13 +203,13 @@ class _Batch:
 
 @dataclass(frozen=True)
 class KeptModels:
-    """As the silo answers them, the served one first."""
+    """Kept models, the served one first."""
 
     models: tuple[KeptModel, ...]
 
 
 def read_problem(answer: httpx.Response) -> dict[str, str]:
-    """`code` and `detail` of a problem document; of another answer its beginning as detail."""
+    """Returns `code` and `detail` of a problem document, or another answer's beginning."""
     try:
         said = answer.json()
     except ValueError:
@@ -207,7 +220,7 @@ def read_problem(answer: httpx.Response) -> dict[str, str]:
 
 
 def _read_faults(answer: httpx.Response) -> tuple[tuple[str, str], ...]:
-    """`code` and `at` of each error of a problem document; none of another answer."""
+    """Lists `code` and `at` of each error of a problem document."""
     try:
         told = answer.json()["errors"]
         return tuple((str(one["code"]), str(one.get("at", ""))) for one in told)
@@ -216,25 +229,25 @@ def _read_faults(answer: httpx.Response) -> tuple[tuple[str, str], ...]:
 
 
 def recommend(user: str, options: ListOptions) -> ApiCall[Recommendations]:
-    """A list for one user."""
+    """Makes the call for a list for one user."""
     path = f"/v1/users/{_escape(user)}/recommendations"
     return ApiCall("GET /v1/users/{user}/recommendations", "GET", path, Recommendations, query=_words(options))
 
 
 def recommend_users(users: Sequence[str], options: BatchOptions) -> ApiCall[_Batch]:
-    """A list for each of at most USERS_A_CALL users."""
+    """Makes the call for a list for each of at most USERS_A_CALL users."""
     return _ask_lists({"users": list(users)}, options)
 
 
 def recommend_basket(basket: Iterable[str], options: BatchOptions) -> ApiCall[_Batch]:
-    """A list for somebody who likes these items, and is in no graph."""
+    """Makes the call for a list for an unknown user with these items."""
     return _ask_lists({"basket": list(basket)}, options)
 
 
 def predict_next(
     sessions: Sequence[Sequence[str]], k: int, exclude_seen: bool, exclude: Sequence[str]
 ) -> ApiCall[_Batch]:
-    """What is clicked next after each of these sessions."""
+    """Makes the call for the items clicked next after each session."""
     asked = {
         "sessions": [list(one) for one in sessions],
         "k": k,
@@ -245,96 +258,96 @@ def predict_next(
 
 
 def label_nodes(nodes: Sequence[str | NewNode]) -> ApiCall[LabelledNodes]:
-    """Asks for labels of nodes of the silo, by id, and of described ones."""
+    """Makes the call for labels of the silo's nodes, by id, and of described ones."""
     asked = [one if isinstance(one, str) else one.to_json() for one in nodes]
     return ApiCall("POST /v1/labels", "POST", "/v1/labels", LabelledNodes, body={"nodes": asked})
 
 
 def send_nodes(events: Sequence[NodeEvent]) -> ApiCall[SentNodes]:
-    """Sends features, edges and labels of at most NODES_A_CALL nodes."""
+    """Makes the call that sends at most NODES_A_CALL nodes."""
     body = {"nodes": [one.to_json() for one in events]}
     return ApiCall("POST /v1/nodes", "POST", "/v1/nodes", SentNodes, body=body)
 
 
 def erase_node(node: str) -> ApiCall[Erasure]:
-    """Erases a node from everything that the silo keeps."""
+    """Makes the call that erases a node from everything that the silo keeps."""
     return ApiCall("DELETE /v1/nodes/{node}", "DELETE", f"/v1/nodes/{_escape(node)}", Erasure)
 
 
 def find_similar(item: str, k: int) -> ApiCall[SimilarItems]:
-    """Items by the cosine of their embeddings."""
+    """Makes the call for items similar to an item."""
     path = f"/v1/items/{_escape(item)}/similar"
     return ApiCall("GET /v1/items/{item}/similar", "GET", path, SimilarItems, query={"k": k})
 
 
 def search_items(query: str, k: int, offset: int) -> ApiCall[CataloguePage]:
-    """A page of the items whose titles hold all words of `query`."""
+    """Makes the call for a page of items whose titles hold all words."""
     asked = {"query": query, "k": k, "offset": offset}
     return ApiCall("GET /v1/items", "GET", "/v1/items", CataloguePage, query=asked)
 
 
 def read_item(item: str) -> ApiCall[CatalogueItem]:
-    """What is known of an item."""
+    """Makes the call for an item's title, categories and attributes."""
     return ApiCall("GET /v1/items/{item}", "GET", f"/v1/items/{_escape(item)}", CatalogueItem)
 
 
 def put_item(
     item: str, title: str | None, categories: Sequence[str], attributes: Mapping[str, bool | float | str], hidden: bool
 ) -> ApiCall[object]:
-    """Say what an item is, in the place of all that was said before."""
+    """Makes the call that sets an item's description, replacing the earlier one."""
     facts = {"title": title, "categories": list(categories), "attributes": dict(attributes), "hidden": hidden}
     return ApiCall("PUT /v1/items/{item}", "PUT", f"/v1/items/{_escape(item)}", object, body=facts)
 
 
 def delete_item(item: str) -> ApiCall[object]:
-    """Hide an item, and forget what was said of it."""
+    """Makes the call that hides an item and deletes its description."""
     return ApiCall("DELETE /v1/items/{item}", "DELETE", f"/v1/items/{_escape(item)}", object)
 
 
 def send_interactions(interactions: Sequence[Interaction]) -> ApiCall[SentInteractions]:
-    """Tell what at most INTERACTIONS_A_CALL users did."""
+    """Makes the call that sends at most INTERACTIONS_A_CALL interactions."""
     body = {"interactions": [one.to_json() for one in interactions]}
     return ApiCall("POST /v1/interactions", "POST", "/v1/interactions", SentInteractions, body=body)
 
 
 def erase_user(user: str) -> ApiCall[Erasure]:
-    """Erase a user from everything that the silo keeps."""
+    """Makes the call that erases a user from everything that the silo keeps."""
     return ApiCall("DELETE /v1/users/{user}", "DELETE", f"/v1/users/{_escape(user)}", Erasure)
 
 
 def read_erasure(receipt: str) -> ApiCall[Erasure]:
-    """Where an erasure stands."""
+    """Makes the call for the state of an erasure."""
     return ApiCall("GET /v1/erasures/{receipt}", "GET", f"/v1/erasures/{_escape(receipt)}", Erasure)
 
 
 def read_model() -> ApiCall[ServedModel]:
-    """The model that answers now."""
+    """Makes the call for the model that answers now."""
     return ApiCall("GET /v1/model", "GET", "/v1/model", ServedModel)
 
 
 def refresh() -> ApiCall[ShardRefresh]:
-    """Ask for a refresh."""
+    """Makes the call that asks for a refresh."""
     return ApiCall("POST /v1/refresh", "POST", "/v1/refresh", ShardRefresh, repeatable=False)
 
 
 def read_refresh() -> ApiCall[ShardRefresh]:
-    """Where the refresh stands."""
+    """Makes the call for the state of the refresh."""
     return ApiCall("GET /v1/refresh", "GET", "/v1/refresh", ShardRefresh)
 
 
 def list_models() -> ApiCall[KeptModels]:
-    """The models that are kept."""
+    """Makes the call for the kept models."""
     return ApiCall("GET /v1/models", "GET", "/v1/models", KeptModels)
 
 
 def serve_model(version: str) -> ApiCall[KeptModels]:
-    """Answer by an earlier model."""
+    """Makes the call that serves an earlier model."""
     path = f"/v1/models/{_escape(version)}/serve"
     return ApiCall("POST /v1/models/{version}/serve", "POST", path, KeptModels, repeatable=False)
 
 
 def split_chunks(values: Iterable[One], size: int) -> Iterator[tuple[One, ...]]:
-    """The values in tuples of `size`, the last one shorter; each is taken when it is asked for."""
+    """Yields the values in tuples of `size`, each read when needed."""
     rest = iter(values)
     while chunk := tuple(islice(rest, size)):
         yield chunk
@@ -345,14 +358,16 @@ def _ask_lists(whom: Mapping[str, Any], options: BatchOptions) -> ApiCall[_Batch
 
 
 def _words(options: ListOptions) -> dict[str, Any]:
-    """Options as a query has them; none that is empty."""
+    """Returns options as query parameters, without empty ones."""
     words = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
     return {name: value for name, value in words.items() if value != []}
 
 
 def _escape(name: str) -> str:
-    """A name as one step of a path; the dots of `.` and `..` would lead elsewhere. ValueError for none: the call would
-    be another one."""
+    """Escapes a name as one segment of a path; raises ValueError for an empty one.
+
+    The dots of `.` and `..` would lead to another path.
+    """
     if not name:
         raise ValueError("expected an id, got an empty text")
     return name.replace(".", "%2E") if name in (".", "..") else quote(name, safe="")

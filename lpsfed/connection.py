@@ -1,4 +1,4 @@
-"""What both clients tell httpx, and what a call that nobody has answered ends with."""
+"""Options of both clients' connections, and errors of calls without an answer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ TIMEOUT_SECONDS = 30.0  # of one attempt
 
 
 def connection_options(url: str, key: str | None, ca: str | PathLike[str] | None, timeout: float) -> dict[str, Any]:
-    """Options of an httpx client. ValueError for an address or a key that cannot be one, OSError for no such `ca`."""
+    """Returns options of an httpx client.
+
+    Raises ValueError for a wrong address or key, OSError for a missing `ca`.
+    """
     address = httpx.URL(url)
     if address.scheme not in ("http", "https") or not address.host:
         raise ValueError(f"url: expected http://HOST:PORT or https://HOST:PORT, got {url!r}")
     if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
-        raise ValueError("key: expected ASCII characters without spaces, got others, or none")
+        raise ValueError("key: expected ASCII characters without spaces, got other characters or an empty text")
     silence_request_log()
     verify: Any = True if ca is None else ssl.create_default_context(cafile=ca)
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
@@ -30,9 +33,9 @@ def connection_options(url: str, key: str | None, ca: str | PathLike[str] | None
 
 
 def silence_request_log() -> None:
-    """Keep users' ids out of the application's log: httpx writes the address of each request at level INFO.
+    """Keeps users' ids out of the application's log.
 
-    Who sets a level for the logger `httpx` has decided otherwise, and it stays.
+    httpx logs the address of each request at level INFO. A level that is set for the logger `httpx` stays.
     """
     logger = logging.getLogger("httpx")
     if logger.level == logging.NOTSET:
@@ -42,13 +45,15 @@ def silence_request_log() -> None:
 def describe_failure(
     call: ApiCall[Any], attempts: int, last: httpx.TransportError | httpx.Response
 ) -> UnreachableError:
-    """The error of a call whose last attempt ended so, after so many."""
+    """Makes the error of a call whose last attempt failed."""
     if isinstance(last, httpx.Response):
         what, undone = _describe_answer(last), last.status_code in NOT_DONE
     else:
         what, undone = _describe_transport(last), isinstance(last, NOT_SENT)
     if not call.repeatable and not undone:
-        return UnreachableError(f"{call.name}: expected an answer, got {what}; it may have been done")
+        return UnreachableError(
+            f"{call.name}: expected an answer, got {what}; the call may have been done: check before you repeat it"
+        )
     return UnreachableError(f"{call.name}: expected an answer within {attempts} attempts, got {what}")
 
 

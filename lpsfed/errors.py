@@ -1,4 +1,4 @@
-"""What a call can end with other than an answer. No message names a user or an item."""
+"""Errors of the client. No message names a user or an item."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ class SiloError(Exception):
 
 
 class RefusedError(SiloError):
-    """The silo has refused the call, and would do so again.
+    """Refusal by the silo, which would refuse the same call again.
 
     status: of HTTP. code: stable, from the silo's problem document, such as `not-found`; empty where another server
-    has answered. detail: what was expected and what came, in words. faults: of a 422, each thing that is wrong, by its
+    has answered. detail: what was expected and what came, in words. faults: of a 422, each thing that is wrong, by
+    its
     stable code and its place, such as `("out-of-range", "query.k")`.
     """
 
@@ -23,8 +24,8 @@ class RefusedError(SiloError):
 
 
 class UnreachableError(SiloError):
-    """Nobody has answered, or the silo was not able to, at each of several attempts."""
+    """Call without an answer after several attempts, or a silo that is not ready."""
 
 
 class AnswerError(SiloError):
-    """What came back is no answer of a silo: another server is at this address, or one of another version."""
+    """Answer that is no silo's: another server, or another version, is at this address."""

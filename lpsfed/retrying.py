@@ -1,4 +1,4 @@
-"""When a call is sent again, and after how long."""
+"""Retries of calls, and the pauses between them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 @dataclass(frozen=True)
 class Retrying:
-    """Attempts of a call, and the pauses between them: a random part of `pause_seconds`, doubled each time.
+    """Number of attempts of a call, and pauses between them.
 
-    The randomness keeps callers that failed together from coming back together. A Retry-After in seconds is waited for
-    instead, where it is longer. No pause is longer than `longest_seconds`.
+    A pause is a random part of `pause_seconds`, doubled each time, so that callers that failed together do not return
+    together. A longer Retry-After, in seconds, is waited for instead. No pause is longer than `longest_seconds`.
     """
 
     attempts: int = 5
@@ -30,23 +30,26 @@ class Retrying:
             raise ValueError(f"attempts: expected at least 1, got {self.attempts}")
 
     def is_busy(self, answer: httpx.Response) -> bool:
-        """Is this no answer yet?"""
+        """Tells whether another attempt may be answered."""
         return answer.status_code in BUSY
 
     def may_repeat(self, last: httpx.TransportError | httpx.Response, *, repeatable: bool) -> bool:
-        """May a call be sent again? One that must not be done twice may if the last attempt has done nothing."""
+        """Tells whether a call may be sent again.
+
+        One that must not be done twice may if the last attempt has done nothing.
+        """
         if isinstance(last, httpx.Response):
             return repeatable or last.status_code in NOT_DONE
         return find_tls_error(last) is None and (repeatable or isinstance(last, NOT_SENT))
 
     def pause(self, attempt: int, answer: httpx.Response | None = None) -> float:
-        """Seconds before another attempt, once `attempt` of them have failed, the last one with this answer."""
+        """Returns the seconds to wait after `attempt` failures."""
         own = random.uniform(0.0, self.pause_seconds * 2 ** (attempt - 1))
         return min(max(own, _asked_seconds(answer)), self.longest_seconds)
 
 
 def find_tls_error(error: BaseException | None) -> ssl.SSLError | None:
-    """What TLS has failed by, where an error comes from that; another attempt would fail alike."""
+    """Returns the TLS error behind an error, if any; another attempt would fail alike."""
     while error is not None and not isinstance(error, ssl.SSLError):
         error = error.__cause__ or error.__context__
     return error

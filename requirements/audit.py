@@ -1,7 +1,7 @@
-"""Known vulnerabilities of every locked package -> one line each, exit code 1 if there is any.
+"""Audits locked packages for known vulnerabilities; exit code 1 if there are any.
 
-Run it with the Python that has pip-audit: `make audit` does. Where the service that knows them cannot be asked, nothing
-has been audited: it says so and ends with 0, because a build must not depend on somebody else's service.
+Run it with the Python that has pip-audit: `make audit` does. Where the vulnerability service does not answer, nothing
+has been audited: it says so and ends with 0, because a build must not depend on that service.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Packages = list[dict[str, Any]]
 
 
 def ask_service(file: Path, option: str) -> Packages:
-    """What pip-audit says of each package of a file; none where the service cannot be asked.
+    """Runs pip-audit on a file; returns no packages where the service does not answer.
 
-    ValueError where the file itself cannot be read.
+    Raises ValueError where the file itself cannot be read.
     """
     command = [sys.executable, "-m", "pip_audit", "--disable-pip", option, "--progress-spinner", "off"]
     command += ["--requirement", str(file)]
@@ -39,7 +39,7 @@ def ask_service(file: Path, option: str) -> Packages:
 
 
 def summarise(packages: Sequence[Mapping[str, Any]]) -> tuple[list[str], int]:
-    """The lines to print, and the exit code."""
+    """Returns the lines to print, and the exit code."""
     asked = [package for package in packages if "skip_reason" not in package]
     findings = [
         f"audit: {package['name']} {package['version']}: {finding['id']}, mended in {finding['fix_versions'] or 'none'}"

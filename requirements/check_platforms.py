@@ -1,7 +1,7 @@
-"""Each locked package of the images has a wheel for every platform that they are built for: `make platforms`.
+"""Checks that each locked package of the images has wheels for their platforms.
 
-pip resolves the locks for a platform without installing anything. An image of another platform than this machine's
-needs docker buildx; whether it can be built at all is seen here.
+`make platforms` runs it. pip resolves the locks for a platform without installing anything. An image of another
+platform than this machine's needs docker buildx; whether it can be built at all is seen here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ PYTHON = ("--python-version", "3.11", "--implementation", "cp", "--abi", "cp311"
 
 
 def missing_wheels(lock: str, machine: str) -> str | None:
-    """What pip says of the first package without a wheel; None where each has one. The packages of its own lock go
-    with their hashes; torch, which has none, is asked for by name."""
+    """Returns pip's error about the first package without a wheel; None for none.
+
+    The packages of its own lock are resolved with their hashes; torch, which has none, by name.
+    """
     wanted = ["--require-hashes", "--requirement", str(FOLDER / lock)]
     found = _resolve(machine, wanted)
     return found or (_resolve(machine, ["--requirement", str(FOLDER / "torch.txt")]) if lock == "client.txt" else None)

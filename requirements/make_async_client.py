@@ -1,4 +1,4 @@
-"""Generate `lpsfed/asynchronous.py` from `lpsfed/client.py`: `make format` writes it.
+"""Generates `lpsfed/asynchronous.py` from `lpsfed/client.py`: `make format` runs it.
 
 Each method of `Client` becomes a coroutine that awaits what sends or sleeps. Comments get lost, all else stays.
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "lpsfed" / "asynchronous.py"
-MODULE_DOCSTRING = "An awaitable client of a silo; `make format` writes this file from client.py."
-CLASS_DOCSTRING = "A silo's own API; arguments, calls, keys and errors are those of `Client`."
+MODULE_DOCSTRING = "Awaitable client of a silo; `make format` writes this file from client.py."
+CLASS_DOCSTRING = "Awaitable client of a silo; arguments, calls, keys and errors are those of `Client`."
 AWAITED = {"self._send", "self._try_once", "self._http.send", "self.close", "self._http.aclose", "asyncio.sleep"}
 RENAMED = {
     **{name: f"Async{name}" for name in ("Client", "BaseTransport", "Iterator")},
@@ -22,7 +22,7 @@ RENAMED = {
 
 
 class AsyncConversion(ast.NodeTransformer):
-    """Rewrites the syntax tree of a blocking client as that of an awaitable one."""
+    """Transformer of a blocking client's syntax tree to an awaitable one."""
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         self.generic_visit(node)
@@ -52,7 +52,7 @@ class AsyncConversion(ast.NodeTransformer):
         return ast.Await(node) if ast.unparse(node.func) in AWAITED else node
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
-        """A coroutine has no `yield from`: it yields what a loop takes."""
+        """Rewrites `yield from` as a loop, because a coroutine has none."""
         self.generic_visit(node)
         if not isinstance(node.value, ast.YieldFrom):
             return node
@@ -61,7 +61,7 @@ class AsyncConversion(ast.NodeTransformer):
 
 
 def make_async_client(source: str) -> str:
-    """Return the source of the awaitable client, formatted."""
+    """Returns the source of the awaitable client, formatted."""
     tree = ast.parse(source)
     tree.body[0] = ast.Expr(ast.Constant(MODULE_DOCSTRING))
     text = ast.unparse(ast.fix_missing_locations(AsyncConversion().visit(tree)))

@@ -1,8 +1,8 @@
-"""The source archive and the wheel of the package -> a folder: `make dist` writes build/dist.
+"""Builds the source archive and the wheel of the package: `make dist` writes build/dist.
 
-The archive is made from a copy of the sources, so that nothing of an earlier build gets into it; the wheel is made from
-the archive, so that the archive has all that a wheel needs. The setuptools that is installed here makes both, and no
-index is asked.
+The archive is made from a copy of the sources, so that nothing of an earlier build gets into it; the wheel is made
+from the archive, so that the archive has all that a wheel needs. The setuptools that is installed here makes both,
+and no index is asked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, sys.
 
 
 def make_dist(out: Path) -> list[Path]:
-    """Both files, in place of those that an earlier call has left there."""
+    """Builds both files, replacing those of an earlier call."""
     out.mkdir(parents=True, exist_ok=True)
     for old in out.glob("lpsfed-*"):
         old.unlink()
@@ -36,7 +36,7 @@ def make_dist(out: Path) -> list[Path]:
 
 
 def copy_sources(place: Path) -> None:
-    """What the package is made of, and nothing that Python or a build has left beside it."""
+    """Copies the package's sources, without caches and build files."""
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "Dockerfile")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, place / package, ignore=ignore)
@@ -45,7 +45,7 @@ def copy_sources(place: Path) -> None:
 
 
 def call_backend(hook: str, source: Path, out: Path) -> None:
-    """A hook of PEP 517, in a process of its own. ValueError with its last words where it fails."""
+    """Runs a hook of PEP 517 in its own process; raises ValueError where it fails."""
     words = [sys.executable, "-c", BUILD, hook, str(out.resolve())]
     done = subprocess.run(words, cwd=source, capture_output=True, text=True, timeout=300)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""The images named in .env -> the same names with the digest that the registry gives for each tag today.
+"""Pins the images named in .env to the registry's digests of today.
 
 `make base-digest` runs it. All of them are pinned or the file stays as it is.
 """
@@ -18,7 +18,10 @@ SECONDS = 120.0
 
 
 def ask_engine(*words: str) -> str:
-    """What a docker command prints; nothing where it fails. ValueError where there is no docker."""
+    """Returns the output of a docker command, or nothing where it fails.
+
+    Raises ValueError where there is no docker.
+    """
     try:
         done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=SECONDS)
     except FileNotFoundError:
@@ -29,7 +32,7 @@ def ask_engine(*words: str) -> str:
 
 
 def find_digest(image: str) -> str:
-    """The digest of an image for all its machines, from the registry; else that from which the engine has pulled it."""
+    """Returns an image's digest from its registry, else the digest that was pulled."""
     found = ask_engine("buildx", "imagetools", "inspect", image, "--format", "{{.Manifest.Digest}}")
     if not DIGEST.fullmatch(found):
         pulled = ask_engine("image", "inspect", image, "--format", '{{join .RepoDigests " "}}')
@@ -40,7 +43,7 @@ def find_digest(image: str) -> str:
 
 
 def pin_images(text: str) -> str:
-    """Every image of the file with its digest of today; all other lines as they are."""
+    """Returns the file's text with each image's digest of today."""
     lines = []
     for line in text.splitlines():
         match = LINE.fullmatch(line)

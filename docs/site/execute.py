@@ -1,4 +1,4 @@
-"""A notebook -> the same with the outputs of a run from its beginning. A cell that fails ends it with status 1."""
+"""Executes a notebook and writes its outputs; a failing cell ends with status 1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CELL_SECONDS = 600
 
 
 def execute_notebook(source: Path, target: Path) -> None:
-    """Run the cells in the folder of `target`, and write the notebook with its outputs there."""
+    """Executes the cells in the folder of `target`, and writes the notebook there."""
     target.parent.mkdir(parents=True, exist_ok=True)
     notebook = nbformat.read(source, as_version=4)
     place = {"metadata": {"path": str(target.parent)}}

@@ -1,4 +1,4 @@
-"""A notebook -> a page of Markdown and its pictures."""
+"""Notebook as a page of Markdown with its pictures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ LONGEST_OUTPUT = 4000  # characters
 
 
 def notebook_page(notebook: Mapping[str, Any]) -> tuple[str, dict[str, bytes]]:
-    """The page, and its pictures by file name. A notebook that was not executed has no outputs."""
+    """Returns the page, and its pictures by file name.
+
+    A notebook that was not executed has no outputs.
+    """
     parts: list[str] = []
     pictures: dict[str, bytes] = {}
     for cell in notebook["cells"]:

@@ -63,7 +63,7 @@ ignored. A secret can also be the content of a file: `OPERATOR_TOKEN_FILE` in pl
 
 
 def reference_pages() -> dict[str, str]:
-    """Name of a file -> its page."""
+    """Returns the reference pages by file name."""
     return {
         "command-line.md": command_line_page(),
         "client-api.md": api_page("The client's API", _client_document()),
@@ -73,7 +73,7 @@ def reference_pages() -> dict[str, str]:
 
 
 def command_line_page() -> str:
-    """Every command with its arguments and options."""
+    """Writes the page of every command with its arguments and options."""
     parts = [f"{GENERATED}# The command line\n"]
     for name in COMMANDS:
         command = load_command(name)
@@ -101,7 +101,7 @@ def _parameter_row(parameter: Any) -> str:
 
 
 def settings_page() -> str:
-    """docs/settings.md: every setting with its default and meaning."""
+    """Writes docs/settings.md: every setting with its default and meaning."""
     parts = [f"{GENERATED}{SETTINGS_HEAD}"]
     for title, (model, prefix, words) in SETTINGS.items():
         prefixed = f" Each name begins with `{prefix}`." if prefix else ""
@@ -111,7 +111,7 @@ def settings_page() -> str:
 
 
 def _setting_rows(model: type[BaseModel], *, capitals: bool = False, group: str = "") -> Iterator[str]:
-    """A row for each field; groups of the method's settings by the names of their fields."""
+    """Yields a row for each field; nested groups by dotted names."""
     for name, field in model.model_fields.items():
         inner = field.annotation
         if not capitals and isinstance(inner, type) and issubclass(inner, BaseModel) and inner is not MethodSettings:
@@ -127,7 +127,10 @@ def _setting_row(name: str, field: Any) -> str:
 
 
 def api_page(title: str, document: Mapping[str, Any]) -> str:
-    """Every call of an OpenAPI document with its parameters, its statuses, and the line of curl that makes it."""
+    """Writes the page of every call of an OpenAPI document.
+
+    With its parameters, its statuses, and the line of curl that makes it.
+    """
     words = "`/openapi.json` at the service's own port has the schemas, and the same calls in Python and JavaScript; "
     words += (
         "`/docs` tries each call. KEY stands for the application's key, the operator's key or the operator's token."
@@ -152,7 +155,7 @@ def _call_parts(method: str, path: str, call: Mapping[str, Any]) -> Iterator[str
 
 
 def strategies_page() -> str:
-    """Every strategy with what leaves a client."""
+    """Writes the page of every strategy with the scalars that leave a client."""
     rows = []
     for name in STRATEGIES:
         strategy = build_strategy(name, MethodSettings(catalogue=1000))
@@ -194,7 +197,7 @@ def _plain(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text in one cell of a table."""
+    """Escapes text for one cell of a table."""
     return json.dumps(text, ensure_ascii=False)[1:-1].replace('\\"', '"').replace("|", "\\|").replace("<", "&lt;")
 
 

@@ -1,4 +1,4 @@
-"""The repository's Markdown, and a reference made from the code -> the folder that mkdocs reads.
+"""Copies the repository's Markdown and the reference to the folder that mkdocs reads.
 
 Pages lie in it as they lie in the repository, so that a link that leads somewhere here leads there on the site.
 """
@@ -22,14 +22,14 @@ LINK = re.compile(r"\]\(([^)#: ]+)(?:#[^)]*)?\)")
 
 
 def markdown_files() -> Iterator[Path]:
-    """Every page that people have written."""
+    """Yields every written page."""
     yield from (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))
     for folder in ("docs", "benchmarks", "k8s"):
         yield from sorted((ROOT / folder).rglob("*.md"))
 
 
 def linked_files(page: Path) -> Iterator[Path]:
-    """Files that a page leads to and that are no pages: pictures, notebooks, sources."""
+    """Yields files other than pages that a page links to: pictures, notebooks, sources."""
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         path = (page.parent / target).resolve()
         if path.is_file() and path.suffix != ".md" and path.is_relative_to(ROOT):
@@ -37,7 +37,7 @@ def linked_files(page: Path) -> Iterator[Path]:
 
 
 def stage_pages(place: Path) -> None:
-    """Fill `place`, which is emptied before."""
+    """Empties the folder and fills it with all pages."""
     shutil.rmtree(place, ignore_errors=True)
     for page in markdown_files():
         for path in (page, *linked_files(page)):

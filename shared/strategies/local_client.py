@@ -29,7 +29,13 @@ class Shrinkage:
 
 @dataclass(frozen=True)
 class Objective:
-    """Objective of a round's epochs, and the parameters that it trains."""
+    """Objective of a round's epochs, and the parameters that it trains.
+
+    penalty: added to the loss. only: train just the parameters whose name starts so. bias_aware: widen the positives'
+    angles by the popularity margin (Eq. 8, 15), after the warm-up. shrinkage: an L1 norm that is minimised besides.
+    rate: multiple of the settings' learning rates. group_weights: how much the pairs of the less and of
+    the more active half of the users count, with the losses "bpr" and "bce".
+    """
 
     loss: Loss = ""
     penalty: Penalty | None = None
@@ -46,7 +52,12 @@ PLAIN = Objective()
 
 @dataclass(frozen=True)
 class FitInput(Parameters):
-    """Input of a client's round: the model's parameters, broadcasts and client memory."""
+    """Input of a client's round: the model's parameters, broadcasts and client memory.
+
+    broadcast: what the server sends to every client (`Strategy.broadcasts`). memory: what this client kept of its
+    last
+    round (`Strategy.client_memory`). Each has all declared tensors, zeros at first.
+    """
 
     broadcast: Arrays = field(default_factory=dict)
     memory: Arrays = field(default_factory=dict)
@@ -80,7 +91,13 @@ class LocalClient(Protocol):
         """Returns every parameter that clients with this model can exchange."""
 
     def measure(self, name: str) -> tuple[float, ...]:
-        """Measures the model or the shard, by a name in training/client_measures.py."""
+        """Measures the model or the shard, by a name in training/client_measures.py.
+
+        divergence: rho (Eq. 11), or nothing where the shard's spectrum is too short to be compared. mean_margin: M
+        (Eq. 10). losses_by_activity: the mean BPR loss of the less and of the more active half of the users.
+        local_steps: how many steps of its optimiser the client makes in a round. signature_low, signature_high: the
+        leading direction of features in each basis of the shard's graph, one after the other.
+        """
 
     def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:
         """Returns a random generator of this round or run, for noise.

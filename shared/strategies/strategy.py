@@ -42,7 +42,17 @@ def fit_plain(
 
 @dataclass(frozen=True)
 class Scalar:
-    """Declaration of one scalar that leaves a client beside its tensors."""
+    """Declaration of one scalar that leaves a client beside its tensors.
+
+    range: what it may be by its equation; another value is refused. visible: the aggregator needs each client's
+    value,
+    so that it is not masked under secure aggregation. returned: clients get its mean back. released: the range that
+    it
+    is clipped into before its noise (differential privacy); None: no noise is known for it. compares_spectra: it
+    tells
+    how far the shard's spectrum is from the anchor's, so that a client needs the anchor of the round. steady: it
+    follows from the shard and the anchor alone, and so is the same in every round of every run with that anchor.
+    """
 
     range: Range
     visible: bool = False
@@ -84,7 +94,28 @@ Answer = Callable[[State, Update | None], Parameters]
 
 @dataclass(frozen=True)
 class Strategy:
-    """Federated algorithm, both halves; where a function is None, FedAvg's is used."""
+    """Federated algorithm, both halves; where a function is None, FedAvg's is used.
+
+    shared: which of the tensors that clients with this model can exchange leave a client. scalars: what may leave
+    beside them. fit: the client's half of a round. reports: tensors that only go up; report: what makes them of that
+    which leaves, after its noise. broadcasts: tensors that only go down, from the memory that the step keeps under
+    their names; zeros before the first step. client_memory: tensors that each client keeps over the rounds of a run
+    and
+    never sends. `fit` gets both (`FitInput`) and returns the new memory (`FitResult`). reparametrised: what leaves is
+    not what was trained, but something from which the step computes where training leads. combine: the centre of the
+    updates; None: their mean (Eq. 13). step: what the server makes of the centre; None: it adopts it. server: the
+    optimiser that the step is built from, where the settings name none. mixing: how the mean and a client's own
+    update
+    are mixed. answer: each client's parameters, where neither the state's arrays nor `mixing` give them. model: a
+    model
+    of the client, "" the one that the settings name. settings: its own ones. own_tensors: what it exchanges in place
+    of
+    a model's tensors, where it trains none. enough_rounds: after so many nothing changes any more; None: it trains.
+    sums_alone: no run trains, and nothing but sums leaves; a silo makes its model of the sums once they are there.
+    collaboration: the weights of who learns from which client, by the state's memory, where each client gets a
+    mixture of its own that the
+    operator is shown. tells: what of the shard goes up besides: "features", as statistics, or "counts" of examples.
+    """
 
     name: str
     shared: Callable[[str], bool]

@@ -63,20 +63,6 @@ NOT_YET: frozenset[str] = frozenset(
         "client_service/evaluation",
         "client_service/event_log",
         "client_service/federation",
-        "docs/site",
-        "lpsfed/__init__",
-        "lpsfed/answers",
-        "lpsfed/asynchronous",
-        "lpsfed/calls",
-        "lpsfed/client",
-        "lpsfed/connection",
-        "lpsfed/errors",
-        "lpsfed/retrying",
-        "requirements/audit",
-        "requirements/check_platforms",
-        "requirements/make_async_client",
-        "requirements/make_dist",
-        "requirements/pin_images",
     }
 )
 
