@@ -1,1 +1,1 @@
-"""The privacy report and the live probes: ledgers and the aggregator's record -> what crossed. No torch."""
+"""Privacy report and live probes: what crossed the boundary, and what could. No torch."""

@@ -1,4 +1,4 @@
-"""`python -m audit`: the commands of the audit alone, without what training needs."""
+"""Command line of the audit alone: `python -m audit`, without what training needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PR_SET_DUMPABLE = 4  # of Linux's prctl
 
 
 def hide_process() -> None:
-    """Make /proc/N of this process readable by root alone from now on."""
+    """Makes /proc/N of this process readable by root alone."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 

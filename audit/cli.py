@@ -1,4 +1,4 @@
-"""The audit's commands: `probe` for each part of the system, `privacy-report` over their evidence."""
+"""Commands of the audit: `probe` for each part, `privacy-report` over their evidence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROCESS = re.compile(r"self|[1-9][0-9]{0,9}")
 
 
 class RoleName(StrEnum):
-    """A part's role as the command line names it."""
+    """Role of a part, as the command line names it."""
 
     client = "client"
     aggregator = "aggregator"
@@ -43,7 +43,7 @@ class RoleName(StrEnum):
 
 
 def own_part(name: str, role: RoleName, port: int | None, behind: str | None) -> SystemPart:
-    """This part, at its own addresses."""
+    """Describes this part, with its own addresses."""
     from pydantic import ValidationError
 
     from audit.probes import network as addresses
@@ -60,7 +60,7 @@ def own_part(name: str, role: RoleName, port: int | None, behind: str | None) ->
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """The names in "a,b,c". SettingsError where there is none."""
+    """Splits "a,b,c" into names; raises SettingsError for none."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
         raise SettingsError("--expect: expected the names of all parts that meet, got none")
@@ -68,7 +68,10 @@ def split_names(text: str) -> tuple[str, ...]:
 
 
 def parse_outside(place: str, udp: int, name: str) -> OutsideHost:
-    """HOST:PORT, a UDP port and a name -> the host that stands for the internet. SettingsError for another form."""
+    """Parses HOST:PORT, a UDP port and a name of an internet host.
+
+    Raises SettingsError for another form.
+    """
     from audit.probes.network import OutsideHost
 
     match = PLACE.fullmatch(place)
@@ -78,7 +81,10 @@ def parse_outside(place: str, udp: int, name: str) -> OutsideHost:
 
 
 def part_location(part: SystemPart, location: LocationFlags, brought: Iterable[Path | None]) -> PartLocation:
-    """Where to look. brought: places that the command itself has been given."""
+    """Returns where to look for a part's files.
+
+    brought: places that the command itself has been given.
+    """
     from audit.probes.expected import read_expected
     from audit.probes.part import PartLocation
 
@@ -90,7 +96,7 @@ def part_location(part: SystemPart, location: LocationFlags, brought: Iterable[P
 
 
 def parse_urls(clients: Iterable[str]) -> dict[str, str]:
-    """Texts NAME=URL -> URL by name. SettingsError for another form, a name given twice, or no text at all."""
+    """Parses NAME=URL texts; SettingsError for another form, repeated names, or none."""
     urls: dict[str, str] = {}
     for text in clients:
         match = CLIENT.fullmatch(text)
@@ -103,7 +109,7 @@ def parse_urls(clients: Iterable[str]) -> dict[str, str]:
 
 
 def parse_files(option: str, texts: Iterable[str]) -> dict[str, Path]:
-    """Texts NAME=FILE -> file by name. SettingsError for another form, or a name given twice."""
+    """Parses NAME=FILE texts; raises SettingsError for another form or repeated names."""
     files: dict[str, Path] = {}
     for text in texts:
         name, mark, file = text.partition("=")
@@ -114,12 +120,15 @@ def parse_files(option: str, texts: Iterable[str]) -> dict[str, Path]:
 
 
 def loopback_ports(published: Iterable[int]) -> tuple[int, ...]:
-    """The given numbers as ports of the machine's loopback. SettingsError for one that is no port."""
+    """Returns the numbers as ports of loopback; SettingsError for one that is none."""
     return tuple(require_port("--published", port) for port in published)
 
 
 def likely_ports(parts: Iterable[SystemPart]) -> tuple[int, ...]:
-    """Ports of a machine that publishes each of these gateways, one port after the other from the aggregator's on."""
+    """Returns the ports on which a machine likely publishes these gateways.
+
+    One port after the other from the aggregator's on.
+    """
     from audit.probes.meeting import PORTS
 
     gateways = sum(part.role == "gateway" for part in parts)
@@ -152,14 +161,14 @@ HOME = "http://127.0.0.1:8800"
 
 @dataclass(frozen=True)
 class CallFlags:
-    """Whom to believe by TLS, and what to show to a service that asks for a certificate."""
+    """Flags of TLS: trusted authorities and the client certificate."""
 
     ca: Authority = None
     certificate: Certificate = None
     certificate_key: CertificateKey = None
 
     def make_tls(self) -> OutgoingTls:
-        """The same as what calls services."""
+        """Makes the TLS context of outgoing calls."""
         from shared.web.outgoing import OutgoingTls
 
         return OutgoingTls(self.ca, self.certificate, self.certificate_key)
@@ -167,7 +176,7 @@ class CallFlags:
 
 @dataclass(frozen=True)
 class ServiceFlags:
-    """Where the services answer a probe, and with which keys it asks them."""
+    """Flags of the services' URLs and the keys to ask them with."""
 
     aggregator_url: AggregatorUrl = HOME
     client_url: Annotated[str, typer.Option(help="URL of the client")] = "http://127.0.0.1:8801"
@@ -178,7 +187,7 @@ class ServiceFlags:
     operator_key_file: KeyFile = None
 
     def services(self, tls: OutgoingTls) -> Services:
-        """The same as an inquiry takes them."""
+        """Returns the services as an inquiry takes them."""
         from audit.probes.inquiry import Services
 
         keys = (self.signing_key_file, self.operator_token_file, self.operator_key_file)
@@ -187,7 +196,10 @@ class ServiceFlags:
 
 @dataclass(frozen=True)
 class LocationFlags:
-    """Where a part's own files and its process are. expected: nothing where it is not known what it may have."""
+    """Flags of a part's own files and process.
+
+    expected: empty where it is unknown what it may have.
+    """
 
     own: Annotated[list[Path] | None, typer.Option(help="Folder of the client's own files; repeatable")] = None
     root: Annotated[Path, typer.Option(help="Folder in which other parts' files are searched")] = Path("/")
@@ -199,7 +211,7 @@ class LocationFlags:
 
 @dataclass(frozen=True)
 class MeetingFlags:
-    """Where parts meet, and whom a part waits for there."""
+    """Flags of the folder where parts meet, and the parts to wait for."""
 
     meeting: Annotated[
         Path | None, typer.Option("--meet", envvar="LPSFED_PROBE_MEET", help="Folder in which all parts meet")
@@ -213,7 +225,7 @@ class MeetingFlags:
 
 @dataclass(frozen=True)
 class OutsideFlags:
-    """The host that stands for the internet."""
+    """Flags of the host that stands for the internet."""
 
     outside: Annotated[
         str, typer.Option(envvar="LPSFED_PROBE_OUTSIDE", help="Host on the internet, HOST:PORT of TCP")
@@ -268,7 +280,7 @@ def probe(
 
 
 def _record_verdict(gathered: PartEvidence, part: SystemPart, record: Path | None, meeting: Path | None) -> None:
-    """Written down, where the report is to judge; else an exit code of its own."""
+    """Writes the evidence for the report, or exits with 1 where a probe failed."""
     from audit.evidence import evidence
     from audit.probes.meeting import leave_meeting
 
@@ -326,8 +338,8 @@ def privacy_report(
 ) -> None:
     """Compares what left the clients with what arrived at the aggregator.
 
-    It reads evidence or running services. With both, the services tell what crossed the boundary, and the evidence what
-    the probes tried and sent. Exit code 1 for a fault.
+    It reads evidence or running services. With both, the services tell what crossed the boundary, and the evidence
+    what the probes tried and sent. Exit code 1 for a fault.
     """
     from audit import cli as flags
     from audit import console
@@ -370,6 +382,6 @@ for command in (probe, privacy_report):
 
 
 def main() -> None:
-    """Entry point."""
+    """Runs the audit's command line."""
     with use_private_umask():
         run_command_line(app)

@@ -1,4 +1,4 @@
-"""Reports and probes -> what a person sees in a terminal of 100 columns."""
+"""Reports and probes as tables for a terminal of 100 columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ GOOD, BAD = Text("held", "green"), Text("NOT HELD", "bold red")
 def show_report(
     report: PrivacyReport, *, every_field: bool = False, every_probe: Iterable[tuple[str, ProbeResult]] = ()
 ) -> None:
-    """Print the whole report: the fields of one update, or of all; the probes by kind, or one by one."""
+    """Prints the whole report.
+
+    every_field: the fields of every update, not of one. every_probe: probes to print one by one.
+    """
     OUT.print(*_crossing_parts(report, every_field=every_field), sep="\n")
     if report.probes:
         OUT.print(probe_table("Every probe", every_probe) if every_probe else _kinds_table(report.probes))
@@ -37,7 +40,7 @@ def show_report(
 
 
 def show_break(demonstration: Demonstration) -> None:
-    """Print the deliberate break and the report that names it, in a few lines."""
+    """Prints the deliberate break and the report that names it, in a few lines."""
     OUT.print(Text("1. A deliberate break", "bold"))
     client, answer = demonstration.client, demonstration.aggregator
     OUT.print(plain_text(f"{client} tries to send {BREAK} than it has declared, as a dishonest client would."))
@@ -52,7 +55,7 @@ def show_break(demonstration: Demonstration) -> None:
 
 
 def show_brief(report: PrivacyReport) -> None:
-    """A screen: how much crossed, what is in an update, what was checked, and the verdict."""
+    """Prints a screen: how much crossed, an update's fields, the checks, and the verdict."""
     OUT.print(Text("2. What crossed", "bold"), _summary_table(report), sep="\n")
     OUT.print(*(_fields_table(report, entry) for entry in _first_latest_round(report.rounds)), sep="\n")
     for finding in report.findings:
@@ -86,7 +89,7 @@ def _crossing_parts(report: PrivacyReport, *, every_field: bool) -> Iterator[Ren
 
 
 def _new_table(title: str | Text, left: Sequence[str], right: Sequence[str] = (), caption: str | None = None) -> Table:
-    """Words to the left, folded where they are long; numbers to the right, whole."""
+    """Makes a table with folded words to the left and numbers to the right."""
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=box.SIMPLE)
     table.pad_edge, table.padding = False, (0, 1, 0, 0)
     for column in left:
@@ -113,7 +116,7 @@ def _totals_table(report: PrivacyReport) -> Table:
 
 
 def _first_latest_round(rounds: Sequence[ClientRound]) -> Sequence[ClientRound]:
-    """The latest update of the first client that has one."""
+    """Returns the latest update of the first client that has one."""
     updates = [entry for entry in rounds if entry.sha256]
     return [entry for entry in updates if entry.client == updates[0].client][-1:] if updates else []
 
@@ -161,7 +164,7 @@ def _refused_table(report: PrivacyReport) -> Table:
 
 
 def probe_table(title: str, probes: Iterable[tuple[str, ProbeResult]]) -> Table:
-    """Each probe of a part: what was tried, what was expected, what came of it."""
+    """Makes a table of probes: what was tried, expected and observed."""
     table = _new_table(title, ("part", "try", "expected", "observed", ""))
     for part, result in probes:
         mark = GOOD if result.held else BAD
@@ -189,7 +192,7 @@ def _findings_table(findings: Iterable[AuditFinding]) -> Table:
 
 
 def _listed_faults(findings: Iterable[AuditFinding]) -> Sequence[str]:
-    """Of findings with many faults each one by itself, up to so many."""
+    """Lists faults of findings with many, up to MOST_FAULTS."""
     faults = [
         f"{finding.name}: {fault}" for finding in findings if len(finding.faults) > SHOWN for fault in finding.faults
     ]
@@ -198,5 +201,5 @@ def _listed_faults(findings: Iterable[AuditFinding]) -> Sequence[str]:
 
 
 def plain_text(text: str) -> Text:
-    """Text without markup and without control characters: what is shown may come from an attacker."""
+    """Returns text without markup and control characters, which an attacker may have written."""
     return Text("".join(sign if sign.isprintable() else "?" for sign in text))

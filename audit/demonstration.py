@@ -1,7 +1,7 @@
-"""Evidence -> the same with one deliberate break in it, which the report must call by its name.
+"""Evidence with one deliberate break, which the report must name.
 
-The probes of a client send, past its gate and signed with its key, what a dishonest client would: among other things an
-update with one tensor more than declared. They say so in their evidence. Without that word nobody has sent it.
+The probes of a client send, past its gate and signed with its key, what a dishonest client would: among other things
+an update with one tensor more than declared. Their evidence says so. Without that statement the update has no sender.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ BREAK = "one tensor more"
 
 @dataclass(frozen=True)
 class Demonstration:
-    """`gate`, `aggregator`: their answers to the undeclared update of `client`; `red`: the report if no probe claims
-    it."""
+    """Answers to an undeclared update, and the report where no probe claims it.
+
+    gate, aggregator: their answers to the update of `client`. red: the report.
+    """
 
     client: str
     gate: str
@@ -34,8 +36,11 @@ class Demonstration:
 
 
 def plant_break(parts: Sequence[PartEvidence], asked: ReportRequirements = RECORDS_ONLY) -> Demonstration:
-    """The first client whose probes sent such an update. DataError where none did, or where the report holds all the
-    same: then it would not have named a dishonest client either."""
+    """Removes a probe's statement about an undeclared update, and makes the report.
+
+    Of the first client whose probes sent one. Raises DataError where none did, or where the report holds all the
+    same: then it would not have named a dishonest client either.
+    """
     for part in parts:
         if part.declaration is not None and (silent := _without_break(part, part.declaration)) != part:
             red = make_report(open_case([silent if other is part else other for other in parts]), asked)
@@ -46,7 +51,7 @@ def plant_break(parts: Sequence[PartEvidence], asked: ReportRequirements = RECOR
 
 
 def _without_break(part: PartEvidence, declaration: Declaration) -> PartEvidence:
-    """The evidence of a client whose probes do not report these updates."""
+    """Returns the evidence of a client without its probes' undeclared updates."""
     honest = tuple(sending for sending in part.sent if not _is_break(sending, part.name, declaration))
     return part.model_copy(update={"sent": honest})
 

@@ -1,4 +1,4 @@
-"""A case -> the privacy report: what left, what came in, what was checked, and one sentence that claims no more."""
+"""Privacy report: what left, what came in, what was checked, and the verdict."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ALWAYS_OPEN = (
 
 
 class CallTotal(Message):
-    """All calls of one kind that one client has made."""
+    """Totals of one kind of call of one client."""
 
     client: str
     call: str
@@ -46,7 +46,10 @@ class CallTotal(Message):
 
 
 class ClientRound(Message):
-    """One client in one round. `receipt`: did the aggregator say that it holds the body that left?"""
+    """Totals of one client in one round.
+
+    receipt: whether the aggregator confirmed the body that left.
+    """
 
     client: str
     run: str
@@ -60,14 +63,17 @@ class ClientRound(Message):
 
 
 class RefusedBody(Message):
-    """A body that reached the aggregator, was refused, and is on the client's ledger."""
+    """Body that was refused by the aggregator and is on the client's ledger."""
 
     client: str
     arrival: ArrivalOut
 
 
 class PrivacyReport(Message):
-    """`crossings`: every call of every client, whole, as its ledger has it; repeated questions as one with `times`."""
+    """Report of an audit.
+
+    crossings: every call of every client, as its ledger has it; repeated questions as one with `times`.
+    """
 
     totals: tuple[CallTotal, ...]
     rounds: tuple[ClientRound, ...]
@@ -84,9 +90,9 @@ class PrivacyReport(Message):
 def make_report(
     case: AuditCase, asked: ReportRequirements = RECORDS_ONLY, keys: Mapping[str, PrivateKey] | None = None
 ) -> PrivacyReport:
-    """Everything in one pass; it decides nothing by any clock.
+    """Makes the privacy report of a case, whatever the time now.
 
-    `asked`: which evidence there must be; `keys`: private keys of clients, whose signatures are made again.
+    asked: which evidence there must be. keys: private keys of clients, whose signatures are made again.
     """
     matches = records.match_arrivals(case)
     probed = any(part.probes or part.sent for part in case.parts)
@@ -186,7 +192,7 @@ def _report_notes(case: AuditCase) -> Iterable[str]:
 
 
 def _basis_notes(case: AuditCase) -> Iterable[str]:
-    """One for all clients that have sent the same."""
+    """Yields one note for all clients that have sent the same sums."""
     senders: defaultdict[str, list[str]] = defaultdict(list)
     for name, client in case.clients.items():
         for sums in _summed_statistics(client):
@@ -197,7 +203,7 @@ def _basis_notes(case: AuditCase) -> Iterable[str]:
 
 
 def _summed_statistics(client: AuditedClient) -> Iterable[str]:
-    """What a client has sent in runs that sum, in words: each sum that it has sent a part of."""
+    """Yields a description of each sum that a client has sent a part of."""
     for declared in client.declaration.sums.values():
         names = {spec.name for spec in declared.uploaded}
         sent = [attempt for attempt in client.attempts_of("update") if names and attempt.tensor_names == names]

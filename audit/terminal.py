@@ -1,4 +1,4 @@
-"""The two streams of a terminal, how every command ends on an error, and flags that several commands share."""
+"""Terminal output, errors of commands, and flags that several commands share."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ CLOSED_PIPE = 128 + signal.SIGPIPE  # as a shell reports a command that wrote to
 
 
 def run_command_line(command: Callable[[], object]) -> None:
-    """Run a command line.
+    """Runs a command; an expected error is one line on stderr.
 
-    An error of the tree, and a file or folder that the system refuses, is one line on stderr and exit code 1 or, for
-    settings, 2. Where nobody reads stdout any more, as behind `| head`, the command ends without a word.
+    Exit code 2 for settings, else 1, also for a file or folder that the system refuses. Where the reader of stdout
+    has gone, as behind `| head`, the command ends without a message.
     """
     try:
         try:
@@ -51,13 +51,13 @@ def _exit_with_error(reason: str, status: int) -> NoReturn:
 
 
 def _exit_closed_pipe() -> NoReturn:
-    """End without a message. Stdout goes nowhere, so that the interpreter's flush at its end cannot fail."""
+    """Exits without a message, with stdout closed so that the last flush cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(CLOSED_PIPE)
 
 
 def spread_records(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn each parameter that is a dataclass into its fields, which become flags in its place.
+    """Replaces each dataclass parameter of a command by flags of its fields.
 
     Commands that share flags share the record, and pass it on whole.
     """
@@ -97,19 +97,19 @@ OF_TEXT: Final = {code: shown for code, shown in SHOWN.items() if code not in KE
 
 
 def show_controls(text: str) -> str:
-    """Text in which no character moves the cursor, changes colours, turns the line round or asks the terminal."""
+    """Replaces control characters by visible escapes, except newline and tab."""
     return text.translate(OF_TEXT)
 
 
 def as_one_line(text: str) -> str:
-    """The same for a title or an id, of which a line's end is no part either."""
+    """Replaces control characters and line ends by visible escapes."""
     return text.translate(SHOWN)
 
 
 class LiteralConsole(Console):
-    """Prints every string as it is: without markup, and controls are shown, not obeyed.
+    """Console that prints strings as they are: no markup, visible control characters.
 
-    A title, an id or an answer may come from anybody. What has a style is a `Text`, made of words of our own.
+    A title, an id or an answer may come from an attacker. What has a style is a `Text`, made of words of our own.
     """
 
     def __init__(self, *, stderr: bool = False, highlight: bool = False) -> None:

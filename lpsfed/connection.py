@@ -52,7 +52,7 @@ def describe_failure(
         what, undone = _describe_transport(last), isinstance(last, NOT_SENT)
     if not call.repeatable and not undone:
         return UnreachableError(
-            f"{call.name}: expected an answer, got {what}; the call may have been done: check before you repeat it"
+            f"{call.name}: expected an answer, got {what}; it may have been done: check before you repeat it"
         )
     return UnreachableError(f"{call.name}: expected an answer within {attempts} attempts, got {what}")
 

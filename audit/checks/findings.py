@@ -1,4 +1,4 @@
-"""One thing that was checked: what was expected, what was found, and whether it held."""
+"""Finding of one check: what was expected, what was found, and whether it held."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SHOWN = 3  # faults that are told in the sentence
 
 
 class AuditFinding(Message):
-    """One check: its name, what was expected, what was found in one sentence, whether it held, and every fault."""
+    """Finding of one check, with every fault."""
 
     name: str
     expected: str
@@ -20,7 +20,10 @@ class AuditFinding(Message):
 
 
 def make_finding(name: str, expected: str, good: str, faults: Iterable[str]) -> AuditFinding:
-    """`good` is what was found where there is no fault."""
+    """Makes a finding from faults.
+
+    good: what was found where there is no fault.
+    """
     distinct = tuple(dict.fromkeys(faults))
     more = f"; and {len(distinct) - SHOWN} more" if len(distinct) > SHOWN else ""
     summary = "; ".join(distinct[:SHOWN]) + more if distinct else good

@@ -1,4 +1,4 @@
-"""Ledgers and declarations -> what they show by themselves: unbroken, only declared calls, only declared fields."""
+"""Checks of ledgers by themselves: unbroken, only declared calls, only declared fields."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAID = ("update", *MESSAGES)  # the calls of a round that have a body
 
 
 def check_chain(case: AuditCase) -> AuditFinding:
-    """Each ledger is an unbroken chain of hashes, and its entries are numbered from 1."""
+    """Checks that each ledger is an unbroken chain of hashes, numbered from 1."""
     entries = [entry for client in case.clients.values() for entry in client.evidence.entries]
     adopted = sum(entry.get("kind") == ADOPTED for entry in entries)
     adoptions = f"; the silos adopted their records as they were {count_noun(adopted, 'time')}" if adopted else ""
@@ -52,7 +52,10 @@ def _chain_faults(client: AuditedClient) -> Iterator[str]:
 
 
 def check_calls(case: AuditCase) -> AuditFinding:
-    """Each ledger holds declared calls alone, all to one aggregator, and a body only with calls that have one."""
+    """Checks that each ledger holds declared calls alone, to one aggregator.
+
+    And a body only with calls that have one.
+    """
     kinds = sorted({attempt.call for client in case.clients.values() for attempt in client.attempts})
     total = sum(attempt.times for client in case.clients.values() for attempt in client.attempts)
     places = sorted({place for client in case.clients.values() for place in _call_places(client)})
@@ -85,8 +88,11 @@ def _call_places(client: AuditedClient) -> set[str]:
 
 
 def _stray_entries(client: AuditedClient) -> Iterator[str]:
-    """Entries that are neither an intent, nor the one outcome of an earlier intent, nor count calls that are like an
-    earlier one. `check_chain` tells of adoptions."""
+    """Yields faults of entries that are no intent, outcome or count of calls.
+
+    An outcome belongs to one earlier intent, and a count to an earlier call without a body. `check_chain` counts
+    adoptions.
+    """
     waiting: dict[Any, Mapping[str, Any]] = {}
     ended: dict[Any, Mapping[str, Any]] = {}
     for number, entry in enumerate(client.evidence.entries, start=1):
@@ -102,7 +108,10 @@ def _stray_entries(client: AuditedClient) -> Iterator[str]:
 
 
 def _repeats_call(line: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> bool:
-    """Does a line count calls like that one: the same question without a body, and the same status or error?"""
+    """Tells whether a line counts repetitions of that call.
+
+    The same question without a body, and the same status or error.
+    """
     if earlier is None or earlier["body"] != 0:
         return False
     same = {**_call_place(line), **_call_answer(line)} == {**earlier, "body": None}
@@ -119,8 +128,11 @@ def _call_answer(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_fields(case: AuditCase) -> AuditFinding:
-    """Each update holds the declared tensors and at most the declared scalars, and its length follows from them; each
-    join holds the declaration."""
+    """Checks that updates and joins hold the declared fields and nothing else.
+
+    The declared tensors and at most the declared scalars, in a body of the length that follows from them; each join
+    the declaration.
+    """
     updates = sum(len(client.attempts_of("update")) for client in case.clients.values())
     joins = sum(len(client.attempts_of("join")) for client in case.clients.values())
     return make_finding(
@@ -169,7 +181,7 @@ def _scalar_faults(declaration: Declaration, attempt: Attempt) -> Iterator[str]:
 
 
 def _body_length(client: str, declaration: Declaration, attempt: Attempt) -> int:
-    """Bytes of a body that holds the declared tensors and these scalars, and nothing else."""
+    """Returns the bytes of a body with the declared tensors and these scalars."""
     scalars = attempt.scalars
     if declaration.secure:
         place = {"run": str(attempt.run), "round": attempt.round or 1, "client": client}
@@ -179,7 +191,7 @@ def _body_length(client: str, declaration: Declaration, attempt: Attempt) -> int
 
 
 def _is_declared_join(client: AuditedClient, entry: Mapping[str, Any]) -> bool:
-    """A join says nothing but who, what is declared and, where the silo's policy allows it, three counts."""
+    """Tells whether a join holds only name, declaration and, if allowed, three counts."""
     try:
         counts = Counts.model_validate(entry["join"]["counts"]) if entry["join"]["counts"] is not None else None
     except (ValidationError, KeyError, TypeError):

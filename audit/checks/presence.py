@@ -1,4 +1,4 @@
-"""Evidence that must be there -> what of it is missing, too old, or has not tried what it should."""
+"""Checks that all required evidence is there, recent, and of every kind of probe."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ CLOCKS_SECONDS = 120.0  # by which the clocks of two parts may differ
 
 @dataclass(frozen=True)
 class ReportRequirements:
-    """What the report is held to. `parts`: who must have given evidence, beside the aggregator and every client that it
-    knows; `probed`: must all have been probed? `within`: seconds between the oldest and the newest evidence."""
+    """Evidence that the report requires.
+
+    parts: parts that must have given evidence, beside the aggregator and every client that it knows. probed: whether
+    all must have been probed. within: seconds between the oldest and the newest evidence.
+    """
 
     parts: tuple[str, ...] = ()
     probed: bool = True
@@ -32,7 +35,7 @@ RECORDS_ONLY = ReportRequirements(probed=False)
 
 
 def check_presence(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
-    """Every part that must give evidence has given it."""
+    """Checks that every required part has given evidence."""
     from audit.checks.findings import make_finding
 
     there = {part.name for part in case.parts}
@@ -49,8 +52,10 @@ def check_presence(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
 
 
 def check_freshness(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
-    """All evidence is of one time, after the last round had closed: older evidence describes a part that may have
-    changed since."""
+    """Checks that all evidence is of one time, after the last round closed.
+
+    Older evidence describes a part that may have changed since.
+    """
     from audit.checks.findings import make_finding
 
     return make_finding(
@@ -97,7 +102,10 @@ def _epoch_seconds(text: str) -> float | None:
 
 
 def check_coverage(case: AuditCase) -> AuditFinding:
-    """Every part has made each kind of probe that its role demands: a probe that was not made cannot fail."""
+    """Checks that every part has made each kind of probe of its role.
+
+    A probe that was not made cannot fail.
+    """
     from audit.checks.findings import make_finding
     from audit.probes import kinds
 

@@ -1,4 +1,4 @@
-"""What the probes of all parts have tried -> what the report says of it."""
+"""Checks of the probes' results, and their summary for the report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shared.words import count_noun
 
 
 class ProbeGroup(Message):
-    """All probes of one kind by parts of one role, as one line of the report."""
+    """Probes of one kind by parts of one role, as a line of the report."""
 
     role: str
     kind: str
@@ -25,7 +25,7 @@ class ProbeGroup(Message):
 
 
 def check_verdicts(case: AuditCase) -> AuditFinding:
-    """Every probe held: what must be refused was refused, and every control got through."""
+    """Checks that every probe held: refusals were refused, controls got through."""
     total = sum(len(part.probes) for part in case.parts)
     return make_finding(
         "probes",
@@ -42,8 +42,10 @@ def check_verdicts(case: AuditCase) -> AuditFinding:
 
 
 def check_bodies(case: AuditCase) -> AuditFinding:
-    """Every body that a probe reports as its own can be made again from the declarations; any other could hold
-    anything."""
+    """Checks that every body of a probe can be made again from the declarations.
+
+    Any other body could hold anything.
+    """
     total = sum(len(sent) for sent in case.probe_sendings.values())
     return make_finding(
         "probes' bodies",
@@ -65,14 +67,14 @@ def _strange_bodies(case: AuditCase) -> Iterator[str]:
 
 
 def unprobed_parts(case: AuditCase) -> tuple[str, ...]:
-    """Known clients, and the aggregator, of whose probes there is no evidence."""
+    """Lists the known clients and the aggregator without evidence of probes."""
     probed = {part.name for part in case.parts if part.probes}
     aggregator = () if case.aggregator is None or case.aggregator.name in probed else (case.aggregator.name,)
     return (*aggregator, *(name for name in sorted({*case.known_clients, *case.clients}) if name not in probed))
 
 
 def group_probes(case: AuditCase) -> tuple[ProbeGroup, ...]:
-    """The probes by role and kind, in the order in which they were made."""
+    """Groups the probes by role and kind, in the order in which they were made."""
     groups: dict[tuple[str, str, str], list[ProbeResult]] = {}
     for part in case.parts:
         for probe in part.probes:

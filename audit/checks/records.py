@@ -1,4 +1,4 @@
-"""Holds ledgers against the aggregator's own record: what was sent, and what arrived."""
+"""Compares ledgers with the aggregator's own record: what was sent, and what arrived."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ FROM_BETWEEN = (502, 504)  # a proxy says so, of an answer that it did not get
 
 @dataclass(frozen=True)
 class ReportedBody:
-    """One body that left, as its sender reports it.
+    """Body that left, as its sender reports it.
 
-    `status` is None where the sender received no answer, `nonce` where the ledger does not record it; `attempt`: the
+    status: None where the sender received no answer. nonce: None where the ledger does not record it. attempt: the
     ledger's whole entry.
     """
 
@@ -52,8 +52,11 @@ class ReportedBody:
 
 @dataclass(frozen=True)
 class MatchedBodies:
-    """`outside`: arrived without a sending; `unseen`: reported as accepted, without an arrival; `lost`: reported as
-    refused or unanswered, without an arrival."""
+    """Arrivals of a client matched with its reported bodies.
+
+    outside: arrived without a report. unseen: reported as accepted, without an arrival. lost: reported as refused or
+    unanswered, without an arrival.
+    """
 
     pairs: tuple[tuple[ArrivalOut, ReportedBody], ...]
     outside: tuple[ArrivalOut, ...]
@@ -61,24 +64,26 @@ class MatchedBodies:
     lost: tuple[ReportedBody, ...]
 
     def refused_from(self, source: Source) -> list[ArrivalOut]:
-        """The refused arrivals that are paired with a sending of this source."""
+        """Lists the refused arrivals that match a report of this source."""
         return [arrival for arrival, sending in self.pairs if sending.source == source and is_refused(arrival)]
 
 
 def is_refused(arrival: ArrivalOut) -> bool:
-    """Whether the aggregator answered with a client or server error."""
+    """Tells whether the aggregator answered with a client or server error."""
     return arrival.status >= LEAST_REFUSED
 
 
 def bodies_from_ledger(attempts: Iterable[Attempt]) -> list[ReportedBody]:
-    """The calls of a ledger that have a body, as reported bodies."""
+    """Lists the calls of a ledger that have a body."""
     with_body = (attempt for attempt in attempts if attempt.call in ("join", "update", *MESSAGES))
     return [_reported_body("ledger", attempt, attempt.nonce, attempt) for attempt in with_body]
 
 
 def bodies_from_probes(sent: Iterable[ProbeSending]) -> list[ReportedBody]:
-    """The sendings of probes that were refused or not answered. All are meant to be refused: an accepted one accounts
-    for nothing."""
+    """Lists the probes' bodies that were refused or not answered.
+
+    All are meant to be refused: an accepted one accounts for nothing.
+    """
     bodies = (_reported_body("probes", sending) for sending in sent)
     return [body for body in bodies if not body.is_accepted]
 
@@ -94,10 +99,10 @@ KEYS = ("request", "whole", "place")  # what two records of one body may agree i
 
 
 def match_bodies(arrivals: Sequence[ArrivalOut], sendings: Sequence[ReportedBody]) -> MatchedBodies:
-    """Pair each arrival of one client with one of its sendings, those that agree in most fields first.
+    """Pairs each arrival of a client with a report, the most alike first.
 
-    A body that was refused unread, or was cut off, arrives with fewer bytes than were sent. A body that was read to its
-    end must be the very one that the sender reports.
+    A body that was refused unread, or was cut off, arrives with fewer bytes than were sent. A body that was read to
+    its end must be the very one that the sender reports.
     """
     unpaired, unmatched = list(arrivals), list(sendings)
     pairs: list[tuple[ArrivalOut, ReportedBody]] = []
@@ -111,18 +116,21 @@ def match_bodies(arrivals: Sequence[ArrivalOut], sendings: Sequence[ReportedBody
 
 
 def _body_key(body: ArrivalOut | ReportedBody, key: str, *, by_status: bool) -> Hashable:
-    """The fields in which an arrival and a sending must agree. Lengths are in bytes, digests are sha256."""
+    """Returns the fields in which an arrival and a report must agree.
+
+    Lengths are in bytes, digests are sha256.
+    """
     content = (body.size, body.digest) if isinstance(body, ArrivalOut) else (body.bytes, body.sha256)
     fields = {"place": (), "whole": content, "request": (*content, body.nonce)}[key]
     return body.call, body.run, body.round, *fields, *((body.status,) if by_status else ())
 
 
 def _may_pair(sending: ReportedBody, key: str, *, by_status: bool) -> bool:
-    """Whether a sending may be paired by this key.
+    """Tells whether a report may be paired by this key.
 
-    By the request only where the ledger tells its nonce. By another status than the sender heard only where the sender
-    heard of no success: the answer was lost, or somebody on the way gave another. By the place alone and another status
-    only where the sender heard nothing of the aggregator.
+    By the request only where the ledger has its nonce. By another status than the sender received only where it
+    received no success: the answer was lost, or a proxy gave another. By the place alone and another status only
+    where the sender received nothing of the aggregator.
     """
     if key == "request" and sending.nonce is None:
         return False
@@ -134,7 +142,7 @@ def _may_pair(sending: ReportedBody, key: str, *, by_status: bool) -> bool:
 def _pair_by_key(
     arrivals: list[ArrivalOut], sendings: list[ReportedBody], key: str, *, by_status: bool
 ) -> tuple[list[tuple[ArrivalOut, ReportedBody]], list[ArrivalOut], list[ReportedBody]]:
-    """The pairs with equal keys, and the rest of both."""
+    """Returns the pairs with equal keys, and the rest of both."""
     waiting: defaultdict[Hashable, deque[int]] = defaultdict(deque)
     for place, sending in enumerate(sendings):
         if _may_pair(sending, key, by_status=by_status):
@@ -151,7 +159,7 @@ def _pair_by_key(
 
 
 def _could_match(arrival: ArrivalOut, sending: ReportedBody) -> bool:
-    """The very body; or, where that is what the answer says, none of it or a piece of it.
+    """Tells whether an arrival may be all or part of a reported body.
 
     What the probes send is meant to be refused. Of a question without a body its answer alone is known.
     """
@@ -172,7 +180,7 @@ Matches = Mapping[str, MatchedBodies]
 
 
 def match_arrivals(case: AuditCase) -> Matches:
-    """For each client: what arrived, paired with what its ledger and its probes say was sent."""
+    """Matches, for each client, what arrived with what ledger and probes report."""
     matches = {}
     for name, client in case.clients.items():
         sendings = bodies_from_ledger(client.attempts) + bodies_from_probes(case.probe_sendings[name])
@@ -181,7 +189,7 @@ def match_arrivals(case: AuditCase) -> Matches:
 
 
 def check_declarations(case: AuditCase) -> AuditFinding:
-    """Every client declares exactly what the aggregator takes."""
+    """Checks that every client's declaration is the aggregator's."""
     ours = None if case.aggregator is None else case.aggregator.declaration
     faults = [f"{name}: another declaration" for name, client in case.clients.items() if client.declaration != ours]
     return make_finding(
@@ -201,7 +209,7 @@ def _describe(declaration: Declaration) -> str:
 
 
 def check_receipts(case: AuditCase) -> AuditFinding:
-    """Every accepted update has a receipt for the body that left, and the aggregator holds the same body."""
+    """Checks that every accepted update has a matching receipt and stored body."""
     held = case.held_updates
     total = sum(attempt.receipt is not None for client in case.clients.values() for attempt in client.attempts)
     faults = (
@@ -240,7 +248,7 @@ def _receipt_matches(name: str, attempt: Attempt) -> bool:
 
 
 def check_arrivals(case: AuditCase, matches: Matches) -> AuditFinding:
-    """Every body that reached the aggregator is on a ledger, or a probe reports it."""
+    """Checks that every body that reached the aggregator is reported by ledger or probe."""
     refusals = sum(len(matched.refused_from("probes")) for matched in matches.values())
     arrived = sum(len(matched.pairs) for matched in matches.values()) - refusals
     return make_finding(
@@ -252,7 +260,7 @@ def check_arrivals(case: AuditCase, matches: Matches) -> AuditFinding:
 
 
 def _unrecorded_bodies(case: AuditCase, matches: Matches) -> list[str]:
-    """Arrivals and held updates that no ledger records; a body that is both is listed once."""
+    """Lists arrivals and stored updates that no ledger records, each once."""
     outside = Counter(
         f"{name}, {describe_arrival(arrival)}" for name, matched in matches.items() for arrival in matched.outside
     )
@@ -263,7 +271,10 @@ def _unrecorded_bodies(case: AuditCase, matches: Matches) -> list[str]:
 
 
 def _updates_without_entry(case: AuditCase) -> Iterator[str]:
-    """Updates that the aggregator holds and the ledger lacks. Cutting off a ledger's end does not remove these."""
+    """Yields updates that the aggregator holds and the ledger lacks.
+
+    To cut off a ledger's end does not remove these.
+    """
     left = {
         name: {(attempt.run, attempt.round, attempt.sha256, attempt.bytes) for attempt in client.attempts_of("update")}
         for name, client in case.clients.items()
@@ -274,7 +285,7 @@ def _updates_without_entry(case: AuditCase) -> Iterator[str]:
 
 
 def describe_arrival(arrival: ArrivalOut) -> str:
-    """Its call, its round and what was answered, in words."""
+    """Describes an arrival by call, round and answer."""
     met = f"refused with {arrival.status}" if is_refused(arrival) else "accepted"
     return f"{_describe_place(arrival)}, {met}"
 
@@ -284,8 +295,10 @@ def _describe_place(body: ArrivalOut | ReportedBody) -> str:
 
 
 def check_nonces(matches: Matches) -> AuditFinding:
-    """Every body was signed by its entry in the ledger, and at the entry's second: a ledger that was written anew has
-    other entries, and a time that was chosen says something."""
+    """Checks that every body was signed by its ledger entry, at the entry's second.
+
+    A ledger that was written anew has other entries, and a chosen time could carry data.
+    """
     pairs = {name: [pair for pair in matched.pairs if _both_tell_nonce(*pair)] for name, matched in matches.items()}
     return make_finding(
         "entries",
@@ -323,7 +336,7 @@ def _both_tell_nonce(arrival: ArrivalOut, sending: ReportedBody) -> bool:
 
 
 def check_acceptances(case: AuditCase, matches: Matches) -> AuditFinding:
-    """Every body that a ledger calls accepted is on the aggregator's record."""
+    """Checks that the aggregator's record has every body that a ledger calls accepted."""
     lost = sum(len(matched.lost) for matched in matches.values())
     faults = [
         f"{name}, {_describe_place(body)}: accepted by the ledger's account, and the aggregator has no record of it"
@@ -339,7 +352,10 @@ def check_acceptances(case: AuditCase, matches: Matches) -> AuditFinding:
 
 
 def check_undeclared(matches: Matches) -> AuditFinding:
-    """No update on a ledger was refused as undeclared: no gate lets such a body out, so the ledger would be false."""
+    """Checks that no update on a ledger was refused as undeclared.
+
+    No gate lets such a body out, so the ledger would be false.
+    """
     undeclared = {
         name: [arrival for arrival in matched.refused_from("ledger") if _is_undeclared(arrival)]
         for name, matched in matches.items()
@@ -357,7 +373,7 @@ def _is_undeclared(arrival: ArrivalOut) -> bool:
 
 
 def check_refusals(case: AuditCase) -> AuditFinding:
-    """Each client has fewer refusals than the aggregator records, so that all are on record."""
+    """Checks that each client has fewer refusals than the aggregator records."""
     counts = Counter(arrival.client for arrival in case.arrivals if is_refused(arrival))
     most = max(counts.values(), default=0)
     return make_finding(

@@ -1,4 +1,4 @@
-"""The heads of requests: what the ledgers say was sent, held against what the aggregator says has come."""
+"""Compares the heads of requests on the ledgers with those that arrived."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROBED = ((bodies.HEADER, len(bodies.HEADER) + len(bodies.WORD)),)  # what the p
 
 
 def expected_head(client: str, attempt: Attempt) -> RequestHead:
-    """The head of a request with a body, as the one form of it makes it."""
+    """Returns the canonical head of a request with a body."""
     host = httpx.URL(attempt.to).netloc.decode("ascii")
     if attempt.call == "join":
         return RequestHead("POST", "/v1/clients", host, JSON, attempt.bytes)
@@ -31,8 +31,10 @@ def expected_head(client: str, attempt: Attempt) -> RequestHead:
 
 
 def check_heads(case: AuditCase, matches: Mapping[str, MatchedBodies]) -> AuditFinding:
-    """No sender adds a header, a space or a word: the aggregator records every head's length and digest, and refuses a
-    head that no client sends."""
+    """Checks that no sender has added a header, a space or a word.
+
+    The aggregator records every head's length and digest, and refuses a head that no client sends.
+    """
     pairs = {
         name: [(arrival, sending) for arrival, sending in matched.pairs if sending.source == "ledger"]
         for name, matched in matches.items()

@@ -1,7 +1,8 @@
-"""Signatures that arrived -> signed again with the client's private key, and compared: a patched gate chooses its own.
+"""Makes arrived signatures again with the client's private key, and compares them.
 
-Ed25519 by RFC 8032 follows from key and message alone. A signature whose secret number was chosen holds too, and says
-31 bytes to whoever knows the number or the key. The aggregator cannot tell; whoever has the private key can.
+Ed25519 by RFC 8032 follows from key and message alone. A signature whose secret number was chosen verifies too, and
+tells 31 bytes to a reader who knows the number or the key. The aggregator cannot tell; the owner of the private key
+can.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ CHOSEN = (
 
 @dataclass(frozen=True)
 class RemadeSignatures:
-    """made: signatures that the key makes again. chosen: a line for each that holds and that the key does not make.
+    """Result of making a client's signatures again.
 
-    others: of another key, or of another request than the call's; untold: arrivals that were recorded without.
+    made: signatures that the key makes again. chosen: a line for each that verifies and that the key does not make.
+    others: of another key, or of another request than the call's. untold: arrivals that were recorded without.
     """
 
     made: int
@@ -40,14 +42,17 @@ class RemadeSignatures:
     untold: int
 
     def describe(self) -> str:
-        """In words, where none was chosen."""
+        """Describes the result where no signature was chosen."""
         said = f"{count_noun(self.made, 'signature')}, each as the key makes it"
         others = f"; {self.others:,} by another key or of another request" if self.others else ""
         return said + others + (f"; {self.untold:,} not recorded" if self.untold else "")
 
 
 def remake_signatures(arrivals: Iterable[ArrivalOut], client: str, key: PrivateKey) -> RemadeSignatures:
-    """Sign again whatever this client has sent with a body, and compare. `key`: the client's, which nobody else has."""
+    """Makes the signatures of a client's bodies again, and compares.
+
+    key: the client's private key.
+    """
     made = others = untold = 0
     chosen: list[str] = []
     for arrival in arrivals:
@@ -65,7 +70,7 @@ def remake_signatures(arrivals: Iterable[ArrivalOut], client: str, key: PrivateK
 
 
 def find_signer(arrivals: Iterable[ArrivalOut], key: PrivateKey) -> str | None:
-    """The client that has signed with this key; None where nobody has."""
+    """Returns the client that has signed with this key; None where none has."""
     return next((arrival.client for arrival in arrivals if _is_signed_by(arrival, key)), None)
 
 
@@ -75,7 +80,7 @@ def _is_signed_by(arrival: ArrivalOut, key: PrivateKey) -> bool:
 
 
 def _kept_headers(arrival: ArrivalOut) -> dict[str, str]:
-    """The headers of the signature; none where they were not recorded."""
+    """Returns the headers of the recorded signature, if any."""
     kept = None if arrival.head is None else arrival.head.signature
     if kept is None or arrival.nonce is None:
         return {}
@@ -83,7 +88,7 @@ def _kept_headers(arrival: ArrivalOut) -> dict[str, str]:
 
 
 def _expected_target(arrival: ArrivalOut) -> RequestTarget:
-    """What the call asks for, as the gate writes it."""
+    """Returns the target of the call as the gate writes it."""
     if arrival.call == "join":
         return RequestTarget("POST", "/v1/clients", "")
     place = f"/v1/runs/{arrival.run}/rounds/{arrival.round}/clients/{arrival.client}"
@@ -91,7 +96,10 @@ def _expected_target(arrival: ArrivalOut) -> RequestTarget:
 
 
 def check_signatures(case: AuditCase, keys: Mapping[str, PrivateKey]) -> AuditFinding:
-    """Each signature that arrived is the one that its client's key makes. SettingsError for a key of no client."""
+    """Checks that each signature is the one that its client's key makes.
+
+    Raises SettingsError for a key of no client.
+    """
     if strangers := sorted(set(keys) - set(case.clients)):
         raise SettingsError(f"expected signing keys of clients in the evidence, got those of {', '.join(strangers)}")
     remade = {name: remake_signatures(case.arrivals, name, key) for name, key in keys.items()}
@@ -110,7 +118,10 @@ def _unsigned(remade: Mapping[str, RemadeSignatures]) -> Iterator[str]:
 
 
 def read_arrivals(path: Path) -> tuple[ArrivalOut, ...]:
-    """What arrived, from the aggregator's evidence or an answer of its /v1/arrivals. DataError for another file."""
+    """Reads arrivals from the aggregator's evidence or an answer of its /v1/arrivals.
+
+    Raises DataError for another file.
+    """
     try:
         return ArrivalsOut.model_validate_json(path.read_bytes()).entries
     except OSError as error:

@@ -1,1 +1,1 @@
-"""Evidence of each part of a federation: probed, asked for, kept as files, gathered into a case."""
+"""Evidence of each part: probed, read from services, kept as files, gathered into a case."""

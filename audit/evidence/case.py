@@ -1,4 +1,4 @@
-"""Evidence of the parts -> one case: each client with its attempts, the aggregator's record, and who is missing."""
+"""Case of the audit: each client with its attempts, and the aggregator's record."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
 
 @dataclass(frozen=True)
 class AuditedClient:
-    """One client's evidence, read: what its ledger says was tried, in order."""
+    """Evidence of one client, with the attempts on its ledger, in order."""
 
     evidence: PartEvidence
     declaration: Declaration
     attempts: tuple[Attempt, ...]
 
     def attempts_of(self, *calls: str) -> list[Attempt]:
-        """The attempts of these calls, in order."""
+        """Lists the attempts of these calls, in order."""
         return [attempt for attempt in self.attempts if attempt.call in calls]
 
 
 @dataclass(frozen=True)
 class AuditCase:
-    """All the evidence at hand. `aggregator` is None where it has given none."""
+    """All evidence of an audit. `aggregator`: None where it has given none."""
 
     clients: Mapping[str, AuditedClient]
     aggregator: PartEvidence | None
@@ -39,24 +39,24 @@ class AuditCase:
 
     @property
     def arrivals(self) -> tuple[ArrivalOut, ...]:
-        """The aggregator's record of what has arrived; empty where it has given no evidence."""
+        """Aggregator's record of arrivals; empty without its evidence."""
         return () if self.aggregator is None else self.aggregator.arrivals
 
     @property
     def runs(self) -> tuple[RunHistoryOut, ...]:
-        """The aggregator's runs; empty where it has given no evidence."""
+        """Aggregator's runs; empty without its evidence."""
         return () if self.aggregator is None else self.aggregator.runs
 
     @property
     def known_clients(self) -> tuple[str, ...]:
-        """Every client that the aggregator's record names."""
+        """Clients that the aggregator's record names."""
         arrived = {arrival.client for arrival in self.arrivals}
         enrolled = {client for run in self.runs for client in (*run.enrolled, *run.missing)}
         return tuple(sorted(arrived | enrolled | {client for _, _, client in self.held_updates}))
 
     @property
     def held_updates(self) -> dict[tuple[str, int, str], ParticipantOut]:
-        """The update that the aggregator holds, by run, round and client."""
+        """Updates that the aggregator holds, by run, round and client."""
         return {
             (run.run, entry.number, participant.client): participant
             for run in self.runs
@@ -66,8 +66,10 @@ class AuditCase:
         }
 
     def declared_for(self, client: AuditedClient, attempt: Attempt) -> Declaration:
-        """What an update may hold: what the client has declared for a run of that part, as the aggregator's record says
-        which one it was; without that record the part whose tensors it holds."""
+        """Returns the client's declaration for the part of an update's run.
+
+        The part is that of the aggregator's record; without that record the part whose tensors the update holds.
+        """
         declaration = client.declaration
         part = next((run.request.part for run in self.runs if run.run == attempt.run), None)
         if part is not None and (part == TRAINING or part in declaration.sums):
@@ -76,17 +78,23 @@ class AuditCase:
 
     @property
     def active_runs(self) -> tuple[str, ...]:
-        """Runs that were going on when the evidence was taken: the parts' records then need not agree yet."""
+        """Runs in progress when the evidence was taken.
+
+        The parts' records need not agree yet.
+        """
         return tuple(run.run for run in self.runs if run.phase not in ENDED)
 
     @property
     def probe_sendings(self) -> dict[str, tuple[ProbeSending, ...]]:
-        """What the probes of each client have sent past its gate."""
+        """Bodies that the probes of each client have sent past its gate."""
         return {name: client.evidence.sent for name, client in self.clients.items()}
 
 
 def open_case(parts: Sequence[PartEvidence]) -> AuditCase:
-    """DataError where a part has given evidence twice, or a ledger that no client could have written."""
+    """Makes a case of the parts' evidence.
+
+    Raises DataError where a part has given evidence twice, or for a ledger that no client could have written.
+    """
     names = [part.name for part in parts]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError(f"expected one evidence of each part, got several of {', '.join(twice)}")

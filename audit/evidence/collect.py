@@ -1,4 +1,4 @@
-"""A running service, asked page by page -> its evidence."""
+"""Reads the evidence of running services, page by page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_BYTES = 256 << 20  # of one answer
 
 
 class _Status(BaseModel):
-    """Of a client's status: whose it is."""
+    """Part of a client's status: its name."""
 
     client: str
 
@@ -36,7 +36,10 @@ _HEADS = TypeAdapter(list[RunHistoryOut])
 
 
 async def read_client_evidence(http: httpx.AsyncClient, name: str) -> PartEvidence:
-    """A client's declaration and its whole ledger. ProtocolError where another client answers at that address."""
+    """Reads a client's declaration and its whole ledger.
+
+    Raises ProtocolError where another client answers at that address.
+    """
     who = await fetch_answer(http, "/v1/status", TypeAdapter(_Status))
     if who.client != name:
         raise ProtocolError(f"{http.base_url}: expected client {name!r}, got {who.client!r}")
@@ -46,7 +49,7 @@ async def read_client_evidence(http: httpx.AsyncClient, name: str) -> PartEviden
 
 
 async def read_aggregator_evidence(http: httpx.AsyncClient, name: str) -> PartEvidence:
-    """The aggregator's declaration, all that has arrived there, and its runs with their rounds."""
+    """Reads the aggregator's declaration, its record of arrivals, and its runs."""
     declaration = await fetch_answer(http, "/v1/declaration", TypeAdapter(Declaration))
     arrivals = await read_all_arrivals(http)
     heads = await fetch_answer(http, "/v1/runs", _HEADS)
@@ -62,7 +65,7 @@ async def read_aggregator_evidence(http: httpx.AsyncClient, name: str) -> PartEv
 
 
 async def read_ledger(http: httpx.AsyncClient) -> tuple[dict[str, Any], ...]:
-    """Every entry, from the first."""
+    """Reads every entry of a ledger."""
     entries: list[dict[str, Any]] = []
     kind = TypeAdapter(_LedgerPage)
     while page := (await fetch_answer(http, "/v1/ledger", kind, after=len(entries), limit=PAGE)).entries:
@@ -72,7 +75,7 @@ async def read_ledger(http: httpx.AsyncClient) -> tuple[dict[str, Any], ...]:
 
 
 async def read_all_arrivals(http: httpx.AsyncClient) -> tuple[ArrivalOut, ...]:
-    """All that has arrived at the aggregator, as its operator may see it."""
+    """Reads the aggregator's whole record of arrivals."""
     arrivals: list[ArrivalOut] = []
     kind, after = TypeAdapter(ArrivalsOut), 0
     while page := (await fetch_answer(http, "/v1/arrivals", kind, after=after, limit=PAGE)).entries:
@@ -88,7 +91,10 @@ def _require_bounded(http: httpx.AsyncClient, count: int) -> None:
 
 
 async def fetch_answer(http: httpx.AsyncClient, path: str, kind: TypeAdapter[T], **query: int) -> T:
-    """One question and its answer. UnavailableError where nobody answers, ProtocolError where it is another message."""
+    """Asks one question and returns its answer.
+
+    Raises UnavailableError where there is no answer, ProtocolError where it is another message.
+    """
     try:
         async with asyncio.timeout(CALL_SECONDS):
             content = await _read_body(http, path, query)

@@ -1,4 +1,4 @@
-"""What one part of the system shows of itself <-> one JSON file: its probes, and its ledger or its record."""
+"""Evidence of one part as a JSON file: its probes, and its ledger or record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_BYTES = 1 << 30  # of one evidence file
 
 
 class ProbeResult(Message):
-    """One thing that was tried, and what came of it. `kind` is the same for all that try the same of several parts."""
+    """Result of one probe. `kind` is the same for the same try by several parts."""
 
     kind: str
     name: str
@@ -30,13 +30,16 @@ class ProbeResult(Message):
 
 
 def make_result(kind: str, name: str, expected: str, observed: str, *, held: bool | None = None) -> ProbeResult:
-    """The result of one probe. By default it has held where what was observed is what was expected."""
+    """Makes the result of a probe.
+
+    By default it held where the observed is the expected.
+    """
     verdict = expected == observed if held is None else held
     return ProbeResult(kind=kind, name=name, expected=expected, observed=observed, held=verdict)
 
 
 class ProbeSending(Message):
-    """What the probes have sent past the gate, on purpose, and the status that it met with."""
+    """Body that the probes have sent past the gate on purpose, with its status."""
 
     call: Literal["join", "update", "other"]
     run: str | None = None
@@ -47,7 +50,10 @@ class ProbeSending(Message):
 
 
 class PartEvidence(Message):
-    """One part of the system. A client shows its declaration and its ledger; the aggregator what came, and its runs."""
+    """Evidence of one part.
+
+    A client gives its declaration and its ledger; the aggregator its record of arrivals and its runs.
+    """
 
     name: ClientName
     role: Role
@@ -64,12 +70,12 @@ class PartEvidence(Message):
 
 
 def utc_now() -> str:
-    """The time now, UTC, ISO 8601 to the second."""
+    """Returns the time now: UTC, ISO 8601 to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def write_evidence(evidence: PartEvidence, path: Path) -> None:
-    """The file is there whole, or as it was before. SettingsError where it cannot be written."""
+    """Writes evidence in one step; raises SettingsError where it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open_replacement(path) as partial:
@@ -79,9 +85,10 @@ def write_evidence(evidence: PartEvidence, path: Path) -> None:
 
 
 def merge_evidence(evidence: PartEvidence, path: Path) -> None:
-    """Write the evidence, and keep what earlier probes of this part have sent: the aggregator's record keeps it too.
+    """Writes evidence, and keeps what earlier probes of this part have sent.
 
-    A sending that was only planned before and is recorded again now is recorded once.
+    The aggregator's record keeps it too. A body that was only planned before and is recorded again now is recorded
+    once.
     """
     again = {_body_key(sending) for sending in evidence.sent}
     earlier = read_evidence(path).sent if path.exists() else ()
@@ -94,7 +101,7 @@ def _body_key(sending: ProbeSending) -> tuple[object, ...]:
 
 
 def read_evidence(path: Path) -> PartEvidence:
-    """DataError naming the file where it is missing or is no evidence."""
+    """Reads evidence; raises DataError naming the file for another content."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise DataError(f"{path}: expected at most {MOST_BYTES:,} bytes of evidence, got more")
@@ -106,7 +113,7 @@ def read_evidence(path: Path) -> PartEvidence:
 
 
 def gather_evidence(paths: Sequence[Path]) -> tuple[PartEvidence, ...]:
-    """The evidence of files and of folders of them."""
+    """Reads the evidence of files and of folders of them."""
     return tuple(read_evidence(file) for path in paths for file in _evidence_files(path))
 
 

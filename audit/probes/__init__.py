@@ -1,1 +1,1 @@
-"""Live probes: whoever stands where a part of the system stands tries what that part must not be able to do."""
+"""Live probes: run inside a part of the system, they try forbidden actions."""

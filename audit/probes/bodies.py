@@ -1,4 +1,4 @@
-"""The bodies that the probes send, always the same ones, so that a report can tell them again."""
+"""Bodies that the probes send, always the same, so that a report can recognise them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ HEADER = "x-note"  # that no client sends
 
 
 def well_formed_update(declaration: Declaration) -> bytes:
-    """An update as declared, of values that nobody has trained."""
+    """Makes an update as declared, of constant values."""
     return encode(Parameters(_declared_arrays(declaration), _declared_scalars(declaration)))
 
 
 def malformed_updates(declaration: Declaration) -> dict[str, bytes]:
-    """Updates that each differ from the declaration in one respect."""
+    """Makes updates that each differ from the declaration in one respect, by name."""
     arrays, scalars = _declared_arrays(declaration), _declared_scalars(declaration)
     more = np.full(3, VALUE, dtype=np.float32)
     whole = {"scalars": json.dumps(scalars)}
@@ -59,23 +59,26 @@ def malformed_updates(declaration: Declaration) -> dict[str, bytes]:
 
 
 def probed_part(declaration: Declaration) -> Declaration:
-    """What the probes' updates imitate: those of a run that trains; of the first sum, where nothing else leaves."""
+    """Returns the declaration that the probes' updates imitate.
+
+    That of a run that trains; of the first sum, where nothing else leaves.
+    """
     training = declaration.of_part(TRAINING)
     return training if training.uploaded or not declaration.sums else next(iter(declaration.sums.values()))
 
 
 def join_body(declaration: Declaration, client: str) -> bytes:
-    """A join message as that client would write it."""
+    """Makes a join message as that client would write it."""
     return JoinIn(client=client, declaration=declaration).model_dump_json().encode()
 
 
 def join_body_with_more(declaration: Declaration, client: str) -> bytes:
-    """A join message with a field that nobody has declared."""
+    """Makes a join message with an undeclared field."""
     return json.dumps(json.loads(join_body(declaration, client)) | {WORD: WORD}).encode()
 
 
 def body_digests(declaration: Declaration, client: str, others: Iterable[str]) -> frozenset[tuple[str, int]]:
-    """sha256 and length of every body that the probes of this client may send."""
+    """Returns sha256 and length of every body that the probes of this client may send."""
     return frozenset((hashlib.sha256(body).hexdigest(), len(body)) for body in _all_bodies(declaration, client, others))
 
 
@@ -89,7 +92,10 @@ def _all_bodies(declaration: Declaration, client: str, others: Iterable[str]) ->
 
 
 def _with_metadata(body: bytes) -> bytes:
-    """One more metadata field. Written here, because safetensors writes several in an order that it draws anew."""
+    """Adds a metadata field to a body.
+
+    By hand, because safetensors writes several in a random order.
+    """
     length = int.from_bytes(body[:8], "little")
     header = json.loads(body[8 : 8 + length])
     header["__metadata__"][WORD] = WORD
@@ -99,7 +105,7 @@ def _with_metadata(body: bytes) -> bytes:
 
 
 def with_header(body: bytes, old: str, new: str) -> bytes:
-    """What a reader of safetensors takes for the same: another spelling of the header's first such place."""
+    """Replaces text in a body's header, which a reader takes for the same."""
     length = int.from_bytes(body[:8], "little")
     text = body[8 : 8 + length].decode()
     changed = (text.replace(old, new, 1) if old else text + new).encode()
@@ -118,8 +124,7 @@ MASKED_VALUE = VALUE
 
 
 def probe_bodies(declaration: Declaration, client: str, run: str, number: int) -> tuple[bytes, dict[str, bytes]]:
-    """An update as this federation takes them, of values that nobody has trained; and bodies that each differ from it
-    in one respect, by what that is."""
+    """Makes a valid update of constant values, and bodies with one fault each, by name."""
     if not declaration.secure:
         return well_formed_update(declaration), malformed_updates(declaration)
     drawn = {name: _draw_ring(form) for name, form in vectors.layout(declaration).items()}
@@ -145,7 +150,7 @@ def probe_bodies(declaration: Declaration, client: str, run: str, number: int) -
 def masked_digests(
     declaration: Declaration, client: str, places: Iterable[tuple[str, int]]
 ) -> frozenset[tuple[str, int]]:
-    """sha256 and length of every body that the probes of this client may send to these runs and rounds."""
+    """Returns sha256 and length of the probes' bodies for these runs and rounds."""
     sent = (body for run, number in places for body in _round_bodies(declaration, client, run, number))
     return frozenset((hashlib.sha256(body).hexdigest(), len(body)) for body in sent)
 
@@ -158,7 +163,7 @@ def _round_bodies(declaration: Declaration, client: str, run: str, number: int) 
 
 
 def _draw_ring(form: Form) -> Array:
-    """The same each time: what the probes have sent is known again."""
+    """Draws the same random numbers each time, so that a body can be recognised."""
     dtype = np.dtype(STORED[form.dtype])
     return np.random.default_rng(0).integers(0, np.iinfo(dtype).max, form.shape, dtype, endpoint=True)
 

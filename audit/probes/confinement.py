@@ -1,4 +1,4 @@
-"""What the kernel says of a part's processes -> whether an intruder there would be confined."""
+"""Probes of a part's confinement: user, capabilities, filters, mounts and devices."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Status = dict[str, str]
 
 @dataclass
 class DeviceObserver:
-    """Device files, wherever they lie."""
+    """Observer of device files."""
 
     expected: tuple[str, ...] = ()
     more: list[str] = field(default_factory=list)
 
     def observe_entry(self, entry: SeenEntry) -> None:
-        """Record a device file that is neither usual nor expected."""
+        """Records a device file that is neither usual nor expected."""
         if not (stat.S_ISCHR(entry.mode) or stat.S_ISBLK(entry.mode)):
             return
         if not is_among(entry.place, (*DEVICES, *self.expected)):
@@ -45,7 +45,10 @@ class DeviceObserver:
 def probe_confinement(
     process: Path, mounts: Sequence[Mount], expected: ExpectedMounts, devices: DeviceObserver
 ) -> list[ProbeResult]:
-    """`process`: /proc/N of the part; all processes that are seen beside it are held to the same."""
+    """Probes the confinement of a part's processes.
+
+    process: /proc/N of the part; all processes that are visible beside it are held to the same rules.
+    """
     statuses = read_statuses(process)
     return [
         *_process_probes(statuses),
@@ -57,7 +60,10 @@ def probe_confinement(
 
 
 def read_statuses(process: Path) -> list[Status]:
-    """Of `self` alone this process's; else of every process in the part's PID namespace, the part's own first."""
+    """Reads the status of this process, or of all in the part's PID namespace.
+
+    The part's own comes first.
+    """
     others = [] if process.name == "self" else sorted(process.parent.glob("[0-9]*"))
     until = time.monotonic() + STARTING_SECONDS
     read = [_read_started_status(folder, until) for folder in dict.fromkeys((process, *others))]
@@ -65,8 +71,7 @@ def read_statuses(process: Path) -> list[Status]:
 
 
 def writable_mounts(mounts: Iterable[Mount], expected: ExpectedMounts) -> list[str]:
-    """Places of mounts that this part can write and is not expected to, apart from the root, which has a probe of its
-    own."""
+    """Lists writable mounts that are not expected, without the root."""
     may = ("/", *ENGINE_WRITES, *expected.write)
     return [
         mount.place
@@ -76,11 +81,11 @@ def writable_mounts(mounts: Iterable[Mount], expected: ExpectedMounts) -> list[s
 
 
 def _read_started_status(process: Path, until: float) -> Status:
-    """Its status once it has its filter, or as it is at the end; nothing of a process that ended before.
+    """Waits until a process has its seccomp filter, and returns its status.
 
-    A runtime that starts a health check drops its rights one by one, the filter last: a look between is no finding.
-    A process never gets rid of a filter, and its children have it too, so that a later look hides nothing; and a health
-    check may end between two looks, so that what was seen of it last says nothing of its rights.
+    A runtime that starts a health check drops its rights one by one, the filter last: a look between is no finding. A
+    process never gets rid of a filter, and its children have it too, so that a later look hides nothing. Empty for a
+    process that ended before; its last status says nothing of its rights.
     """
     status = _read_status(process)
     while status and status.get("Seccomp") != FILTER and time.monotonic() < until:
@@ -90,7 +95,7 @@ def _read_started_status(process: Path, until: float) -> Status:
 
 
 def _read_status(process: Path) -> Status:
-    """Nothing of a process that has ended meanwhile."""
+    """Reads a process's status; empty where it has ended."""
     try:
         with (process / "status").open(encoding="utf-8", errors="replace") as file:
             lines = file.read(MOST_BYTES).splitlines()
@@ -100,7 +105,7 @@ def _read_status(process: Path) -> Status:
 
 
 def _process_probes(statuses: Sequence[Status]) -> Iterator[ProbeResult]:
-    """One line for each rule, with what breaks it."""
+    """Yields one result for each rule, with what breaks it."""
     users = (status.get("Uid", "0") for status in statuses)
     yield _rule_probe("user", "not 0", statuses, (f"uid {said}" for said in users if "0" in said.split()))
     sets = ((name, status.get(name, "untold")) for status in statuses for name in CAPABILITIES)
@@ -121,7 +126,7 @@ def _rule_probe(name: str, expected: str, statuses: Sequence[Status], broken: It
 
 
 def _namespace_probe(proc: Path) -> ProbeResult:
-    """The part's, in which this probe stands too."""
+    """Checks that the part has its own PID namespace, in which this probe runs too."""
     try:
         namespace = os.readlink(proc / "self" / "ns" / "pid")
     except OSError:

@@ -1,4 +1,4 @@
-"""Mounts of a part's container, and whether they are what its role needs."""
+"""Probes of a container's mounts: only those that its role needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Mount:
-    """`system`: the kind of file system, such as overlay, ext4, tmpfs."""
+    """Mount of a container. `system`: kind of file system, such as overlay, ext4, tmpfs."""
 
     place: str
     system: str
@@ -26,7 +26,7 @@ class Mount:
 
 
 def read_mounts(process: Path) -> tuple[Mount, ...]:
-    """The mounts of one process of the part (/proc/N); empty where the kernel does not show them."""
+    """Reads the mounts of a process (/proc/N); empty where they are not visible."""
     try:
         with (process / "mountinfo").open(encoding="utf-8", errors="replace") as file:
             lines = file.read(MOST_BYTES).splitlines()
@@ -54,7 +54,10 @@ MOST_NAMES = 5
 
 
 def probe_mounts(mounts: Sequence[Mount], expected: ExpectedMounts) -> list[ProbeResult]:
-    """Private keys, shards and sockets reach a container by mounts: every mount beyond the expected ones is named."""
+    """Probes for mounts beyond the expected ones, and names each.
+
+    Private keys, shards and sockets reach a container by mounts.
+    """
     known = (*expected.read, *expected.write)
     more = [mount.place for mount in mounts if not is_from_engine(mount) and not is_among(mount.place, known)]
     own = sum(is_among(mount.place, known) for mount in mounts)
@@ -65,24 +68,24 @@ def probe_mounts(mounts: Sequence[Mount], expected: ExpectedMounts) -> list[Prob
 
 
 def is_from_engine(mount: Mount) -> bool:
-    """Whether every container has this mount."""
+    """Tells whether every container has this mount."""
     return mount.place in ENGINE_S or is_from_kernel(mount)
 
 
 def is_from_kernel(mount: Mount) -> bool:
-    """Whether the mount lies beneath /proc or /sys and is no disk."""
+    """Tells whether the mount lies beneath /proc or /sys and is no disk."""
     return any(mount.place.startswith(place) and mount.system in systems for place, systems in KERNEL_S.items())
 
 
 def control_probe(mounts: Sequence[Mount]) -> ProbeResult:
-    """The control: a list of mounts without the root is no list of mounts."""
+    """Checks, as a control, that the list of mounts has the root."""
     held = any(mount.place == "/" for mount in mounts)
     observed = count_noun(len(mounts), "mount") if mounts else "none could be read"
     return make_result("control: mounts", "the list", "one with the root", observed, held=held)
 
 
 def list_places(places: Iterable[str]) -> str:
-    """The first MOST_NAMES of the places, sorted, and how many more there are."""
+    """Lists the first MOST_NAMES places, sorted, and how many more there are."""
     names = sorted(dict.fromkeys(places))
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more

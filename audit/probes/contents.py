@@ -1,4 +1,4 @@
-"""Files beneath a part's mounts that should not be there, by their first bytes."""
+"""Probes for files beneath a part's mounts that should not be there, by content."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def recognise_content(head: bytes, size: int) -> str | None:
-    """By its first `HEAD_BYTES`, and by its size."""
+    """Recognises the kind of a file by its first `HEAD_BYTES` and its size."""
     if known := next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None):
         return known
     if KEY_AS_TEXT.search(head) or KEY_AS_BYTES.match(head):
@@ -64,7 +64,7 @@ def _is_safetensors(head: bytes, size: int) -> bool:
 
 
 def _has_rows(head: bytes, size: int) -> bool:
-    """Lines of one shape: tables as text, and objects of one kind as JSON."""
+    """Tells whether text has lines of one shape: a table, or JSON objects."""
     try:
         text = head.decode("utf-8") if size <= len(head) else head.decode("utf-8", errors="ignore")
     except UnicodeDecodeError:
@@ -77,7 +77,10 @@ def _has_rows(head: bytes, size: int) -> bool:
 
 
 def _is_table(lines: list[str], separator: str) -> bool:
-    """So many short fields in each line, and one column of numbers beneath the first line, which may be a head."""
+    """Tells whether lines have equally many short fields and a column of numbers.
+
+    The first line may be a header.
+    """
     rows = [[field.strip().strip('"') for field in line.split(separator)] for line in lines]
     same = len(rows[0]) > 1 and all(len(row) == len(rows[0]) for row in rows)
     if not same or any(len(field) > LONGEST_FIELD for row in rows for field in row):
@@ -87,7 +90,7 @@ def _is_table(lines: list[str], separator: str) -> bool:
 
 
 def _has_ids(column: tuple[str, ...]) -> bool:
-    """Words without a space, with digits in each: `user-00006`."""
+    """Tells whether fields are words with digits and without spaces: `user-00006`."""
     return all(" " not in field and any(sign.isdigit() for sign in field) for field in column)
 
 
@@ -99,8 +102,10 @@ IMAGE_S = "/"  # the mount of the image's own files, which are not read
 
 @dataclass
 class ContentObserver:
-    """Opens every file beneath a mount and reads its first bytes. It records the kind of content and the mount, never a
-    name."""
+    """Observer that reads the first bytes of every file beneath a mount.
+
+    It records the kind of content and the mount, never a name.
+    """
 
     expected: ExpectedMounts
     found: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -108,8 +113,10 @@ class ContentObserver:
     closed: int = 0
 
     def observe_entry(self, entry: SeenEntry) -> None:
-        """Read the head of a regular file outside the image, and record its mount where the content should not be
-        there."""
+        """Reads a file's head, and records its mount where the content is unexpected.
+
+        Files of the image are not read.
+        """
         if not entry.is_file or entry.mount == IMAGE_S or self.read > MOST_FILES:
             return
         self.read += 1
@@ -123,7 +130,7 @@ class ContentObserver:
             self.found[kind].append(entry.mount)
 
     def probe_results(self, seen: WalkResult) -> Iterator[ProbeResult]:
-        """One result for each kind of content that is searched for."""
+        """Yields one result for each kind of content that is searched for."""
         closed = f", {count_noun(self.closed, 'file')} closed to it" if self.closed else ""
         rest = f"{count_noun(self.read, 'file')} read{closed}" if self.read <= MOST_FILES else "more than could be read"
         for kind in SOUGHT:
@@ -134,7 +141,7 @@ class ContentObserver:
 
 
 def _read_head(path: Path) -> tuple[bytes, int]:
-    """The first bytes and the size; a file that has become something else meanwhile is not waited for."""
+    """Returns a file's first bytes and size, without waiting for a pipe."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         about = os.fstat(file.fileno())

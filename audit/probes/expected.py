@@ -1,4 +1,4 @@
-"""The role of a part and how it is deployed -> what its container may have: one file for each role."""
+"""Expected mounts, devices and contents of a part's container, by role and deployment."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ PRIVATE_KEY = "private key"
 
 
 class ExpectedMounts(Message):
-    """Expected mounts, and patterns of the places where each kind of content may lie.
-
-    Some mounts are read, others are written. `own`: files that may hold anything but a private key. `devices`: devices
-    of special hardware. `sockets`: sockets of special hardware, and those between a part's own processes.
-    """
+    """Expected mounts, and patterns of places where each kind of content may lie."""
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
@@ -33,18 +29,24 @@ class ExpectedMounts(Message):
     contents: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
 
     def may_lie(self, kind: str, place: str) -> bool:
-        """May a file with content of this kind be there? A private key only where one is expected."""
+        """Tells whether content of this kind may lie there.
+
+        A private key only where one is expected.
+        """
         own = () if kind == PRIVATE_KEY else self.own
         return is_among(place, (*own, *self.contents.get(kind, ())))
 
 
 def is_among(place: str, patterns: Iterable[str]) -> bool:
-    """Whether a place matches one of the patterns, as in fnmatch, case-sensitively."""
+    """Tells whether a place matches a pattern, as in fnmatch, case-sensitively."""
     return any(fnmatchcase(place, pattern) for pattern in patterns)
 
 
 def read_expected(role: Role, deployments: str, name: str) -> ExpectedMounts:
-    """All of `compose`, or of `compose,gpu`. SettingsError where nobody has written down what such a part may have."""
+    """Reads the expectations of a part in deployments such as `compose` or `compose,gpu`.
+
+    Raises SettingsError for an unknown deployment.
+    """
     path = FOLDER / f"{role}.toml"
     sections = tomllib.loads(path.read_text(encoding="utf-8"))
     wanted = deployments.split(",")

@@ -1,4 +1,4 @@
-"""Walks a part's mounts: could it read another part's shard or ledger?"""
+"""Walk of a part's mounts that looks for other parts' shards and ledgers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ MOST_ENTRIES = 5_000_000
 
 @dataclass(frozen=True)
 class SeenEntry:
-    """`place`: as the part itself calls it; `mount`: the mount in which it lies; `path`: as this process reaches it."""
+    """Entry of a folder.
+
+    place: as the part itself calls it. mount: the mount in which it lies. path: as this process reaches it.
+    """
 
     path: Path
     place: str
@@ -34,14 +37,14 @@ class SeenEntry:
 
 
 class EntryObserver(Protocol):
-    """An object that is shown every entry of a walk."""
+    """Observer that is given every entry of a walk."""
 
     def observe_entry(self, entry: SeenEntry) -> None: ...
 
 
 @dataclass
 class WalkResult:
-    """How much was seen. `complete` is False where there was more than could be looked at."""
+    """Extent of a walk. `complete`: False for more entries than MOST_ENTRIES."""
 
     looked_at: int = 0
     closed: int = 0
@@ -49,7 +52,7 @@ class WalkResult:
 
     @property
     def summary(self) -> str:
-        """How much was seen, for the report."""
+        """Extent of the walk, for the report."""
         closed = f", {count_noun(self.closed, 'folder')} closed to it" if self.closed else ""
         looked = f"{count_noun(self.looked_at, 'entry', 'entries')} looked at{closed}"
         return looked if self.complete else f"{looked} and more left"
@@ -61,7 +64,10 @@ class WalkResult:
 
 
 def walk_entries(root: Path, lookers: Sequence[EntryObserver], mounts: Iterable[str] = ()) -> WalkResult:
-    """Show every entry beneath `root` to each of the lookers. `mounts`: places at which something else is mounted."""
+    """Gives every entry beneath `root` to each observer.
+
+    mounts: places at which something else is mounted.
+    """
     result, top, known = WalkResult(), Path(os.path.abspath(root)), {*mounts}
     waiting: list[tuple[Path, str, str]] = [(top, "/", "/")]
     while waiting and result.complete:
@@ -80,7 +86,7 @@ def walk_entries(root: Path, lookers: Sequence[EntryObserver], mounts: Iterable[
 
 
 def _list_entries(folder: Path, result: WalkResult) -> Iterator[os.DirEntry[str]]:
-    """The entries of a folder; none where it may not be read, as its contents may not be read either."""
+    """Yields the entries of a folder; none where it may not be read."""
     try:
         with os.scandir(folder) as entries:
             yield from entries
@@ -89,8 +95,10 @@ def _list_entries(folder: Path, result: WalkResult) -> Iterator[os.DirEntry[str]
 
 
 def _entry_mode(entry: os.DirEntry[str]) -> int:
-    """The kind of an entry, as in stat.S_IFMT. A folder's listing does not show what is mounted over a file, hence the
-    stat."""
+    """Returns the kind of an entry, as in stat.S_IFMT.
+
+    A folder's listing does not show what is mounted over a file, hence the stat.
+    """
     if entry.is_symlink():
         return stat.S_IFLNK
     if entry.is_dir(follow_symlinks=False):
@@ -107,21 +115,23 @@ PRIVATE = ("interactions.parquet", "ledger.jsonl")
 
 @dataclass
 class NameObserver:
-    """Counts files by their names. A client may have files beneath its `own` folders; a part without such folders may
-    have none."""
+    """Observer that counts files by name, in a part's own folders and elsewhere.
+
+    A client may have files beneath its `own` folders; a part without such folders may have none.
+    """
 
     own: Sequence[Path]
     mine: Counter[str] = field(default_factory=Counter)
     others: Counter[str] = field(default_factory=Counter)
 
     def observe_entry(self, entry: SeenEntry) -> None:
-        """Count a shard or ledger, apart for the part's own folders."""
+        """Counts a shard or ledger, separately for the part's own folders."""
         if entry.name in PRIVATE:
             side = self.mine if any(entry.path.is_relative_to(folder) for folder in self.own) else self.others
             side[entry.name] += 1
 
     def probe_results(self, seen: WalkResult) -> Iterator[ProbeResult]:
-        """One result for each searched name, and the control where the part has folders of its own."""
+        """Yields one result for each searched name, and the control for own folders."""
         yield from (_none_of_others(self.others[name], name, seen) for name in PRIVATE)
         if self.own:
             yield _finds_its_own(self.mine[PRIVATE[0]])
@@ -133,6 +143,6 @@ def _none_of_others(count: int, name: str, seen: WalkResult) -> ProbeResult:
 
 
 def _finds_its_own(count: int) -> ProbeResult:
-    """The control: a search that does not find the part's own shard proves nothing by finding no other."""
+    """Checks, as a control, that the search finds the part's own shard."""
     name, observed = PRIVATE[0], str(count or "none")
     return make_result("control: its own files", name, "1 or more", observed, held=count > 0)

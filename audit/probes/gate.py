@@ -1,4 +1,4 @@
-"""The client's own gate, over a wire that leads nowhere -> undeclared calls put to it, and whether any got through."""
+"""Probes of the client's gate on a transport without network: undeclared calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLACE = RoundPlace("run-1", 1)
 
 
 async def probe_gate(who: Intruder) -> list[ProbeResult]:
-    """The same bodies that the aggregator must refuse, and calls that only a gate can see."""
+    """Tries the bodies that the aggregator must refuse, and calls only a gate sees."""
     with TemporaryDirectory(prefix="lpsfed-probe-") as folder:
         beneath = NullTransport()
         async with _gated_client(who, beneath, Path(folder)) as http:
@@ -34,7 +34,10 @@ async def probe_gate(who: Intruder) -> list[ProbeResult]:
 
 
 def _gated_client(who: Intruder, beneath: NullTransport, folder: Path) -> httpx.AsyncClient:
-    """As the client builds it: its own name, its own declaration, a ledger; no counts."""
+    """Makes an HTTP client behind the gate, as the client builds it.
+
+    Its own name, its own declaration, a ledger; no counts.
+    """
     boundary = Boundary(who.client, httpx.URL(AGGREGATOR), who.declaration, False, MOST_BYTES)
     transport = GateTransport(beneath, boundary, Ledger(folder / "ledger.jsonl"), who.signatory.key)
     headers = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}

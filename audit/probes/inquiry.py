@@ -1,4 +1,4 @@
-"""All probes of one part, from where it stands, and what running services show of themselves."""
+"""Inquiry: all probes of one part, and the evidence of running services."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ CALL_SECONDS = 60.0  # a busy machine answers late
 
 @dataclass(frozen=True)
 class Services:
-    """Where the services answer, and the files with the secrets to ask them with.
+    """URLs of the services, and files with the secrets to ask them with.
 
-    `signing_key`: the client's own; `token`, `key`: of the aggregator's operator, and of the client's.
+    signing_key: the client's own. token, key: of the aggregator's operator, and of the client's.
     """
 
     aggregator: str
@@ -41,20 +41,21 @@ class Services:
 
 
 def ignore_announcement(evidence: PartEvidence) -> None:
-    """Where nothing is recorded."""
+    """Does nothing, where nothing is recorded."""
     del evidence
 
 
 async def skip_waiting() -> None:
-    """Where parts are probed one by one."""
+    """Returns at once, where parts are probed one by one."""
 
 
 @dataclass(frozen=True)
 class Inquiry:
-    """`parts`: all others that are known; `recorded`: is its ledger or record to be part of the evidence?
+    """Inputs of all probes of one part.
 
-    `announce`: called with what is about to be sent, before it is. `settled`: done once the others have sent what they
-    have to send, so that the aggregator's record has it.
+    parts: all others that are known. recorded: whether its ledger or record is part of the evidence. announce: called
+    with what is about to be sent, before it is. settled: returns once the others have sent what they have to send, so
+    that the aggregator's record has it.
     """
 
     own: SystemPart
@@ -69,7 +70,7 @@ class Inquiry:
 
 
 async def run_inquiry(inquiry: Inquiry) -> PartEvidence:
-    """Every probe of the part's role, and then its evidence."""
+    """Runs every probe of the part's role, and collects its evidence."""
     probes = await network.probe_network(_make_surroundings(inquiry))
     if inquiry.own.role != "gateway" or inquiry.standing.expected is not None:
         probes += standing.probe_location(inquiry.standing)
@@ -99,7 +100,10 @@ async def _aggregator_evidence(inquiry: Inquiry) -> PartEvidence:
 
 
 async def _client_evidence(inquiry: Inquiry) -> PartEvidence:
-    """The evidence of a client. Its uploads need its ledger too, which names the round that holds its update."""
+    """Collects the evidence of a client.
+
+    Its uploads need its ledger too, which names the round that holds its update.
+    """
     name, services = inquiry.own.name, inquiry.services
     async with open_http(services.aggregator, tls=services.tls) as aggregator:
         control = await _probe_aggregator(aggregator)
@@ -127,7 +131,7 @@ def _make_intruder(inquiry: Inquiry, evidence: PartEvidence, key: Path) -> uploa
 
 
 async def _probe_aggregator(http: httpx.AsyncClient) -> ProbeResult:
-    """The control: a client reaches the aggregator."""
+    """Checks, as a control, that a client reaches the aggregator."""
     try:
         observed = str((await http.get("/health/live")).status_code)
     except httpx.TransportError as error:
@@ -137,7 +141,7 @@ async def _probe_aggregator(http: httpx.AsyncClient) -> ProbeResult:
 
 
 def open_http(url: str, bearer: str | None = None, *, tls: OutgoingTls) -> httpx.AsyncClient:
-    """An HTTP client for one service that bypasses the gate and every proxy of the environment."""
+    """Makes an HTTP client for one service, without gate and environment proxies."""
     headers = {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
     return httpx.AsyncClient(
         base_url=require_url(url), headers=headers, timeout=CALL_SECONDS, trust_env=False, verify=tls.context
@@ -145,7 +149,7 @@ def open_http(url: str, bearer: str | None = None, *, tls: OutgoingTls) -> httpx
 
 
 def read_token(path: Path) -> str:
-    """An operator's secret. SettingsError where the file cannot be read as text."""
+    """Reads an operator's secret; raises SettingsError where the file is unreadable."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -154,7 +158,7 @@ def read_token(path: Path) -> str:
 
 @dataclass(frozen=True)
 class ServicePlaces:
-    """Where the services answer, and the files with the secrets of their operators."""
+    """URLs of all services, and files with the secrets of their operators."""
 
     aggregator: str
     token: Path
@@ -164,7 +168,10 @@ class ServicePlaces:
 
 
 async def read_services(places: ServicePlaces, probed: Sequence[PartEvidence] = ()) -> tuple[PartEvidence, ...]:
-    """The clients' ledgers first: what they call accepted by then, the aggregator has on record."""
+    """Reads the evidence of running services, the clients' ledgers first.
+
+    What they call accepted by then, the aggregator has on record.
+    """
     parts = []
     for name, place in places.clients.items():
         key = read_token(places.keys[name]) if name in places.keys else None
@@ -176,13 +183,13 @@ async def read_services(places: ServicePlaces, probed: Sequence[PartEvidence] = 
 
 
 def _with_probes(parts: Sequence[PartEvidence], probed: Sequence[PartEvidence]) -> tuple[PartEvidence, ...]:
-    """Each part with the probes of the evidence of its name; parts that serve nothing themselves as they are."""
+    """Adds the probes of earlier evidence to each part; adds parts without services."""
     earlier, names = {part.name: part for part in probed}, {part.name for part in parts}
     updated = (_add_probes(part, earlier[part.name]) if part.name in earlier else part for part in parts)
     return (*updated, *(part for part in probed if part.name not in names))
 
 
 def _add_probes(part: PartEvidence, probed: PartEvidence) -> PartEvidence:
-    """The part with the results of earlier probes, and the time of these."""
+    """Returns the part with the results of earlier probes, and their time."""
     probed_at = probed.probed_at or probed.taken_at
     return part.model_copy(update={"probes": probed.probes, "sent": probed.sent, "probed_at": probed_at})

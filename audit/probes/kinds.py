@@ -1,6 +1,6 @@
-"""Which kinds of probes a part's evidence must have: one that is not there has shown nothing.
+"""Kinds of probes that a part's evidence must have.
 
-Whoever adds a kind of probe adds it here.
+A kind that is missing has shown nothing. A new kind of probe is added here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ GROUPS = (
 
 
 def expected_kinds(role: Role, anybody_s: Collection[str]) -> tuple[str, ...]:
-    """All kinds that a part of this role must have tried. `anybody_s`: those that any part has tried."""
+    """Lists the kinds of probes that a part of this role must have tried.
+
+    anybody_s: kinds that any part has tried.
+    """
     more = [kind for group in GROUPS if not set(group).isdisjoint(anybody_s) for kind in (*group, *FILES)]
     code = [own_gate.CODE] if role == "client" and SEEN in anybody_s else []
     return tuple(dict.fromkeys((*ALWAYS[role], *more, *code)))

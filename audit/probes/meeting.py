@@ -1,4 +1,4 @@
-"""A folder that all parts can write -> who is where: each part writes its addresses down and waits for the others."""
+"""Folder where all parts write their addresses and wait for the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ PAUSE_SECONDS = 0.1
 
 
 class SystemPart(Message):
-    """One part of the system and where it is. `behind`: of a gateway, the part that it passes calls on to."""
+    """Part of the system and its address.
+
+    behind: of a gateway, the part that it passes calls on to.
+    """
 
     name: ClientName
     role: Role
@@ -32,14 +35,16 @@ class SystemPart(Message):
 
 
 def part_behind(gateway: str) -> str:
-    """The part that a gateway passes calls on to, by their names: `gateway` stands before the aggregator, `gateway-2`
-    before `client-2`."""
+    """Returns the part behind a gateway, by their names.
+
+    `gateway` stands before the aggregator, `gateway-2` before `client-2`.
+    """
     _, _, rest = gateway.partition("-")
     return f"client-{rest}" if rest else "aggregator"
 
 
 def parse_peer(text: str) -> SystemPart:
-    """NAME=ROLE@HOST:PORT."""
+    """Parses NAME=ROLE@HOST:PORT."""
     match = PEER.fullmatch(text)
     try:
         said = {} if match is None else match.groupdict()
@@ -51,8 +56,11 @@ def parse_peer(text: str) -> SystemPart:
 
 
 async def meet_parts(folder: Path, own: SystemPart, expected: Iterable[str], seconds: float) -> dict[str, SystemPart]:
-    """The other expected parts. UnavailableError naming those that are missing once nobody has come for so long: on a
-    busy machine one after the other comes late."""
+    """Waits for all expected parts, and returns the others.
+
+    Raises UnavailableError naming the missing ones once none has come for `seconds`: on a busy machine they come
+    late, one after the other.
+    """
     _write_part(folder, own)
     awaited = set(expected) - {own.name}
     if missing := await _wait_for_files([folder / f"{name}.json" for name in sorted(awaited)], seconds):
@@ -62,18 +70,20 @@ async def meet_parts(folder: Path, own: SystemPart, expected: Iterable[str], sec
 
 
 def leave_meeting(folder: Path, own: SystemPart) -> None:
-    """Record that this part has made all its probes."""
+    """Records that this part has made all its probes."""
     (folder / f"{own.name}.left").touch()
 
 
 async def wait_for_others(folder: Path, parts: Iterable[SystemPart], seconds: float) -> None:
-    """Wait until all clients among `parts` have left, or until none has left for `seconds`; the report names what is
-    missing then."""
+    """Waits until all clients among `parts` have left, or none for `seconds`.
+
+    The report names what is missing then.
+    """
     await _wait_for_files([folder / f"{part.name}.left" for part in parts if part.role == "client"], seconds)
 
 
 async def _wait_for_files(files: Sequence[Path], seconds: float) -> list[Path]:
-    """Those that are missing when none has come for so many seconds; empty once all are there."""
+    """Waits for files; returns those missing when none has come for `seconds`."""
     there, since = -1, time.monotonic()
     while missing := [path for path in files if not path.exists()]:
         if len(files) - len(missing) != there:
@@ -85,7 +95,7 @@ async def _wait_for_files(files: Sequence[Path], seconds: float) -> list[Path]:
 
 
 def _write_part(folder: Path, own: SystemPart) -> None:
-    """Write the part's file as a whole, so that no reader sees half of it."""
+    """Writes the part's file in one step, so that no reader sees half of it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with open_replacement(folder / f"{own.name}.json") as partial:

@@ -1,4 +1,4 @@
-"""Tries to reach parts of the system and the outside that a part must not reach."""
+"""Probes of the network: other parts and the outside must be out of reach."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ LONGEST_NAME = 15  # bytes of an interface's name
 
 
 def own_interfaces() -> tuple[IPv4Interface, ...]:
-    """One address for each interface that has one, without loopback."""
+    """Lists one address for each interface that has one, without loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         interfaces = [_interface_address(asking, name) for _, name in socket.if_nameindex()]
     return tuple(interface for interface in interfaces if interface is not None and not interface.is_loopback)
 
 
 def machine_addresses(interfaces: tuple[IPv4Interface, ...]) -> tuple[str, ...]:
-    """The first address of each network, which a bridge gives to the machine that the containers run on."""
+    """Lists the first address of each network, which is usually the machine's own."""
     wide = [interface for interface in interfaces if interface.network.num_addresses > 2]
     firsts = [(interface.ip, interface.network.network_address + 1) for interface in wide]
     return tuple(dict.fromkeys(str(first) for ip, first in firsts if first != ip))
 
 
 def _interface_address(asking: socket.socket, name: str) -> IPv4Interface | None:
-    """None for an interface without an IPv4 address."""
+    """Returns the address of an interface; None without an IPv4 address."""
     try:
         address, mask = (_query_interface(asking, what, name) for what in (GET_ADDRESS, GET_NETMASK))
     except OSError:
@@ -54,7 +54,7 @@ SUCCESS = range(200, 300)
 
 
 async def http_status(host: str, port: int, request: bytes) -> int | None:
-    """The HTTP status of one request as written; None where nobody answers, or with something else."""
+    """Sends a raw HTTP request; returns the status, None without an HTTP answer."""
     if (address := await address_of(host)) is None:
         return None
     try:
@@ -65,7 +65,7 @@ async def http_status(host: str, port: int, request: bytes) -> int | None:
 
 
 async def http_status_by_tls(address: str, port: int, request: bytes, name: str, tls: ssl.SSLContext) -> int | None:
-    """As `http_status`, by TLS with a server whose certificate names `name`."""
+    """Sends a raw request by TLS, to a server with a certificate for `name`."""
     try:
         async with asyncio.timeout(HANDSHAKE_SECONDS):
             reader, writer = await asyncio.open_connection(address, port, ssl=tls, server_hostname=name)
@@ -85,7 +85,7 @@ def _parse_status(answer: bytes) -> int | None:
 async def probe_way_out(
     addresses: Sequence[str], port: int, outside: tuple[str, int]
 ) -> tuple[ProbeResult, ProbeResult]:
-    """Ask the own gateway for a tunnel, and for somebody else's page."""
+    """Probes the own gateway as a proxy: a tunnel, and a foreign page."""
     host, far = outside
     tunnel = f"CONNECT {host}:{far} HTTP/1.1\r\nHost: {host}:{far}\r\n\r\n"
     path = f"/probe-{secrets.token_hex(8)}"  # at a name that nobody has: the gateway's own part has no such page
@@ -107,9 +107,9 @@ def _join_statuses(answers: Sequence[int]) -> str:
 async def probe_gateway(
     name: str, addresses: Sequence[str], port: int, tls: ssl.SSLContext | None = None
 ) -> ProbeResult:
-    """The control: what a gateway must reach, it reaches; with `tls` where it answers by TLS.
+    """Checks, as a control, that a gateway reaches its part.
 
-    All addresses at once: those on other networks do not answer, and each is waited for.
+    By TLS where `tls` is given. All addresses at once: those on other networks do not answer, and each is waited for.
     """
     request = b"GET /health/live HTTP/1.1\r\nHost: health\r\nConnection: close\r\n\r\n"
     attempts = (
@@ -126,7 +126,7 @@ Try = Coroutine[None, None, ProbeResult]
 
 @dataclass(frozen=True)
 class OutsideHost:
-    """The host, its ports and the name that stand for the internet."""
+    """Host, ports and name that stand for the internet."""
 
     host: str = "1.1.1.1"
     tcp: int = 443
@@ -136,8 +136,11 @@ class OutsideHost:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """`parts`: all others. `hosts`: where this machine itself may be; `published`: ports that it may publish there.
-    `by_tls`: the roles whose services answer by TLS, and whom to believe there."""
+    """Network around a part.
+
+    parts: all others. hosts: addresses of the machine itself. published: ports that it may publish there. by_tls: the
+    roles whose services answer by TLS, with the context to call them.
+    """
 
     own: SystemPart
     parts: Mapping[str, SystemPart]
@@ -147,12 +150,12 @@ class Surroundings:
     by_tls: Mapping[Role, ssl.SSLContext] = field(default_factory=dict)
 
     def own_gateway(self) -> SystemPart | None:
-        """The gateway that stands before this part."""
+        """Returns the gateway that stands before this part, if any."""
         return next((part for part in self.parts.values() if part.behind == self.own.name), None)
 
 
 async def probe_network(here: Surroundings) -> list[ProbeResult]:
-    """Every try of this part's role, side by side."""
+    """Runs every network probe of this part's role, side by side."""
     tries = [*_separated_tries(here), *_outside_tries(here.outside), *_machine_tries(here)]
     results = await _run_side_by_side(tries)
     if (gateway := here.own_gateway()) is not None:
@@ -163,7 +166,7 @@ async def probe_network(here: Surroundings) -> list[ProbeResult]:
 
 
 def _separated_tries(here: Surroundings) -> list[Try]:
-    """Every part that this one has no business with, at each of its addresses and by its name."""
+    """Lists tries of every part that must be out of reach, by addresses and name."""
     return [
         _separation_test(here.own, part)(
             _separation_kind(here.own, part), f"{host}:{part.port}", reach.reach_host(host, part.port)
@@ -175,18 +178,24 @@ def _separated_tries(here: Surroundings) -> list[Try]:
 
 
 def _belong_together(own: SystemPart, part: SystemPart) -> bool:
-    """A client calls the aggregator; a part and its own gateway belong together."""
+    """Tells whether a part may call the other.
+
+    A client calls the aggregator; a part and its own gateway call each other.
+    """
     called = (own.role, part.role) == ("client", "aggregator")
     return called or part.behind == own.name or own.behind == part.name
 
 
 def _separation_test(own: SystemPart, part: SystemPart) -> Callable[[str, str, Awaitable[Reach]], Try]:
-    """A client calls the aggregator, so that they share a network: there it must not listen. All else is apart."""
+    """Returns the test of two parts that must be apart.
+
+    A client and the aggregator share a network: there the client must not listen. All others must be out of reach.
+    """
     return _test_nobody_listens if (own.role, part.role) == ("aggregator", "client") else _test_out_of_reach
 
 
 def _separation_kind(own: SystemPart, part: SystemPart) -> str:
-    """Of a client, whether one of many is trying or one of the aggregator's side."""
+    """Returns the kind of a try, by the roles of both parts."""
     silo = own.role == "client" or own.behind not in (None, "aggregator")
     client = "another client" if silo else "a client"
     kinds = {"aggregator": "the aggregator", "client": client, "gateway": f"{client}'s gateway"}
@@ -206,9 +215,9 @@ def _outside_tries(outside: OutsideHost) -> list[Try]:
 
 
 def _machine_tries(here: Surroundings) -> list[Try]:
-    """Ports that are published to the machine's own loopback must not be open on its side of these networks.
+    """Lists tries of ports published on the machine's loopback, which must be closed here.
 
-    The machine itself is there, as it carries them.
+    The machine carries these networks and so has an address in them.
     """
     taken = {address for part in here.parts.values() for address in part.addresses}
     return [
@@ -226,7 +235,7 @@ async def _test_out_of_reach(kind: str, name: str, tried: Awaitable[Reach]) -> P
 
 
 async def _test_nobody_listens(kind: str, name: str, tried: Awaitable[Reach]) -> ProbeResult:
-    """Where two must share a network, a refusal says no more than that they do."""
+    """Tests that no service listens; a refusal on a shared network is allowed."""
     reached = await tried
     held = reached.outcome != "answered"
     return make_result(kind, name, "nobody listens", reached.words, held=held)
@@ -239,7 +248,7 @@ async def _test_unknown_name(name: str) -> ProbeResult:
 
 
 async def _run_side_by_side(tries: Sequence[Try]) -> list[ProbeResult]:
-    """So many at once, each bounded by itself; in the order given."""
+    """Runs tries side by side, at most SIDE_BY_SIDE at once; returns results in order."""
     free = asyncio.Semaphore(SIDE_BY_SIDE)
 
     async def run_bounded(tried: Try) -> ProbeResult:

@@ -1,8 +1,8 @@
-"""The running client -> what its own gate refuses and which code it runs, by its own answer and by its files.
+"""Probes of the running client's own gate and code, by its answer and its files.
 
-The three checks complete each other: files can be read without asking the process, but do not show what the process has
-changed since; the answer of a process is as trustworthy as its code; and the aggregator counts what leaves all the
-same.
+The three checks complete each other: files can be read without asking the process, but do not show what the process
+has changed since; the answer of a process is as trustworthy as its code; and the aggregator counts what leaves in any
+case.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_BYTES = 1 << 20
 
 
 async def probe_own_gate(client: httpx.AsyncClient, here: PartLocation) -> list[ProbeResult]:
-    """All probes of the client's gate and code; one that gets no answer has not held."""
+    """Probes the client's gate and code; a probe without an answer has not held."""
     expected = digest_code()
     report = await _fetch_gate(client)
     files = list(_file_probes(here, expected)) if here.is_another_s else []
@@ -64,7 +64,7 @@ def _word_probes(report: GateOut | None, expected: Mapping[str, str]) -> Iterato
 
 
 def _file_probes(here: PartLocation, expected: Mapping[str, str]) -> Iterator[ProbeResult]:
-    """What lies where the part's process has its code from, and what could put other code before it."""
+    """Yields probes of the process's code and of files that could replace it."""
     root = here.process / "root"
     for package in CODE_PACKAGES:
         folder = root / package_folder(package).relative_to("/")
@@ -90,7 +90,7 @@ def _digest_probe(kind: str, name: str, expected: str, observed: str) -> ProbeRe
 
 
 def _steering_variables(process: Path) -> Iterator[str]:
-    """Names of variables that say something else to the part than to this process, or could not be read."""
+    """Yields Python's and the linker's variables that differ from this process's."""
     try:
         lines = (process / "environ").read_bytes()[:MOST_BYTES].split(b"\0")
     except OSError:
@@ -103,7 +103,7 @@ def _steering_variables(process: Path) -> Iterator[str]:
 
 
 def _startup_files(root: Path, place: Path) -> Iterator[Path]:
-    """Files that Python runs at its start, where the part has another one than this process."""
+    """Yields files that Python runs at its start and that differ from this process's."""
     there = root / place.relative_to(place.anchor)
     for path in (*there.glob("*.pth"), *(there / name for name in STARTUP_FILES)):
         own = place / path.name

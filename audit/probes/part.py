@@ -1,4 +1,4 @@
-"""Where a part stands, its mounts and its processes -> all probes of what lies there and of how it is confined."""
+"""Probes of a part's files, mounts and processes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from audit.probes.sockets import SocketObserver
 
 @dataclass(frozen=True)
 class PartLocation:
-    """`root`: where to look for files; `own`: folders of this part's own, as it calls them.
+    """Location of a part.
 
-    `expected`: what its container may have, where that is known; `process`: /proc/N of the part, by which the kernel
-    tells of its mounts, its root and its rights. `brought`: places that are mounted for the probe and not for the part.
+    root: where to look for files. own: folders of this part's own, as it calls them. expected: what its container may
+    have, where that is known. process: /proc/N of the part, by which the kernel shows its mounts, root and rights.
+    brought: places that are mounted for the probe and not for the part.
     """
 
     root: Path
@@ -33,12 +34,12 @@ class PartLocation:
 
     @property
     def is_another_s(self) -> bool:
-        """Does the probe look at another process than itself?"""
+        """Whether the probe looks at another process than itself."""
         return self.process.name != "self"
 
 
 def probe_location(here: PartLocation) -> list[ProbeResult]:
-    """Files by their names, wherever one stands; all else where it is known what should be there."""
+    """Probes files by name, and all else where the expected contents are known."""
     root, inside = _part_root(here)
     names = NameObserver([_folder_beneath(root, folder, inside=inside) for folder in here.own])
     if here.expected is None:
@@ -51,7 +52,7 @@ def probe_location(here: PartLocation) -> list[ProbeResult]:
 def _walk_probes(
     here: PartLocation, expected: ExpectedMounts, names: NameObserver, there: Sequence[Mount], root: Path
 ) -> Iterator[ProbeResult]:
-    """All of it in one walk."""
+    """Yields all probes that need a walk, in one walk."""
     contents = ContentObserver(expected)
     sockets, devices = SocketObserver(expected.sockets), DeviceObserver(expected.devices)
     seen = walk_entries(root, [names, contents, sockets, devices], [mount.place for mount in there])
@@ -63,7 +64,7 @@ def _walk_probes(
 
 
 def _part_root(here: PartLocation) -> tuple[Path, bool]:
-    """The part's own root where the kernel lets this process see it; else what is mounted for the probe."""
+    """Returns the part's own root where visible, else the mounted one."""
     inside = here.process / "root"
     if here.is_another_s and os.access(inside, os.R_OK | os.X_OK):
         return inside, True
@@ -76,7 +77,10 @@ def _folder_beneath(root: Path, folder: Path, *, inside: bool) -> Path:
 
 
 def _control_probes(here: PartLocation, *, inside: bool) -> list[ProbeResult]:
-    """A part whose root is closed to a probe of the same user has more rights than it should."""
+    """Checks, as a control, that the part's root is visible.
+
+    A part whose root is closed to a probe of the same user has more rights than it should.
+    """
     if not here.is_another_s:
         return []
     observed = "seen" if inside else "closed to it"

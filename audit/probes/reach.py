@@ -1,4 +1,4 @@
-"""An address -> whether anything there answers, by TCP, by UDP, by name; each within a few seconds."""
+"""Attempts to reach an address by TCP, UDP or name, each within a few seconds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ FAILURES = {  # errors by which nobody was reached; any other one came from some
 
 @dataclass(frozen=True)
 class Reach:
-    """What came of an attempt. `refused`: the host was reached, no service listens there. `words`: for the report."""
+    """Outcome of an attempt.
+
+    refused: the host was reached, no service listens there. words: for the report.
+    """
 
     outcome: Outcome
     words: str
@@ -42,14 +45,14 @@ class Reach:
 
 @dataclass(frozen=True)
 class ResolvedName:
-    """The addresses of a name, empty where none was found; `words`: the outcome for the report."""
+    """Addresses of a name, empty where none was found, with words for the report."""
 
     addresses: tuple[str, ...]
     words: str
 
 
 async def reach_host(host: str, port: int) -> Reach:
-    """By TCP, at an address or at a name."""
+    """Tries to reach an address or a name by TCP."""
     if _is_address(host):
         return await reach_tcp(host, port)
     resolved = await resolve_name(host)
@@ -60,25 +63,28 @@ async def reach_host(host: str, port: int) -> Reach:
 
 
 async def reach_tcp(address: str, port: int) -> Reach:
-    """Whether a TCP connection can be opened there."""
+    """Tries to open a TCP connection."""
     return await _bound_attempt(open_and_close(address, port), "connected")
 
 
 async def open_and_close(address: str, port: int) -> None:
-    """Open a connection, and close it. OSError where that fails."""
+    """Opens a connection and closes it; raises OSError where that fails."""
     with _open_socket(address, socket.SOCK_STREAM) as connection:
         await asyncio.get_running_loop().sock_connect(connection, (address, port))
 
 
 async def reach_udp(host: str, port: int, name: str) -> Reach:
-    """Ask a host for a name by DNS; any answer shows that it was reached."""
+    """Tries to reach a host by a DNS question; any answer shows that it did."""
     if (address := await address_of(host)) is None:
         return Reach("nothing", "the name is unknown")
     return await _bound_attempt(exchange_bytes(address, port, dns_query(name), socket.SOCK_DGRAM), "an answer came")
 
 
 async def _bound_attempt(attempt: Awaitable[object], success: str) -> Reach:
-    """What came of an attempt within a few seconds; `success` describes one that raised nothing."""
+    """Awaits an attempt for a few seconds.
+
+    success: describes one that raised nothing.
+    """
     try:
         async with asyncio.timeout(SECONDS):
             await attempt
@@ -90,7 +96,7 @@ async def _bound_attempt(attempt: Awaitable[object], success: str) -> Reach:
 
 
 async def exchange_bytes(address: str, port: int, content: bytes, kind: socket.SocketKind) -> bytes:
-    """Send `content` and return the first bytes of the answer."""
+    """Sends `content` and returns the first bytes of the answer."""
     loop = asyncio.get_running_loop()
     with _open_socket(address, kind) as connection:
         await loop.sock_connect(connection, (address, port))
@@ -99,18 +105,18 @@ async def exchange_bytes(address: str, port: int, content: bytes, kind: socket.S
 
 
 def dns_query(name: str) -> bytes:
-    """A DNS question for the IPv4 addresses of a name."""
+    """Makes a DNS question for the IPv4 addresses of a name."""
     labels = b"".join(bytes([len(label)]) + label for label in name.encode("idna").split(b".") if label)
     return struct.pack(">HHHHHH", secrets.randbits(16), 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack(">HH", 1, 1)
 
 
 async def address_of(host: str) -> str | None:
-    """The host itself where it is an address, else the first of its addresses."""
+    """Returns the host if it is an address, else the name's first address."""
     return host if _is_address(host) else next(iter((await resolve_name(host)).addresses), None)
 
 
 async def resolve_name(name: str) -> ResolvedName:
-    """Through the system's resolver, in a thread that is left behind where it takes too long."""
+    """Resolves a name in a thread, which is abandoned where it takes too long."""
     answer: Future[tuple[str, ...]] = Future()
     threading.Thread(target=_answer_look_up, args=(name, answer), daemon=True).start()
     try:
@@ -131,7 +137,7 @@ def _answer_look_up(name: str, answer: Future[tuple[str, ...]]) -> None:
 
 
 def look_up_addresses(name: str) -> tuple[str, ...]:
-    """The addresses of a name, or OSError."""
+    """Returns the addresses of a name; raises OSError where it is unknown."""
     answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(str(place[0]) for *_, place in answers))
 

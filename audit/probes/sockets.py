@@ -1,4 +1,4 @@
-"""UNIX sockets that a part could reach -> whether there is any, and whether a container engine answers behind one."""
+"""Probes for unix sockets in a part's reach, and for a container engine behind one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS = slice(3, 4), b"\4"
 
 @dataclass
 class SocketObserver:
-    """Collects UNIX sockets, whatever their names.
+    """Observer of unix sockets, whatever their names.
 
     No container engine may answer, not even behind an expected socket.
     """
@@ -48,14 +48,17 @@ class SocketObserver:
             self.places += [entry.place] * unexpected
 
     def probe_results(self, seen: WalkResult) -> Iterator[ProbeResult]:
-        """The results where the expected contents are known: a container of this system has no socket at all."""
+        """Yields the results where the expected contents are known.
+
+        A container of this system has no unexpected socket.
+        """
         observed = f"{self.count}: {list_places(self.places)}" if self.places else f"none; {seen.summary}"
         held = seen.is_conclusive and not self.places
         yield make_result(KIND, "of UNIX", "none", observed, held=held)
         yield self.engine_probe()
 
     def engine_probe(self, kind: str = KIND) -> ProbeResult:
-        """Whether a container engine answers behind any of the sockets, whatever the socket's name."""
+        """Probes whether a container engine answers behind any of the sockets."""
         asked = self.found[:MOST_ASKED]
         there = [one.place for one in asked if one.path.name in USUAL_NAMES or is_engine_socket(one.path)]
         observed = f"at {list_places(there)}" if there else "none"
@@ -63,7 +66,7 @@ class SocketObserver:
 
 
 def is_engine_socket(path: Path) -> bool:
-    """Does an engine's API answer there, by HTTP or by gRPC?"""
+    """Tells whether an engine's API answers at a socket, by HTTP or by gRPC."""
     by_http = _socket_answer(path, ASKING_BY_HTTP).lower()
     if by_http.startswith(b"http/") and any(word in by_http for word in ENGINES):
         return True
@@ -72,7 +75,7 @@ def is_engine_socket(path: Path) -> bool:
 
 
 def _socket_answer(path: Path, asking: bytes) -> bytes:
-    """The first of what comes back; nothing where nobody answers, or where this part may not ask."""
+    """Returns the first bytes of a socket's answer; empty without one."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

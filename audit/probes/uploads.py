@@ -1,6 +1,6 @@
-"""A client's key and its declaration -> undeclared bodies sent to the aggregator past the gate, and their refusals.
+"""Probes of the aggregator: undeclared bodies sent past the gate must be refused.
 
-They go to a round that holds this client's update already: whatever came of them, none could be taken for it.
+They go to a round that holds this client's update already: none could be taken for it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MOST_DETAIL = 1 << 20  # bytes of an answer that are read
 
 @dataclass(frozen=True)
 class Intruder:
-    """The client whose key signs the probes, another client whose name they borrow, and the client's declaration."""
+    """Client whose key signs the probes, with another client's name and the declaration."""
 
     signatory: Signatory
     another: str
@@ -52,28 +52,28 @@ class Intruder:
 
     @property
     def client(self) -> str:
-        """The name of the client whose key is used."""
+        """Name of the client whose key is used."""
         return self.signatory.name
 
 
 @dataclass(frozen=True)
 class RoundPlace:
-    """A run and the number of one of its rounds."""
+    """Run and number of a round."""
 
     run: str
     round: int
 
     def update_path(self, client: str) -> str:
-        """The path of a client's update in this round."""
+        """Returns the path of a client's update in this round."""
         return f"/v1/runs/{self.run}/rounds/{self.round}/clients/{client}/update"
 
 
 @dataclass(frozen=True)
 class UploadTry:
-    """One call and the refusal that it must meet with.
+    """Call of a probe, with the refusal that it must get.
 
-    `key`: another one than the client's; `signed`: of another body than is sent; `nonce`: one that has come before;
-    `header`: what a header says that no client sends.
+    key: another one than the client's. signed: another body than is sent. nonce: one that has come before. header:
+    the value of a header that no client sends.
     """
 
     name: str
@@ -91,8 +91,10 @@ class UploadTry:
 
 
 def latest_place(evidence: PartEvidence) -> RoundPlace | None:
-    """The last round for which the aggregator has given this client a receipt: of training, where anything but sums
-    leaves."""
+    """Finds the last round with a receipt of this client.
+
+    Of training, where anything but sums leaves.
+    """
     received = [
         attempt for attempt in list_attempts(evidence.entries) if attempt.receipt and attempt.run and attempt.round
     ]
@@ -105,7 +107,7 @@ def latest_place(evidence: PartEvidence) -> RoundPlace | None:
 
 
 def upload_tries(who: Intruder, place: RoundPlace) -> Iterator[UploadTry]:
-    """All of them, each refused for what its name says."""
+    """Yields all tries, each refused for what its name says."""
     own, nonce = place.update_path(who.client), secrets.token_hex(NONCE_BYTES)
     probed = probed_part(who.declaration)
     whole, malformed = probe_bodies(probed, who.client, place.run, place.round)
@@ -141,7 +143,7 @@ def upload_tries(who: Intruder, place: RoundPlace) -> Iterator[UploadTry]:
 async def probe_uploads(
     http: httpx.AsyncClient, who: Intruder, place: RoundPlace | None
 ) -> tuple[list[ProbeResult], list[ProbeSending]]:
-    """Each try in its turn, and every body that may be on the aggregator's record from now on."""
+    """Makes each try; returns results, and the bodies that may be on record now."""
     if place is None:
         expected, observed = "a round that holds this client's update", "none yet"
         return [make_result(KIND, "uploads", expected, observed, held=False)], []
@@ -156,7 +158,10 @@ async def probe_uploads(
 
 
 def planned_sendings(who: Intruder, place: RoundPlace | None) -> tuple[ProbeSending, ...]:
-    """What is about to be sent: written down first, so that a probe that is cut short leaves nothing unexplained."""
+    """Lists the bodies about to be sent.
+
+    Written down first, so that a probe that is cut short leaves nothing unexplained.
+    """
     return (
         ()
         if place is None
@@ -165,8 +170,10 @@ def planned_sendings(who: Intruder, place: RoundPlace | None) -> tuple[ProbeSend
 
 
 def _is_recorded(upload: UploadTry) -> bool:
-    """Is it on the aggregator's record from then on? Not if it counts as nobody's; a mere question, if something in it
-    is undeclared."""
+    """Tells whether the aggregator records a try.
+
+    Not if its sender is unknown; a question without a body only if something in it is undeclared.
+    """
     return upload.code not in NOBODY_S and (bool(upload.body) or upload.code in (ProtocolError.code, HeadError.code))
 
 
@@ -180,7 +187,7 @@ def _sending_of(upload: UploadTry, status: int | None) -> ProbeSending:
 
 
 async def _send_try(http: httpx.AsyncClient, upload: UploadTry, who: Signatory) -> tuple[int | None, str]:
-    """Status and code of the answer."""
+    """Sends a try; returns status and code of the answer."""
     media = {"Content-Type": upload.media} if upload.media else {}
     media |= {bodies.HEADER: upload.header} if upload.header else {}
     request = http.build_request(upload.method, upload.path, content=upload.body or None, headers=media)
@@ -201,7 +208,7 @@ def _signature_headers(upload: UploadTry, request: httpx.Request, who: Signatory
 
 
 def _problem_code(content: bytes) -> str:
-    """Of a problem document; nothing where the answer is none."""
+    """Returns the code of a problem document; empty for another answer."""
     try:
         document = json.loads(content)
     except ValueError:
