@@ -19,7 +19,11 @@ PRIVATE_KEY = "private key"
 
 
 class ExpectedMounts(Message):
-    """Expected mounts, and patterns of places where each kind of content may lie."""
+    """Expected mounts, and patterns of places where each kind of content may lie.
+
+    Some mounts are read, others are written. `own`: files that may hold anything but a private key. `devices`:
+    devices of special hardware. `sockets`: sockets of special hardware, and those between a part's own processes.
+    """
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
