@@ -216,7 +216,7 @@ class _WarmItems:
         return content_weights(sums if self.others is None else sums.add(self.others), warm, ridge)
 
     def likeness(self, reach: float) -> tuple[Float32, Float64]:
-        """Computes the likeness K_w (N, m) to the anchors, and K_w^T K_w (m, m).
+        """Computes the similarity K_w (N, m) to the anchors, and K_w^T K_w (m, m).
 
         K_w is 0 for items without interactions.
         """
@@ -226,7 +226,7 @@ class _WarmItems:
         return found, wide.T @ wide
 
     def combine(self, setting: ColdSetting, weights: EaseWeights | None, content: Float64 | None) -> ColdScorer:
-        """Adds both parts, each divided by the score_spread of its scores."""
+        """Adds both parts, each divided by the spread of its scores."""
         phi = self.map(setting.reach)
         held = np.zeros((len(self.features), 1), np.float32)
         held[self.rows] = 1.0

@@ -19,7 +19,7 @@ from client_service.models.parameter_transfer import MatchedRows, RowKind
 
 @dataclass(frozen=True)
 class Nodes:
-    """R users or R items as an encoder gives them.
+    """Users or items as an encoder embeds them, R rows.
 
     layers: embeddings Z(0..L), each (R, q); an encoder without a graph has one. scale (R,): factor of each in a base
     path. bias (R,): what is added to every score of a user in training.

@@ -58,9 +58,10 @@ class ItemTable(nn.Module):
 
 
 class Factors(Encoder):
-    """A vector for each user and each item. Private: `embedding`, those of users. Shared: `item.table`.
+    """Encoder with a vector for each user and each item.
 
-    There is no graph in the score, so that leave_one_out changes nothing. SettingsError without a catalogue.
+    Private: `embedding`, the vectors of users. Shared: `item.table`. There is no graph in the score, so that
+    leave_one_out changes nothing. SettingsError without a catalogue.
     """
 
     row_kinds = MappingProxyType({"embedding": "users"})
@@ -106,7 +107,7 @@ class Factors(Encoder):
         return self.user_nodes(u, users), to_nodes(v[: len(items)]), to_nodes(v[len(items) :])
 
     def user_nodes(self, rows: Tensor, users: Tensor) -> Nodes:
-        """Vectors of these users (B, d), with what training adds to their scores."""
+        """Wraps users' vectors (B, d) as nodes, with the bias added in training."""
         del users
         return to_nodes(rows)
 

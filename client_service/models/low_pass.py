@@ -29,7 +29,10 @@ RANDOM_DEVIATION = 0.1
 
 
 class FreeKernels(nn.Module):
-    """k(l), one free number for each eigenvalue and layer, (L, Phi), which begin at one."""
+    """Kernels with one free number for each eigenvalue and layer, (L, Phi).
+
+    They begin at one.
+    """
 
     def __init__(self, layers: int, frequencies: int) -> None:
         super().__init__()

@@ -189,7 +189,7 @@ class PooledMLPs(Head):
 
 
 class PreferenceMLPs(PooledMLPs):
-    """Both MLPs, and a private preference (q,) that is added to each pooled user (FedSSP)."""
+    """Both MLPs, with a private preference (q,) added to each pooled user (FedSSP)."""
 
     def __init__(self, method: MethodSettings, *, alpha: float, residual: bool, embedding_width: int) -> None:
         super().__init__(method, alpha=alpha, residual=residual)
@@ -274,7 +274,10 @@ class ModelInputs:
 
 
 class Model(nn.Module):
-    """M users, N items, and a score f for each pair; higher is better."""
+    """Recommendation model: a score f for each of M users and N items.
+
+    Higher is better.
+    """
 
     def __init__(self, encoder: Encoder, head: Head) -> None:
         super().__init__()
@@ -283,7 +286,7 @@ class Model(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its parameters lie."""
+        """Device of the model's parameters."""
         return self.encoder.embedding.device
 
     def named_parameters(

@@ -15,10 +15,11 @@ COSINE_LIMIT = 1.0 - 1e-6  # arccos has an infinite slope at 1; xi is only ever 
 
 
 class PopularityTables(nn.Module):
-    """f_psi and f_phi of Section 4.1 for both sides. Private: they never leave the client.
+    """Popularity embeddings of users and items by degree bucket (Section 4.1).
 
-    xi depends on the two buckets alone, so everything is computed on a (user buckets, item buckets) table, a few
-    hundred numbers, however many users and items there are.
+    f_psi and f_phi for both sides. Private: they never leave the client. xi depends on the two buckets alone, so
+    everything is computed on a (user buckets, item buckets) table, a few hundred numbers, however many users and items
+    there are.
     """
 
     user_bucket: Tensor

@@ -28,7 +28,10 @@ CHUNK = 64  # items that the MLP scores in one product: always as many, so that 
 
 @dataclass(frozen=True)
 class Predictor:
-    """The predictive MLP, its first layer split: on_both (d, d), output (d,), bias ()."""
+    """Frozen predictive MLP, with its first layer split.
+
+    on_both (d, d), output (d,), bias ().
+    """
 
     on_both: Float32
     output: Float32
@@ -36,7 +39,10 @@ class Predictor:
 
     @property
     def reach(self) -> float:
-        """The MLP's part of f lies within bias +- reach, since |tanh| <= 1."""
+        """Largest deviation of the MLP's part of f from the bias.
+
+        The part lies within bias +- reach, since |tanh| <= 1.
+        """
         return float(np.abs(self.output).sum())
 
 

@@ -81,7 +81,10 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Fusion:
-    """Closed-form scorers, each with its loudness. Without any, ranking is by the trained score alone."""
+    """Closed-form scorers fused with the trained score, each with its loudness.
+
+    Without any, ranking is by the trained score alone.
+    """
 
     parts: tuple[tuple[float, Scorer], ...] = ()
 
@@ -105,7 +108,7 @@ class Fusion:
 
 
 def standard_scores(part: Scorer, baskets: sparse.csr_array) -> Float32:
-    """Scores of 0/1 baskets (B, N), both steps at once."""
+    """Scores 0/1 baskets (B, N) by a part, standardised."""
     return part.decode(part.encode(baskets))
 
 

@@ -145,7 +145,7 @@ class WholeGraph(Encoder):
         return _rows(layers, nodes[: self.users]), _rows(layers, nodes[self.users :])
 
     def embed_baskets(self, baskets: sparse.csr_array) -> Tensor:
-        """Means of the items' rows of Z(0)."""
+        """Computes the mean of the items' rows of Z(0) for each basket."""
         rows = baskets @ self.embedding[self.users :].detach().cpu().numpy()
         return torch.from_numpy(rows / np.maximum(np.diff(baskets.indptr), 1)[:, None]).to(self.embedding)
 

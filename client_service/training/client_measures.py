@@ -116,7 +116,7 @@ def measure_losses_by_activity(trained: TrainedClient) -> tuple[float, ...]:
 
 
 def measure_local_steps(trained: TrainedClient) -> tuple[float, ...]:
-    """Steps of the optimiser in a round with one objective."""
+    """Counts the optimiser's steps in a round with one objective."""
     return (float(trained.method.local_epochs * len(trained.batches)),)
 
 

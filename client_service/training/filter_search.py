@@ -40,7 +40,7 @@ EASE_SIDE = 25_000  # three matrices of 2.5 GB at once; on one core about 3 minu
 
 @dataclass(frozen=True)
 class BestChoice(Generic[Choice]):
-    """The best of several by the primary measure on validation items."""
+    """Best of several candidates by the primary measure on validation items."""
 
     choice: Choice
     top: TopItems
@@ -59,7 +59,7 @@ def filter_scores(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array) -
 
 
 def filter_top(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array) -> TopItems:
-    """Lists of the filter alone."""
+    """Computes lists of the filter alone."""
     return rank_by_scores(filter_scores(chosen, spectrum, train))
 
 

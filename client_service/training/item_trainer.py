@@ -151,12 +151,12 @@ class ItemTrainer(Trainer):
 
     @property
     def anchor(self) -> Float64 | None:
-        """The kernel that this round's divergence is measured from."""
+        """Kernel from which this round's divergence is measured."""
         return self.context.anchor
 
     @cached_property
     def activity(self) -> Tensor:
-        """1 for each user of the more active half, else 0, (M,)."""
+        """Mask of the users of the more active half, 1 or 0, (M,)."""
         return split_by_activity(self.shard.train).to(self.device)
 
     @cached_property
@@ -165,7 +165,7 @@ class ItemTrainer(Trainer):
         return torch.from_numpy(np.asarray(self.shard.train.sum(0) == 0)).to(self.device)
 
     def sum_gradients(self) -> tuple[dict[str, Float32], int]:
-        """Raises SettingsError: the loss of a pair depends on what its batch is held against."""
+        """Raises SettingsError: the loss of a pair depends on its batch."""
         words = "expected one that trains, as task 'items' has no loss that is summed over examples"
         raise SettingsError(f"strategy: {words}, got one that sends gradients")
 
@@ -222,7 +222,7 @@ class ItemTrainer(Trainer):
         return torch.Generator().manual_seed(self.draw_seed(purpose))
 
     def parameter_groups(self, only: str) -> list[dict[str, Any]]:
-        """Embeddings and kernels at one rate, both MLPs at another."""
+        """Groups embeddings and kernels at one rate, and both MLPs at another."""
         return group_parameters(self.model, self.method, only)
 
     def carry(self, trained: Mapping[str, Tensor], old: ShardRows) -> bool:

@@ -78,7 +78,7 @@ class NodeTrainer(NodeNetworkTrainer):
 
     @property
     def has_network(self) -> bool:
-        """Checks if a network is trained beside the closed form."""
+        """Tells whether a network is trained beside the closed form."""
         return self.kind in NETWORKS
 
     @cached_property

@@ -26,7 +26,7 @@ class Batch:
 
 
 class PairSampler:
-    """All training pairs once an epoch, in an order drawn from the generator given.
+    """Sampler of all training pairs once an epoch, in an order drawn from the generator.
 
     Drawing always happens on the CPU, so that a GPU sees the same batches.
     """
@@ -40,7 +40,7 @@ class PairSampler:
         self._batch_size, self._negatives, self._device = batch_size, negatives, device
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Returns the number of batches in an epoch."""
         return -(-len(self._users) // self._batch_size)
 
     def epoch(self, generator: torch.Generator) -> Iterator[Batch]:

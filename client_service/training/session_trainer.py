@@ -1,4 +1,4 @@
-"""Trains a session model on one silo's clicks."""
+"""Trainer of a session model on one silo's clicks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODELS: dict[str, type[SRGNN]] = {"srgnn": SRGNN, "tagnn": TAGNN}
 
 
 class SessionTrainer(Trainer):
-    """Trains SR-GNN and its kin by the cross entropy of the next click.
+    """Trainer of SR-GNN and TAGNN by the cross entropy of the next click.
 
     There are no private parameters: what stays in the silo is the sessions, and what the optimiser remembers. The model
     holds the rows of the item table that are trained: the silo's own items', or the whole catalogue's. The other rows
@@ -95,11 +95,11 @@ class SessionTrainer(Trainer):
         return Parameters(arrays, received.scalars)
 
     def draw_batches(self, generator: np.random.Generator) -> Iterator[Int64]:
-        """Examples of similar lengths, so that little is padding."""
+        """Yields batches of examples of similar lengths, which need little padding."""
         return shuffle_batches(self._examples.lengths, self.method.batch_size, generator)
 
     def find_loss(self, rows: Int64) -> Tensor:
-        """Cross entropy over the model's items."""
+        """Computes the cross entropy over the model's items."""
         clicks, lengths, targets = self._batch(self._examples.select(rows))
         return nn.functional.cross_entropy(self.model(clicks, lengths), targets)
 

@@ -46,7 +46,7 @@ Int64 = NDArray[np.int64]
 
 @dataclass
 class Figures:
-    """Figures of a round's training. They stay in the silo."""
+    """Figures of a round's training, which stay in the silo."""
 
     loss: float = float("nan")
     saturated: float = 0.0
@@ -64,10 +64,11 @@ class TrainingShard(Protocol):
 
 
 class Trainer(ABC):
-    """The client's half of every strategy (see shared.strategies.local_client.LocalClient), whatever the task.
+    """Client half of every strategy, for all tasks.
 
-    A task's trainer has `build_model`, and either `draw_batches` and `find_loss`, or `train`. `context` is set before
-    each round. Slow work ends with Interrupted once `interrupt` is set.
+    It implements shared.strategies.local_client.LocalClient. A task's trainer has `build_model`, and either
+    `draw_batches` and `find_loss`, or `train`. `context` is set before each round. Slow work ends with Interrupted once
+    `interrupt` is set.
 
     tables: private parameters beside the model's. start, recipe: choices that validation made before the first round.
     basis, content: digests of the common basis and of the content sums, "" without. exchanged: tensors that clients
@@ -161,12 +162,12 @@ class Trainer(ABC):
 
     @property
     def row_kinds(self) -> Mapping[str, RowKind]:
-        """The parameters with a row for each user, item or node of the shard."""
+        """Parameters with a row for each user, item or node of the shard."""
         return {}
 
     @property
     def rows(self) -> ShardRows:
-        """The ids of the shard's rows; none where no parameter has rows."""
+        """Ids of the shard's rows; none without parameters that have rows."""
         return ShardRows((), ())
 
     def initialise(self, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Transitions of visits score the next click, beside a trained network or without one.
+"""Scores of the next click by transitions, beside a trained network or without one.
 
 An item is scored by what came after and before the clicks of the visit, the last ones most, by what goes with that in
 turn, and by being one of these clicks itself. Few numbers are chosen, on validation examples, and these lean to usual
@@ -40,10 +40,10 @@ DEPTH = 20
 
 @dataclass(frozen=True, eq=False)
 class TransitionScores:
-    """One set of transitions scores the items after a visit.
+    """Scorer of the items after a visit, by one set of transitions.
 
-    near: what goes with each item, row by row, (N, N). walk: the same, by rows that add up to 1. popular: shares of
-    all clicks, (N,).
+    near: what goes with each item, row by row, (N, N). walk: the same, by rows that add up to 1. popular: shares of all
+    clicks, (N,).
     """
 
     near: sparse.csr_array

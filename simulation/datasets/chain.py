@@ -44,7 +44,7 @@ NEW = 0.1  # share of new items, with a lone shop
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """The data of all shops together, and each customer's shop: user, shop (from 0).
+    """Data of all shops together, and each customer's shop: user, shop (from 0).
 
     new: item, shop, of the items that a shop lists and nobody has bought; None where there are none.
     """

@@ -90,7 +90,7 @@ class FileOptions:
         return self.is_id(name) or detail or is_title(name) or self.is_attribute(name)
 
     def is_attribute(self, name: str) -> bool:
-        """Checks if a column of this name is an attribute of the items."""
+        """Tells whether a column of this name is an attribute of the items."""
         return name in self.attributes
 
 

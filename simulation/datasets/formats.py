@@ -1,4 +1,4 @@
-"""The file formats of interactions: a reader a format, and one line here.
+"""Registry of file formats of interactions: a reader a format, and one line here.
 
 A reader turns a path into a `Table`: columns under the names in `simulation.datasets.tables.COLUMNS`, and the line of
 each row. Checks, times, splits and clean-ups are the same for all formats and not the reader's matter.

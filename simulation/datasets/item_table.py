@@ -1,4 +1,4 @@
-"""A table of items gives ids, titles, years and trade numbers in one spelling.
+"""Reader of item files: normalised ids, titles, years and GTINs.
 
 By it two silos can compare them.
 """
@@ -132,7 +132,7 @@ def spell_title(title: str) -> tuple[str, ...]:
 
 
 def _strip_accents(text: str) -> str:
-    """Accents of letters fall away; marks of other scripts, which tell words apart, stay."""
+    """Removes accents of letters; marks of other scripts, which distinguish words, stay."""
     found = []
     for one in text:
         parts = unicodedata.normalize("NFD", one)

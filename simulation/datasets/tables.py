@@ -77,7 +77,7 @@ class Table:
 
     @property
     def rated_by(self) -> str:
-        """The field that the ratings come from: rating, label or count."""
+        """Field of the ratings: rating, label or count."""
         return next((of for of in RATED if self.name_of(of) is not None), RATED[0])
 
     def click_table(self) -> tuple[pl.DataFrame, list[str]]:
@@ -201,7 +201,7 @@ class Table:
         return [] if unit is None else [f"times were read as {FINER[unit]}"]
 
     def _describe_unread(self, used: set[str]) -> list[str]:
-        """Columns that nothing was read from. Some file has thousands."""
+        """Notes the columns that were not read; some files have thousands."""
         read = {name for of in used if (name := self.name_of(of)) is not None}
         names = [name for name in (*self.columns, *self.others) if name not in read]
         if not names:

@@ -30,7 +30,7 @@ class SiloOrder:
 
     @property
     def size(self) -> int:
-        """Bytes of its shard, by which the work is shared out."""
+        """Bytes of the shard, by which silos are spread over hosts."""
         return sum(len(content) for content in self.shard.values())
 
 
@@ -86,7 +86,7 @@ class SiloHost:
         return SiloReply(client, value, SiloReport(silo.status, silo.quality, changes))
 
     def code(self) -> Mapping[str, str]:
-        """Digests of the code that it runs, package by package."""
+        """Returns digests of the code that the host runs, by package."""
         return digest_engine_code()
 
     def close(self) -> None:

@@ -122,7 +122,7 @@ class RayWorkers:
             self._ray.kill(host)
 
     def _gather(self, pending: list[Any]) -> Iterator[Any]:
-        """Results as they come."""
+        """Yields results as they come."""
         errors = self._ray.exceptions
         while pending:
             ready, pending = self._ray.wait(pending, timeout=LOOK_SECONDS)

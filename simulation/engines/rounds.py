@@ -1,4 +1,4 @@
-"""A run without network: both halves of each round, and its state on the disk."""
+"""Run without network: both halves of each round, and its state on disk."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class RunCheckpoint(Message):
 
 
 class RunFolder:
-    """The files of one run, by its name."""
+    """Files of one run, by its name."""
 
     def __init__(self, folder: Path, run: str) -> None:
         self._folder, self._document = folder / FOLDER, folder / FOLDER / f"{run}.json"
@@ -176,7 +176,10 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class EngineResult:
-    """How a run went. seconds: over all processes that worked on it."""
+    """Result of a run.
+
+    seconds: over all processes that worked on it.
+    """
 
     history: RunHistoryOut
     seconds: float

@@ -1,4 +1,4 @@
-"""The engine of one process: the silos one after the other, without services between them."""
+"""Engine of one process: the silos one after the other, without services."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulation.experiments.federation import Observe, Outcome
 
 
 class SequentialWorkers:
-    """One host, in a thread whose linear algebra is pinned as that of a service."""
+    """Workers of one host, in a thread pinned like a service's."""
 
     def __init__(self, host: SiloHost, worker: TrainingWorker) -> None:
         self._host, self._worker = host, worker

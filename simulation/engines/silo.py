@@ -147,7 +147,7 @@ class SiloRun:
 
     @property
     def status(self) -> StatusOut:
-        """Where the silo stands, as its service would say it."""
+        """Status of the silo, as its service would return it."""
         part, served = self._part, self._answers.served
         return StatusOut(
             client=self._settings.name,

@@ -17,7 +17,7 @@ from simulation.experiments.federation import Observe, Outcome, Progress
 
 
 class HostingWorkers(Workers, Protocol):
-    """A workers that is given its silos by the experiment."""
+    """Workers that host the experiment's silos."""
 
     def host_silos(self, orders: Iterator[SiloOrder]) -> None:
         """Hosts these silos, each until the workers end."""
@@ -58,7 +58,7 @@ def _order_silos(experiment: Experiment) -> Iterator[SiloOrder]:
 
 
 class _RunObserver:
-    """Takes the silos' files home, and shows where they stand."""
+    """Observer that saves the silos' files and reports their progress."""
 
     def __init__(self, experiment: Experiment, observe: Observe) -> None:
         self._folder, self._observe, self._since = experiment.folder, observe, time.perf_counter()

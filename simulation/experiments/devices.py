@@ -1,4 +1,4 @@
-"""Simulates many small devices, a sample of them each round."""
+"""Simulation of many small devices, a sample of them each round."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StatelessDevices:
 
 
 class StatefulSilos:
-    """Silos that keep their model and its optimiser between rounds, as a client service does."""
+    """Silos that keep model and optimiser between rounds, as a client service does."""
 
     def __init__(self, clients: Sequence[SessionShard], method: MethodSettings, device: torch.device) -> None:
         self._trainings = {one.name: SessionTrainer(one, method, device) for one in clients}

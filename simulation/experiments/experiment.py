@@ -59,16 +59,16 @@ POLL_SECONDS = 0.05  # the aggregator is the experiment's own, and rounds may be
 
 @dataclass(frozen=True)
 class Experiment:
-    """One run of one strategy on given shards. `folder` takes the services' state.
+    """One run of one strategy on given shards.
 
-    `cache`, where there is one, keeps what follows from a shard alone for other experiments on the same shards.
-    `token` is the aggregator's operator's; the two keys are every client's, for its applications and its operator.
-    `privacy` holds every client's settings of differential privacy: SettingsError where its budget is too small for the
-    run. `secure`: the aggregator can read the sum of the updates alone. `fit_everything`: what a client serves is
-    fitted again on all of its data. A strategy that shares items gets a catalogue of all shards' items, whatever
-    `method` says of its size. `deadline_seconds`: of each phase of the run. `late`: of the shards, whose silos join
-    after the run: the list of items is that of the others. `matches`: by a shard's name, which of its own items
-    are which of the others'.
+    `folder` takes the services' state. `cache`, where there is one, keeps what follows from a shard alone for other
+    experiments on the same shards. `token` is the aggregator's operator's; the two keys are every client's, for its
+    applications and its operator. `privacy` holds every client's settings of differential privacy: SettingsError where
+    its budget is too small for the run. `secure`: the aggregator can read the sum of the updates alone.
+    `fit_everything`: what a client serves is fitted again on all of its data. A strategy that shares items gets a
+    catalogue of all shards' items, whatever `method` says of its size. `deadline_seconds`: of each phase of the run.
+    `late`: of the shards, whose silos join after the run: the list of items is that of the others. `matches`: by a
+    shard's name, which of its own items are which of the others'.
     """
 
     shards: tuple[Path, ...]
@@ -97,7 +97,7 @@ class Experiment:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """A client is named for its shard's folder."""
+        """Names of the clients: those of their shards' folders."""
         return tuple(path.name for path in self.shards)
 
     @cached_property
@@ -111,12 +111,12 @@ class Experiment:
 
     @property
     def punctual(self) -> tuple[Path, ...]:
-        """The shards whose silos take part in the run."""
+        """Shards whose silos take part in the run from its start."""
         return tuple(path for path in self.shards if path not in self.late)
 
     @cached_property
     def agreed_method(self) -> MethodSettings:
-        """The settings with the catalogue's size, and with the similarity_floor that holds in this mode."""
+        """Settings with the catalogue's size, and with the similarity_floor of this mode."""
         method = settle_similarity(self.method, secure=self.secure)
         if self.catalogue is None:
             return method
@@ -217,18 +217,18 @@ class Experiment:
 
     @cached_property
     def aggregator_pair(self) -> KeyFiles:
-        """The aggregator's own key pair."""
+        """Aggregator's own key pair."""
         return kept_pair("aggregator", self.folder / "aggregator")
 
     @cached_property
     def members(self) -> Path:
-        """The file of all members' keys, which every client pins."""
+        """File of all members' keys, which every client pins."""
         clients = {path.name: enrol(path.name, self.state_of(path), self.registry).public for path in self.shards}
         return write_registry(self.folder / "members.toml", self.aggregator_pair.public, clients.values())
 
     @property
     def registry(self) -> Path:
-        """The folder of the clients' public keys."""
+        """Folder of the clients' public keys."""
         return self.folder / "keys"
 
     def state_of(self, shard: Path) -> Path:

@@ -37,7 +37,7 @@ POOLED_SCORES = 400_000_000  # most users x items of all silos for the ceiling
 
 
 class Digested(Protocol):
-    """A shard of any kind."""
+    """Shard of any kind, with a name and a digest."""
 
     @property
     def name(self) -> str:

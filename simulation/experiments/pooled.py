@@ -23,7 +23,7 @@ class ClientSlice:
 
     @property
     def client(self) -> str:
-        """The client's name."""
+        """Client's name."""
         return self.shard.name
 
     def restrict_lists(self, whole: TopItems, count: int) -> TopItems:

@@ -1,4 +1,4 @@
-"""N clients and the aggregator as real processes on loopback ports."""
+"""Clients and aggregator as real processes on loopback ports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the services answer."""
+    """URLs of the services."""
 
     aggregator: str
     clients: Mapping[str, str]
@@ -98,7 +98,7 @@ class ServiceProcesses:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Their process ids."""
+        """Process ids of the services."""
         return {name: process.pid for name, process in self.processes.items()}
 
     def keep_running(self) -> None:
@@ -138,7 +138,7 @@ def start_services(experiment: Experiment, places: Addresses) -> Iterator[Servic
 async def connect_services(
     experiment: Experiment, places: Addresses, children: ServiceProcesses | None = None
 ) -> AsyncIterator[Federation]:
-    """Ways to talk to the processes, once all of them are ready.
+    """Opens connections to the processes, once all of them are ready.
 
     UnavailableError when one is not ready in time; at once where `children` show that it has ended.
     """

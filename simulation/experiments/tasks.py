@@ -65,7 +65,7 @@ class SimulatedTask(ABC):
         return method, build_strategy(strategy, method).enough_rounds or PRESET_ROUNDS[name]
 
     def recognises(self, data: str) -> bool:
-        """Checks if data are for this task alone, by their names."""
+        """Tells whether data are for this task alone, by their names."""
         return data == self.generated
 
     def fit_method(self, method: MethodSettings, shards: Sequence[Path]) -> MethodSettings:
@@ -120,7 +120,7 @@ class SimulatedTask(ABC):
 
 
 class ItemTask(SimulatedTask):
-    """Lists for users."""
+    """Task of item lists for users."""
 
     name = "items"
     generated = SHOPS
@@ -196,7 +196,7 @@ class SessionTask(SimulatedTask):
     sums = "transitions"
 
     def recognises(self, data: str) -> bool:
-        """Checks for generated visits, shards, and the file of training sessions that public data have."""
+        """Tells whether data are generated visits, session shards, or public training sessions."""
         from simulation.partitioning.sources import holds_shards
 
         folder = Path(data)
@@ -240,7 +240,7 @@ class SessionTask(SimulatedTask):
 
 
 class NodeTask(SimulatedTask):
-    """Labels of nodes in a graph."""
+    """Task of labels of nodes in a graph."""
 
     name = "nodes"
     generated = "rings"  # simulation.graphs.source.RINGS
@@ -257,7 +257,7 @@ class NodeTask(SimulatedTask):
         return super().choose_method(preset, strategy, changes)
 
     def recognises(self, data: str) -> bool:
-        """Checks if data are rings, node shards, .npz, GraphML or tables of a graph."""
+        """Tells whether data are rings, node shards, .npz, GraphML or graph tables."""
         from simulation.graphs.read import is_graph
         from simulation.partitioning.sources import holds_shards
 
@@ -337,5 +337,5 @@ def simulated_task(name: str) -> SimulatedTask:
 
 
 def recognise_task(data: str) -> str:
-    """Recognises the task of data by their names; else lists of items."""
+    """Finds the task of data by their names; the default is item lists."""
     return next((task.name for task in SIMULATED.values() if task.recognises(data)), ItemTask.name)

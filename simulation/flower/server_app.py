@@ -62,7 +62,7 @@ def run_request(settings: AppSettings) -> RunIn:
 
 
 class GridWorkers:
-    """The silos behind a Flower grid: each verb is a message to its node."""
+    """Silos behind a Flower grid; each call is a message to a node."""
 
     def __init__(self, grid: Grid, strategy: str, nodes: Mapping[str, int], reply_seconds: float) -> None:
         self._grid, self._strategy, self._nodes, self._reply_seconds = grid, strategy, nodes, reply_seconds

@@ -1,4 +1,4 @@
-"""Titles, numbers and ids propose which own items are the federation's.
+"""Matches of a silo's items with the common list, by title, GTIN and id.
 
 The silo signs some of the proposals. Nothing leaves it. Two own items never become one item of the list, nor one two.
 """
@@ -155,10 +155,10 @@ def read_proposals(path: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class MatchedShards:
-    """Each silo has signed its matches; this counts how right they are.
+    """Matches of all silos of an experiment, with a count of correct ones.
 
-    files: what each silo has signed, by its name. taken: own items that were matched; right: those of them that are
-    the same item; known: own items that have one.
+    files: what each silo has signed, by its name. taken: own items that were matched; right: those of them that are the
+    same item; known: own items that have one.
     """
 
     files: Mapping[str, Path]
@@ -167,13 +167,13 @@ class MatchedShards:
     known: int
 
     def to_json(self) -> dict[str, float]:
-        """Counts, precision and recall."""
+        """Returns counts, precision and recall."""
         precision, recall = self.right / max(1, self.taken), self.right / max(1, self.known)
         return {"taken": self.taken, "known": self.known, "precision": precision, "recall": recall}
 
 
 def match_shards(shards: Sequence[Path], folder: Path, own_ids: str) -> MatchedShards:
-    """Silos match items with ids of their own to the others', by title.
+    """Matches each silo's items with the other silos' items by title.
 
     own_ids: a pattern of such ids, whose first group is the id that is the same in all silos. Each silo takes what it
     is proposed. DataError for shards without titles.

@@ -34,7 +34,7 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Scenario:
-    """One kind of federation.
+    """Realistic kind of federation.
 
     title: in words. place_users: (data set, silos, seed) -> the silo (M,) of each user with a training item, users
     sorted by id. change: (data set, users and their silos, seed) -> the data set as the silos have it. place_items:

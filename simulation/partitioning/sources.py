@@ -71,7 +71,7 @@ class Shards:
 
     @property
     def edges_kept(self) -> float | None:
-        """The share of training edges inside clients, where it is known."""
+        """Share of training edges inside clients, where it is known."""
         return self.summary.get("edges_kept")
 
     @property
@@ -167,7 +167,7 @@ def _partition_summary(name: str, notes: Sequence[str], parts: Partition) -> dic
 
 
 def holds_shards(folder: Path, name: str) -> bool:
-    """Checks if subfolders are shards with a file of this name."""
+    """Tells whether subfolders are shards with a file of this name."""
     return folder.is_dir() and any(folder.glob(f"*/{name}"))
 
 

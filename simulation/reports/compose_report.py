@@ -1,7 +1,7 @@
-"""Reports what joining was worth in docker-compose.yml.
+"""Report of the value of joining in docker-compose.yml.
 
-`python -m simulation.reports.compose_report ask CLIENT URL FOLDER` in the place of each silo, then
-`... show FOLDER EVIDENCE...`.
+`python -m simulation.reports.compose_report ask CLIENT URL FOLDER` in the place of each silo, then `... show FOLDER
+EVIDENCE...`.
 
 No figure leaves a silo by the services. Here one person owns all silos, and each silo's figures are asked of it, past
 the boundary, for this demonstration alone.

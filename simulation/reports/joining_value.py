@@ -106,7 +106,7 @@ def _describe_run(made: Sequence[Attempt], declaration: Declaration) -> str:
 
 
 def _describe_fields(tensors: Sequence[str], scalars: Sequence[str]) -> str:
-    """Tensors that begin alike together: an MLP is four."""
+    """Groups tensors whose names begin alike: an MLP is four."""
     counts = Counter(name.partition(".")[0] for name in tensors)
     alike = [
         f"{begin} ({count_noun(count, 'tensor')})"

@@ -24,7 +24,7 @@ POPULARITY = 0.8  # exponent of the power law
 
 
 def generate_sessions(seed: int, *, sessions: int = 8000, items: int = 1000) -> Sessions:
-    """Sessions of 2 to LONGEST clicks, the same for the same seed."""
+    """Generates sessions of 2 to LONGEST clicks, the same for the same seed."""
     rng = np.random.default_rng(seed)
     number = min(KINDS_OF_ITEMS, items)
     kinds = rng.permutation(np.arange(items) % number)  # each has some

@@ -76,7 +76,7 @@ def read_session_file(
 
 
 def _split_at_gaps(name: str, table: pl.DataFrame, gap_seconds: float) -> Sessions:
-    """Sessions in the order of their first clicks."""
+    """Splits clicks into sessions, in the order of their first clicks."""
     times = table["time"].to_numpy()
     changed = (table["session"] != table["session"].shift(1)).fill_null(True).to_numpy().copy()
     changed[1:] |= np.diff(times) > gap_seconds * MICROS

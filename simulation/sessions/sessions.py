@@ -18,7 +18,7 @@ from shared.words import count_noun
 
 
 class SessionRules(Message):
-    """`lpsfed partition --rule key=value`."""
+    """Rules for sessions, from `lpsfed partition --rule key=value`."""
 
     gap_seconds: float = Field(1800.0, gt=0, le=1e9, description="a longer pause between two clicks ends a session")
     shortest: int = Field(2, ge=2, le=200, description="clicks of a session at least")
@@ -43,7 +43,7 @@ def parse_rules(changes: Mapping[str, Any]) -> SessionRules:
 
 @dataclass(frozen=True)
 class Sessions:
-    """S sessions, K clicks, N items.
+    """Click sessions as arrays: S sessions, K clicks, N items.
 
     clicks: items as numbers from 0 on, session after session, (K,). starts: where each session begins, and the end of
     the last, (S + 1,). splits: of each session, TRAIN, VALID or TEST, (S,). items: the id of each item. notes: what was
@@ -62,7 +62,7 @@ class Sessions:
 
     @property
     def lengths(self) -> Int64:
-        """Clicks of each session, (S,)."""
+        """Number of clicks of each session, (S,)."""
         return np.diff(self.starts)
 
     def select(self, chosen: Int64 | NDArray[np.bool_]) -> Sessions:

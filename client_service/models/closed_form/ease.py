@@ -221,9 +221,9 @@ def definite_ease(pairs: Float32) -> Float32:
 
 
 def ease_from_sums(pairs: SummedPairs) -> ItemWeights:
-    """Pairs of all silos give EASE, with one ridge for every silo.
+    """Builds the EASE scorer from the item pairs of all silos.
 
-    A silo's own validation cannot choose a better one.
+    Every silo has the same ridge. A silo's own validation cannot choose a better one.
     """
     return ItemWeights(definite_ease(pairs.counts))
 

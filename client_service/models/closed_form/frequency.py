@@ -14,7 +14,10 @@ from shared.method.parameters import Float32
 
 @dataclass(frozen=True)
 class Frequency:
-    """f of any basket: log(1 + d_i), d_i the number of the item's training edges."""
+    """Popularity scorer: log(1 + d_i) for every basket.
+
+    d_i: the number of the item's training edges.
+    """
 
     row: Float32  # (N,)
 

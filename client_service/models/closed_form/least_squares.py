@@ -43,7 +43,7 @@ class Weighting:
 
 @dataclass(frozen=True)
 class LeastSquares:
-    """Item vectors, (N, d) a rank, side by side.
+    """Least squares scorer with given item vectors, (N, d) a rank.
 
     A basket's vector is the one that explains it best, so strangers are served like users.
     """
@@ -84,7 +84,7 @@ class LeastSquares:
 
     @cached_property
     def rank_systems(self) -> list[DiagonalisedVectors]:
-        """Of each rank: what all baskets have in common."""
+        """Shared system of all baskets, for each rank."""
         parts = np.split(self.items, np.cumsum(self.ranks)[:-1], axis=1)
         return [_diagonalise(np.ascontiguousarray(part), self.weighting.absent) for part in parts]
 

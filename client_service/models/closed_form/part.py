@@ -1,4 +1,4 @@
-"""A ScorerPart declares how the fusion makes, sets and weighs one closed-form scorer.
+"""Declarations of closed-form scorers: how the fusion builds, sets and weighs each.
 
 It is made from the `TrainingGraph` of a silo, or from the `SummedPairs` of all.
 """
@@ -91,7 +91,7 @@ class TrainingGraph:
 
     @cached_property
     def pairs(self) -> Float32:
-        """X^T X, (N, N): how many users have each pair of items."""
+        """X^T X, (N, N): number of users of each pair of items."""
         binary = self.interactions.astype(np.float32)
         return sparse.csr_array(binary.T @ binary).toarray()
 
@@ -122,47 +122,52 @@ class TrainingGraph:
 
 
 class SummedPairs(Protocol):
-    """Sums of all silos give scorers the pairs, degrees and frequencies of the items."""
+    """Item pairs, degrees and frequencies from sums of all silos."""
 
     @property
     def counts(self) -> Float32:
-        """G, (C, C): how many users have both items, on the diagonal each item's users."""
+        """Item pair counts G, (C, C).
+
+        Users of both items; on the diagonal, users of one.
+        """
         ...
 
     @property
     def degrees(self) -> Float64:
-        """Each item's users, (C,)."""
+        """Number of users of each item, (C,)."""
         ...
 
     @property
     def graph(self) -> Float32:
-        """W = D^-e G D^-e, (C, C), e = `exponent`."""
+        """Normalised item graph W, (C, C).
+
+        W = D^-e G D^-e, e = `exponent`.
+        """
         ...
 
     @property
     def exponent(self) -> float:
-        """Of the degrees in W."""
+        """Exponent of the degrees in W."""
         ...
 
     @property
     def frequencies(self) -> tuple[Float64, Float64]:
-        """The leading eigenvalues of W (r,), descending, all positive, and their vectors (C, r)."""
+        """Leading eigenvalues of W (r,), descending and positive, and their vectors (C, r)."""
         ...
 
 
 @dataclass(frozen=True)
 class ScorerPart:
-    """A scorer that the fusion can take.
+    """Entry of a closed-form scorer that the fusion can use.
 
     weight: beside the others where nobody can vote; 0 leaves it to validation. weigh: the same of a graph and a
-    setting, where it depends on these; None: `weight`. settings: a graph -> the
-    settings that validation chooses from, numbers or a `Weighting`; none where the scorer does not fit. usual: the
-    one that is kept unless another is better for sure. make: the scorer of a silo's own graph. make_each, score_each:
-    the same for several settings at once, and their scores of baskets in turn, where that saves work. from_sums: the
-    scorer from the item pairs of all silos, where they suffice; None: the silo's own graph is needed.
-    loudnesses: of which validation chooses one, beside the sum of the others. from_base: is it also weighed where the
-    search begins at the base score? A part that is not costs less than half as much. errors: by how many standard
-    errors another setting must be better than the usual one.
+    setting, where it depends on these; None: `weight`. settings: a graph -> the settings that validation chooses from,
+    numbers or a `Weighting`; none where the scorer does not fit. usual: the one that is kept unless another is better
+    for sure. make: the scorer of a silo's own graph. make_each, score_each: the same for several settings at once, and
+    their scores of baskets in turn, where that saves work. from_sums: the scorer from the item pairs of all silos,
+    where they suffice; None: the silo's own graph is needed. loudnesses: of which validation chooses one, beside the
+    sum of the others. from_base: is it also weighed where the search begins at the base score? A part that is not costs
+    less than half as much. errors: by how many standard errors another setting must be better than the usual one.
     """
 
     name: str

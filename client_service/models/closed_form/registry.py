@@ -1,4 +1,4 @@
-"""The closed-form scorers that the fusion can take, by name, and those of one silo.
+"""Registry of the closed-form scorers of the fusion, and those of one silo.
 
 A further one is a file with its `ScorerPart` beside these, and a line here.
 """
@@ -90,7 +90,7 @@ class ClosedFormScorers:
 
     @cached_property
     def graph(self) -> TrainingGraph:
-        """What all scorers are made from."""
+        """Graph from which all scorers are built."""
         return TrainingGraph(self.interactions, self.spectrum, self.features, self.others)
 
     def make(self, name: str, setting: Any) -> Scorer:

@@ -19,7 +19,7 @@ BETA = 0.4
 
 
 def make_rp3beta(graph: TrainingGraph, beta: float) -> ItemWeights:
-    """Walks of three steps give item weights; a user of few items counts more."""
+    """Builds the RP3beta scorer of a graph; a user of few items counts more."""
     by_user, by_item = degrees(graph.interactions)
     walked = sparse.csr_array(sparse.diags_array(power(by_user, -1.0)) @ graph.interactions).astype(np.float32)
     weights = sparse.csr_array(graph.interactions.T.astype(np.float32) @ walked).toarray()

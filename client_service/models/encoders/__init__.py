@@ -1,1 +1,4 @@
-"""The client's models, a file for each, named as in shared/method/tensors.py, whose `build` makes one."""
+"""Encoders of the client's models, one file each; its `build` makes the model.
+
+Files are named as in shared/method/tensors.py.
+"""

@@ -1,4 +1,4 @@
-"""FedUTR-SAR's model weighs an item's text and interactions by the user's number of items.
+"""FedUTR-SAR's model: weights item text and interactions by the user's number of items.
 
 f_ui = <u, LayerNorm(a_u G(E_i) + (1 - a_u) E_i) * g + c> needs no table of each user's items: a layer's mean and
 variance follow from those of G_i and E_i and their covariance. Shapes: M users, N items, d width, B rows, K knots.

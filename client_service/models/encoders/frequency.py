@@ -20,7 +20,10 @@ LONGEST = 10_000.0  # the lowest frequency of the encoding is about one over thi
 
 
 class FrequencyKernels(nn.Module):
-    """k(l) = 1 + MLP(encoded eigenvalue), (L, Phi): ones where the MLP's output is zero."""
+    """Kernels as an MLP of the encoded eigenvalue, (L, Phi).
+
+    k(l) = 1 + MLP(encoded eigenvalue): one where the MLP's output is zero.
+    """
 
     encoded: Tensor
 

@@ -46,7 +46,7 @@ class MaskedModel(Model):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Weights under the names that others know, masks as "mask.<name of the weight>"."""
+        """Yields weights under their exchanged names, and masks as "mask.<name of the weight>"."""
         for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
             yield unmasked_name(name), parameter
 

@@ -18,7 +18,7 @@ SLOPE = 0.2  # of the LeakyReLU below zero, as in the original
 
 
 class NGCF(WholeGraph):
-    """Private: Z(0) and every W1, W2."""
+    """Encoder of NGCF; Z(0) and every W1, W2 are private."""
 
     def __init__(self, given: ModelInputs) -> None:
         super().__init__(given)

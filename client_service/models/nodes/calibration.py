@@ -23,7 +23,10 @@ BINS = 10
 
 @dataclass(frozen=True)
 class Calibration:
-    """Probabilities are softmax(scale scores + offsets). offsets: (c,); none are zeros."""
+    """Calibration of node scores: softmax(scale scores + offsets).
+
+    offsets: (c,); none are zeros.
+    """
 
     scale: float
     offsets: tuple[float, ...] = ()

@@ -42,7 +42,10 @@ class NeighbourLayers(nn.Module):
 
 
 class SAGE(nn.Module):
-    """Logits = predictive of L layers over input(x). All of it can be exchanged."""
+    """SAGE network, all of which can be exchanged.
+
+    Logits = predictive of L layers over input(x).
+    """
 
     def __init__(
         self,

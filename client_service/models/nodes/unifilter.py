@@ -71,7 +71,7 @@ class SeededDropout(nn.Module):
 
 
 class SharedFilter(nn.Module):
-    """One coefficient for each basis, alike for all features, (K + 1,)."""
+    """Filter with one coefficient for each basis, (K + 1,), alike for all features."""
 
     def __init__(self, order: int) -> None:
         super().__init__()
@@ -79,9 +79,10 @@ class SharedFilter(nn.Module):
 
 
 class UniFilter(nn.Module):
-    """Logits = predictive(ReLU(hidden(sum_k w_k basis_k))).
+    """UniFilter network: a polynomial filter, a hidden layer and a predictive one.
 
-    Its coefficients and both layers can be exchanged; nothing else is trained.
+    Logits = predictive(ReLU(hidden(sum_k w_k basis_k))). Its coefficients and both layers can be exchanged; nothing
+    else is trained.
     """
 
     # Paper: layers without a bias; here: with one, because dense features are neither centred nor scaled.

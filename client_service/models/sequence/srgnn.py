@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 
 class SessionGraphs(NamedTuple):
-    """B sequences of up to L clicks over up to n distinct items each.
+    """Graphs of B sessions of up to L clicks over up to n distinct items.
 
-    nodes: items, (B, n), 0 where there is none. places: the node of each click, (B, L). inside: is there a click,
-    (B, L). incoming, outgoing: (B, n, n); row v of incoming has 1 / indegree(v) at each node before v, row u of
-    outgoing 1 / outdegree(u) at each node after u; rows without an edge are 0. An edge that repeats counts once.
+    nodes: items, (B, n), 0 where there is none. places: the node of each click, (B, L). inside: is there a click, (B,
+    L). incoming, outgoing: (B, n, n); row v of incoming has 1 / indegree(v) at each node before v, row u of outgoing 1
+    / outdegree(u) at each node after u; rows without an edge are 0. An edge that repeats counts once.
     """
 
     nodes: Tensor
@@ -83,7 +83,7 @@ class SRGNN(nn.Module):
         self.transform = nn.Linear(2 * width, width)
 
     def forward(self, clicks: Tensor, lengths: Tensor) -> Tensor:
-        """Scores of all items as the next click, (B, N)."""
+        """Computes scores of all items as the next click, (B, N)."""
         scores: Tensor = self.score(*self.encode(clicks, lengths), self.item.table)
         return scores
 
@@ -115,7 +115,7 @@ class SRGNN(nn.Module):
 
 
 class VisitedItems(nn.Module):
-    """A row for each item, (N, d)."""
+    """Item table with a row for each item, (N, d)."""
 
     def __init__(self, items: int, width: int) -> None:
         super().__init__()
