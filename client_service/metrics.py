@@ -120,7 +120,7 @@ class ClientMetrics(RequestMetrics):
         self.upload_bytes = Counter(f"{PREFIX}_upload_bytes", "Bytes of accepted updates", registry=registry)
         self.held_up = Counter(f"{PREFIX}_held_up", "Times it could not go on, by reason", ["code"], registry=registry)
         self.uploads_refused = Counter(f"{PREFIX}_uploads_refused", "By reason", ["code"], registry=registry)
-        self._phase = Gauge(f"{PREFIX}_phase", "1 for what the client is doing", ["phase"], registry=registry)
+        self._phase = Gauge(f"{PREFIX}_phase", "1 for the current phase of the client", ["phase"], registry=registry)
         self._hindered = Gauge(f"{PREFIX}_hindered", "1 while something keeps it from going on", registry=registry)
         self._since = Gauge(f"{PREFIX}_seconds_since_round", "Since a round, or the start", registry=registry)
         self._free = Gauge(f"{PREFIX}_disk_free_bytes", "Where the state lies", registry=registry)

@@ -312,7 +312,7 @@ class ClientSettings(ListenSettings, EnvironmentSettings):
         """Checks that origins are written as browsers send them."""
         for origin in origins:
             if origin == "*":
-                raise ValueError("expected each origin by name, got '*', by which pages of anybody could ask this silo")
+                raise ValueError("expected each origin by name, got '*', which would let every web page call this silo")
             if not ORIGIN.fullmatch(origin) or origin != origin.lower() or USUAL_PORT.fullmatch(origin):
                 form = "https://NAME or https://NAME:PORT (or http://) in lower case, without a path and a usual port"
                 raise ValueError(f"expected {form}, as browsers send it, got {origin!r}")
@@ -342,11 +342,13 @@ class ClientSettings(ListenSettings, EnvironmentSettings):
             return self
         if not self.on_loopback and len(keys) < len(KEYS):
             missing = next(name for name in KEYS if name not in keys)
-            raise ValueError(f"{missing}: expected one where others can call ({self.host!r}), or demo; got neither")
+            raise ValueError(
+                f"{missing}: expected a key because {self.host!r} is open to others, or demo = true; got neither"
+            )
         for name, key in keys.items():
             require_strong_secret(name, key)
         if len(keys) > len(set(keys.values())):
-            raise ValueError("operator_key: expected another one than application_key, got the same")
+            raise ValueError("operator_key: expected a key that differs from application_key, got the same")
         return self
 
     @model_validator(mode="before")
@@ -355,7 +357,7 @@ class ClientSettings(ListenSettings, EnvironmentSettings):
         """Refuses the setting serving_port of earlier versions, which had a second port for applications."""
         if "serving_port" in values:
             expected = "expected none: all `workers` answer at `port`"
-            raise ValueError(f"serving_port: {expected}; delete the line, and ask at `port` what was asked there")
+            raise ValueError(f"serving_port: {expected}; delete the line, and send its requests to `port`")
         return values
 
     @model_validator(mode="after")
@@ -382,10 +384,10 @@ class ClientSettings(ListenSettings, EnvironmentSettings):
         Masks hide nothing from an aggregator that invents the other members, or from an impostor of the aggregator.
         """
         if self.members is not None and self.trust_on_first_use:
-            raise ValueError("trust_on_first_use: expected it or members, got both")
+            raise ValueError("trust_on_first_use: expected either it or members, got both")
         for name in ("aggregator_key", "known_members"):
             if getattr(self, name) and not self.trust_on_first_use:
-                raise ValueError(f"{name}: expected it with trust_on_first_use alone")
+                raise ValueError(f"{name}: expected it only with trust_on_first_use, got it without")
         if not self.secure:
             return self
         if self.members is None and not self.trust_on_first_use:
@@ -439,11 +441,13 @@ class ClientSettings(ListenSettings, EnvironmentSettings):
     def list_warnings(self) -> list[str]:
         """Lists warnings of `Listening`, of missing keys, and of an aggregator without https."""
         found = [
-            f"without {name} whoever calls may see {what}" for name, what in KEYS.items() if self.key(name) is None
+            f"without {name} every caller can see {what}: set {name}"
+            for name, what in KEYS.items()
+            if self.key(name) is None
         ]
         url = httpx.URL(self.aggregator_url)
         if url.scheme == "http" and (self.proxy() is not None or not is_loopback(url.host)):
-            found.append("without https whoever is on the way to the aggregator reads and changes what is said there")
+            found.append("without https others can read and change the calls to the aggregator: use an https URL")
         return [*super().list_warnings(), *found]
 
     def limits(self) -> CallLimits:

@@ -17,7 +17,7 @@ from shared.sums.sum import BASIS
 
 NO_LIST = "expected a finished run of the part 'items' first, which sums the list of common items, got none"
 NOTHING_COMMON = (
-    f"expected items that two silos or more have, by their ids, got none: nothing is summed over items; {MATCH_HINT}"
+    f"expected items whose ids two silos or more have, got none: nothing is summed over items; {MATCH_HINT}"
 )
 
 

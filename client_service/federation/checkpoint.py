@@ -82,7 +82,7 @@ def load_checkpoint(folder: Path, owner: Owner) -> TrainingCheckpoint | None:
     except FileNotFoundError:
         return None
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        LOGGER.warning("training_checkpoint_refused", reason=f"expected a whole one, got {type(error).__name__}")
+        LOGGER.warning("training_checkpoint_refused", reason=f"expected a complete file, got {type(error).__name__}")
         return None
 
 

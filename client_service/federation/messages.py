@@ -103,7 +103,7 @@ class EarlierRun(Message):
 
     run: RunOf = Field(description="its name")
     test: dict[str, float] = Field(description="by measure", examples=[{"ndcg@20": 0.21}])
-    test_users: Number = Field(description="over whom the means are")
+    test_users: Number = Field(description="number of users in the means")
 
 
 class QualityOut(Message):

@@ -264,7 +264,7 @@ class AnswerService:
         """Returns the reason why the service is not ready; None when it is."""
         if self._answers is None:
             return self.unready_reason
-        return None if self.live else "the agent has ended; the log says why"
+        return None if self.live else "the agent has failed: see the log, and restart the client"
 
 
 async def _read_limits(recommender: Recommender, message: RecommendationsIn) -> ListRequest:

@@ -37,7 +37,7 @@ LOOK_SECONDS = 0.5  # between two looks at the publication and at the log of eve
 MOST_MAPPED = 32 << 20  # bytes of mapped files in memory, of which libraries take some 24 MB, after a look
 UNREAD_LOOKS = 30  # failed looks at the log in a row, after which this server is not ready
 UNREADABLE_FILES = (
-    "expected compiled files that this version reads, got others or damaged ones: ask again once the trainer has"
+    "expected compiled files that this version reads, got others or damaged ones: try again once the trainer has"
     " compiled them anew; the log names the folder"
 )
 METRICS_SECONDS = 5.0  # limit on fetching the trainer's series
@@ -188,7 +188,7 @@ class Server(AnswerService):
             return
         self._published, self._unreadable = found, ""
         self.metrics.serving.set(0 if found.model is None else 1)
-        LOGGER.info("model_taken_up", model=found.version)
+        LOGGER.info("model_loaded", model=found.version)
 
     def _take_up(self, found: Publication) -> None:
         """Opens a publication, and lets it answer.
@@ -223,7 +223,7 @@ class Server(AnswerService):
         list.
         """
         if self._unread >= UNREAD_LOOKS:
-            return "expected a readable log of events, got errors: who is erased is not known; the process log says why"
+            return "expected a readable event log, got errors, so erased users are unknown: see the process log"
         return super().hindrance
 
     @property

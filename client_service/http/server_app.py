@@ -247,7 +247,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 async def read_liveness(service: Service) -> LiveOut:
     """Tells that the process answers and its agent runs."""
     if not service.live:
-        raise UnavailableError("the agent has ended; the log says why")
+        raise UnavailableError("the agent has failed: see the log, and restart the client")
     return LiveOut()
 
 

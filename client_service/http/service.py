@@ -103,7 +103,9 @@ class ClientService(AnswerService):
     def members(self) -> KnownMembers:
         """ConflictError in a silo that has no secure rounds."""
         if not self.settings.secure:
-            raise ConflictError("expected a silo of a secure federation, whose sums are over members that it knows")
+            raise ConflictError(
+                "expected a silo of a secure federation, got one of an open federation, which has no members to accept"
+            )
         if self._members is None:
             raise UnavailableError("the client has not opened its records yet")
         return self._members
@@ -384,7 +386,7 @@ class ClientService(AnswerService):
     async def check_gate(self) -> GateOut:
         """Tests the gate of this client with forbidden messages, and digests its code."""
         if self._gate is None:
-            raise UnavailableError("the client has not opened its way out yet")
+            raise UnavailableError("the client is still starting")
         verdicts, code = await check_gate(self._gate), await asyncio.to_thread(digest_code)
         return GateOut(client=self.settings.name, verdicts=verdicts, code=code)
 

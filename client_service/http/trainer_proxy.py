@@ -43,9 +43,9 @@ LOOK_SECONDS = 0.05  # between two attempts to reach the trainer
 ANSWER_SECONDS = 60.0  # for the first and each next piece of an answer: a trainer that computes may be slow
 PIECE = 64 << 10  # bytes
 REFUSED = frozenset((401, 404, 405))  # statuses of requests that anybody may make any number of
-TRAINER_AWAY = "expected the process that trains, which is being started: ask again"
-TRAINER_SILENT = f"expected an answer of the process that trains within {ANSWER_SECONDS:g} seconds, got none: ask again"
-TRAINER_CUT_OFF = "expected an answer of the process that trains, which has ended and is being started: ask again"
+TRAINER_AWAY = "the trainer is starting: try again"
+TRAINER_SILENT = f"expected an answer of the trainer within {ANSWER_SECONDS:g} seconds, got none: try again"
+TRAINER_CUT_OFF = "the trainer has ended and starts again: try again"
 SOON = {"Retry-After": "1"}
 
 

@@ -165,7 +165,7 @@ class WaitingTrainer:
             self._scheduler = RefreshScheduler(settings, log, self._begin_refresh, handover.refresh)
             jobs.append(self._scheduler.follow())
         jobs += [self._wait_for_run(key, heads), self._wait_for_request()]
-        LOGGER.info("trainer_waits", client=settings.name)
+        LOGGER.info("trainer_idle", client=settings.name)
         return_free_memory(frozen=True)
         tasks = [asyncio.create_task(self._watch(job)) for job in jobs]
         try:
@@ -193,7 +193,7 @@ class WaitingTrainer:
 
     def _end_wait(self, reason: str) -> None:
         if not self._wake.is_set():
-            LOGGER.info("trainer_goes_on", reason=reason)
+            LOGGER.info("trainer_resumed", reason=reason)
         self._wake.set()
 
     async def _watch(self, job: Coroutine[Any, Any, None]) -> None:
@@ -325,7 +325,7 @@ async def _sealed(ledger: HeadedLedger) -> AsyncIterator[None]:
         try:
             ledger.save_head()
         except OSError as error:
-            LOGGER.error("ledger_not_sealed", reason=error.strerror)
+            LOGGER.error("ledger_head_not_saved", reason=error.strerror)
 
 
 def _refuse_update(*_: object) -> NoReturn:

@@ -193,7 +193,7 @@ def estimate_joining_value(shard: Shard, cutoff: int, draws: int = DRAWS, observ
     users, items = shard.train.shape
     judged = int((np.diff(shard.valid.indptr) > 0).sum())
     if judged == 0:
-        raise DataError("worth: expected validation items to judge by, the shard has none")
+        raise DataError("worth: expected validation items, got a shard without any")
     if count_trainings(users) == 1 or judged < 2:
         return Worth(users, items, judged, True, 0, (), None)
     made = [measure_gains(shard, number, cutoff, observe) for number in range(draws)]

@@ -18,17 +18,18 @@ class FigureOut(Message):
 class GroupOut(Message):
     """Figures of one group of users: popularity, baselines, local model, served model."""
 
-    name: str = Field(description="which users, or which items", examples=["all users"])
-    users: int = Field(ge=0, description="over whom the means are")
+    name: str = Field(description="name of the group of users or items", examples=["all users"])
+    users: int = Field(ge=0, description="number of users in the means")
     popularity: FigureOut = Field(description="of popular items")
     floors: dict[str, FigureOut] = Field(
         {}, description="of closed forms that need no training: lowpass, ridge, ease", examples=[{}]
     )
-    alone: FigureOut = Field(description="of what the silo has by itself")
-    federated: FigureOut = Field(description="of what it serves")
-    gain: FigureOut = Field(description="federated less alone, user by user")
+    alone: FigureOut = Field(description="of the silo's local model")
+    federated: FigureOut = Field(description="of the served model")
+    gain: FigureOut = Field(description="federated minus alone, paired by user")
     ratio: FigureOut | None = Field(
-        None, description="federated over alone, both means, its interval user by user; none: of too few, or of nothing"
+        None,
+        description="federated over alone, paired by user; none: too few users, or a mean of 0",
     )
 
 
@@ -49,15 +50,19 @@ class GraphQualityOut(Message):
         None, description="share of edges between nodes of one label; none: no edge has two labelled ends"
     )
     adjusted_homophily: float | None = Field(
-        None, description="the same, less what the classes' degrees give by chance, over what could be more than that"
+        None, description="edge homophily adjusted for the degrees of the classes: 0 by chance, 1 at most"
     )
     classes: dict[str, int] = Field(description="labelled nodes of each class", examples=[{"kept": 80, "banned": 20}])
-    answers: str = Field(description="what answers, and why", examples=["closed form of all silos' sums"])
+    answers: str = Field(
+        description="the model that answers, and the reason", examples=["closed form of all silos' sums"]
+    )
     roc: CurveOut | None = Field(
         None, description="x: false positives, y: true positives; of more than two classes the mean over these"
     )
-    reliability: CurveOut | None = Field(None, description="x: the told probability, y: how often it was so")
-    calibration_error: float | None = Field(None, description="mean distance of both, by nodes", examples=[0.03])
+    reliability: CurveOut | None = Field(None, description="x: the predicted probability, y: the observed share")
+    calibration_error: float | None = Field(
+        None, description="mean distance of both, weighted by nodes", examples=[0.03]
+    )
 
 
 class ComparisonOut(Message):

@@ -37,7 +37,7 @@ def load_model_basis(folder: Path, head: ModelHead) -> Statistics | None:
     """
     basis = load_basis(folder.parent / FOLDER, head.basis) if head.basis else None
     if head.basis and basis is None:
-        raise DataError(f"{folder}: expected the common basis {head.basis[:SHORT]} of the kept model, there is none")
+        raise DataError(f"{folder}: expected the common basis {head.basis[:SHORT]} of the kept model, got none")
     return basis
 
 

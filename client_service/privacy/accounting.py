@@ -100,7 +100,7 @@ class Account:
         """
         path, secret = heads.state_directory / account, heads.state_directory / secret_file
         if secret.exists() and not path.exists():
-            raise DataError(f"{path}: expected the account beside {secret.name}, got none: what was spent is unknown")
+            raise DataError(f"{path}: expected the account beside {secret.name}, got none: the spent budget is unknown")
         self._ledger, self._shard, self.spent = HeadedLedger(heads, account), shard, AccountState()
         if write_new(path, b"", PRIVATE):
             sync_path(path.parent)
@@ -147,7 +147,7 @@ def silo_secret(heads: LedgerHeads, name: str = SECRET) -> bytes:
     """
     path = heads.state_directory / name
     if not path.exists() and heads.knows_digest(name):
-        raise DataError(f"{path}: expected the secret that {heads.path} tells of, got none: restore it")
+        raise DataError(f"{path}: expected the secret that {heads.path} records, got none: restore it")
     if write_new(path, secrets.token_bytes(SECRET_BYTES), PRIVATE):
         sync_path(path.parent)
     if (mode := path.stat().st_mode & 0o777) & OTHERS:
@@ -169,7 +169,7 @@ def find_shortfall(ledger: Path, account: Path, told: str = TOLD) -> str | None:
     if not last or told not in last[0]:
         return None
     release, charges = last[0][told], [parse_entry(line) for line in read_lines(account)]
-    expected = f"{account}: expected the charge of the last release that {ledger} tells of"
+    expected = f"{account}: expected the charge of the last release in {ledger}"
     end = release.get("account")
     if end is not None:
         number = end["entries"]

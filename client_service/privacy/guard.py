@@ -71,10 +71,10 @@ def load_release(folder: Path, heads: LedgerHeads, occasion: str) -> Release | N
     except FileNotFoundError:
         return None
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        LOGGER.warning("kept_release_refused", reason=f"expected a whole one, got {type(error).__name__}")
+        LOGGER.warning("kept_release_refused", reason=f"expected a complete file, got {type(error).__name__}")
         return None
     if not heads.has_mac(PURPOSE, head.content(arrays), head.mac):
-        LOGGER.warning("kept_release_refused", reason="expected the MAC that this silo's key makes, got another")
+        LOGGER.warning("kept_release_refused", reason="expected the MAC of this silo's key, got another")
         return None
     return Release(Parameters(arrays, head.scalars), head.charges)
 

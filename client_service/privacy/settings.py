@@ -153,4 +153,4 @@ def require_accountable(strategy: Strategy, method: MethodSettings, *, counts: b
     if unknown := sorted(set(strategy.scalars) - set(SCALARS)):
         raise ValueError(f"privacy: expected no other scalars than {list(SCALARS)}, got {unknown} of {name!r}")
     if name == "local":
-        raise ValueError("privacy: expected a strategy that sends something, got 'local': there is nothing to noise")
+        raise ValueError("privacy: expected a strategy that sends something, got 'local', which sends nothing")

@@ -107,7 +107,7 @@ def adopt_records(
         raise SettingsError(f"reason: expected 1 to {LONGEST_REASON} characters, got {len(reason)}")
     with lock_directory(state_directory):
         if shortfall := next(filter(None, _find_shortfalls(state_directory)), None):
-            raise DataError(f"{shortfall}; put back the newest account; nothing was changed")
+            raise DataError(f"{shortfall}; restore the newest account; nothing was changed")
         file = (directory or state_directory) / NAME
         if file.exists():
             os.replace(file, file.with_name(f"{NAME}.replaced"))

@@ -64,11 +64,11 @@ def serve_version(folder: Path, silo: Silo, version: str) -> ModelsOut:
     with _lock_changes(silo.answers.changing):
         chosen = next((head for head in load_versions(folder) if head.version == version), None)
         if chosen is None:
-            raise NotFoundError("expected the version of a kept model, got another")
+            raise NotFoundError("expected the version of a kept model, got an unknown one: GET /v1/models lists them")
         current = load_head(folder)
         if current is None or current.shard != silo.shard.digest:
-            words = "expected a kept model of the shard that answers, there is none"
-            raise ConflictError(f"{words}: try again after the refresh, or once a run has trained one")
+            words = "expected a kept model of the present shard, got none"
+            raise ConflictError(f"{words}: try again after the refresh, or after a run")
         silo.answers.served = _load(folder, silo, chosen)
     return list_models(folder, silo)
 
@@ -76,7 +76,7 @@ def serve_version(folder: Path, silo: Silo, version: str) -> ModelsOut:
 @contextmanager
 def _lock_changes(lock: threading.Lock) -> Iterator[None]:
     if not lock.acquire(timeout=PATIENCE_SECONDS):
-        raise ConflictError("expected no refresh under way, there is one: try again")
+        raise ConflictError("expected no running refresh, got one: try again when it has ended")
     try:
         yield
     finally:

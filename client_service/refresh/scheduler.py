@@ -126,7 +126,7 @@ class RefreshScheduler:
         """
         if self.status.phase != "idle":
             raise ConflictError(
-                f"expected no refresh under way, refresh {self.status.number} is: ask again when it has ended"
+                f"expected no running refresh, got refresh {self.status.number}: try again when it has ended"
             )
         self._asked.set()
         self._announce(asked_at=datetime.now(UTC))

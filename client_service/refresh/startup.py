@@ -48,7 +48,7 @@ class OpenRecords:
         try:
             self.ledger.save_head()
         except OSError as error:
-            LOGGER.error("ledger_not_sealed", reason=error.strerror)
+            LOGGER.error("ledger_head_not_saved", reason=error.strerror)
 
 
 def open_records(settings: ClientSettings, key: PrivateKey, shard: TaskShard) -> OpenRecords:
@@ -97,7 +97,7 @@ def load_stored_model(renewal: ModelRenewal, store: LogStore | None) -> FrozenMo
     except Interrupted:
         raise
     except Exception as error:
-        LOGGER.error("kept_model_not_taken_up", reason=describe_failure(error), at=describe_place(error))
+        LOGGER.error("kept_model_not_loaded", reason=describe_failure(error), at=describe_place(error))
         return None
     return served
 

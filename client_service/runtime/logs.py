@@ -19,11 +19,11 @@ def describe_failure(error: Exception) -> str:
     if isinstance(error, FederationError):
         return str(error)
     if isinstance(error, OSError):
-        return f"expected room to write, got {error.strerror}"
+        return f"expected free disk space and a writable directory, got {error.strerror}"
     name = type(error).__name__
     if isinstance(error, MemoryError) or "OutOfMemory" in name:
-        return f"expected memory enough for its settings, got {name}"
-    return f"expected no error in the silo's own computation, got {name}; the log says where"
+        return f"expected enough memory for the settings, got {name}"
+    return f"the silo's own computation failed with {name}: see the log"
 
 
 def describe_place(error: Exception) -> str:

@@ -49,7 +49,9 @@ class RoundSecrets:
         except FileNotFoundError:
             return None
         except (DataError, UnicodeDecodeError):
-            LOGGER.warning("secure_round_refused", reason="expected a whole state of a secure round, got another file")
+            LOGGER.warning(
+                "secure_round_refused", reason="expected a complete state of a secure round, got another file"
+            )
             return None
         terms = terms_of(state)
         return state if (terms.run, terms.round) == (run, number) else None
@@ -78,7 +80,7 @@ def load_start(folder: Path, number: int, digest: str) -> Parameters:
     path = _path(folder, number)
     found = open_parameters(path)[1] if path.is_file() else None
     if found is None or digest_start(found) != digest:
-        raise PrivacyError(f"{path.name}: expected what round {number} began with, got another content or none")
+        raise PrivacyError(f"{path.name}: expected the start of round {number}, got other content or none")
     return found
 
 

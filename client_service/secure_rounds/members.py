@@ -119,7 +119,7 @@ class KnownMembers:
             return public_key(bytes.fromhex(self._told_aggregator))
         if AGGREGATOR not in self._memory.pinned:
             if claimed is None:
-                raise PrivacyError("expected an answer that the aggregator has signed, before its key is known")
+                raise PrivacyError("expected an answer signed by the aggregator, got one without a signature")
             self._memory.pin(AGGREGATOR, claimed)
         return public_key(bytes.fromhex(self._memory.pinned[AGGREGATOR]))
 
@@ -202,10 +202,12 @@ class KnownMembers:
         Raises ConflictError where the silo uses a members file, and for a key that another member has.
         """
         if self._file is not None:
-            raise ConflictError(f"expected a silo that trusts on first use; this one pins {self._file.name}")
+            raise ConflictError(
+                f"expected a silo that trusts on first use, got one with the file {self._file.name}: add them there"
+            )
         held = {key: name for name, key in self._pinned.items() if name not in keys}
         if doubled := sorted(name for name, key in keys.items() if key in held) or len({*keys.values()}) < len(keys):
-            raise ConflictError(f"expected a key of its own for each member, got one twice: {doubled}")
+            raise ConflictError(f"expected a different key for each member, got one twice: {doubled}")
         self._memory.pin_members(keys, keys)
         self._waiting = {name: key for name, key in self._waiting.items() if keys.get(name) != key}
         self._refused = self._refused if self._waiting else None

@@ -126,14 +126,14 @@ class RoundMemory:
         if said is None:
             self._append("start", aggregator=aggregator, run=run, round=number, digest=digest)
         elif said != digest:
-            raise PrivacyError(f"expected what round {number} of {run} began with when it was told first, got another")
+            raise PrivacyError(f"expected the start of round {number} of {run} as it was received first, got another")
 
     def start_of(self, aggregator: str, run: str, number: int) -> str:
         """Returns the digest of a round's start; raises PrivacyError where none was received."""
         try:
             return self._starts[aggregator, run, number]
         except KeyError:
-            raise PrivacyError(f"expected to know what round {number} of {run} began with, got no word of it") from None
+            raise PrivacyError(f"expected the start of round {number} of {run} to be known, got none") from None
 
     def has_begun(self, terms: RoundTerms) -> bool:
         """Tells whether this client has made keys for this round before, on any terms."""
@@ -152,7 +152,7 @@ class RoundMemory:
         if differing := [name for name, value in pinned.items() if now[name] != value]:
             shown = ", ".join(name if name == "method" else f"{name} {pinned[name]}" for name in differing)
             got = ", ".join("another" if name == "method" else str(now[name]) for name in differing)
-            raise PrivacyError(f"expected the terms that {terms.run} was begun with, {shown}, got {got}")
+            raise PrivacyError(f"expected the terms with which {terms.run} began, {shown}, got {got}")
 
     def require_every_sum(self, terms: RoundTerms) -> None:
         """Raises PrivacyError unless this client helped with the sum of each earlier round.
@@ -164,7 +164,7 @@ class RoundMemory:
         missed = (number for number in range(1, terms.round) if (*place, number) not in self._summed)
         if (first := next(missed, None)) is not None:
             words = f"expected to have helped with the sum of each earlier round of {terms.run}, not with round {first}"
-            raise PrivacyError(f"{words}: this client goes on in the next run")
+            raise PrivacyError(f"{words}: this client takes part again in the next run")
 
     def require_renewable(self, roster: Roster, members: Collection[str], least: int, listed: str = "") -> None:
         """Raises PrivacyError for a basis sum that would reveal the data of too few silos.

@@ -114,7 +114,7 @@ class Answers:
     def require_times(self) -> Float32:
         """Returns how new each item is; raises ProtocolError for a shard without times."""
         if self._shard.freshness is None:
-            raise ProtocolError("freshness: expected a silo whose interactions have times, this one's have none")
+            raise ProtocolError("freshness: expected interactions with times, this silo's have none")
         return self._shard.freshness
 
     def _rearrange(self, ranked: Ranked, limits: ListRequest) -> tuple[NDArray[np.integer], Float32]:

@@ -28,37 +28,37 @@ USERS = (
     f"`Accept: application/x-ndjson` {MOST_STREAMED}"
 )
 OFFSET = f"items of the list that come before the first answered one; offset + k at most {DEEPEST}"
-EXCLUDE = "none of these items; unknown ones change nothing"
+EXCLUDE = "ids of items to leave out; unknown ids are ignored"
 SCORE = (
     "relevance from 0 to 1: how likely the user takes the item next, as estimated on validation items, for a new item "
     "by its text alone; for popular items the share of the users who have it; with `raw` the model's own score, or how "
     "many users have the item"
 )
-RAW = "the score as it ranks, on a scale of the model's own, in the place of the relevance"
+RAW = "return the model's own score instead of the relevance"
 MMR = (
-    "weight of being unlike the items before (maximal marginal relevance), by the cosine of the served model's item "
+    "weight of variety (maximal marginal relevance), by the cosine of the served model's item "
     "embeddings; 0: by score alone, 1: by variety alone; the best "
     f"{POOL} are reordered, and offset + k is at most {POOL}"
 )
 FRESHNESS = (
-    "weight of being new, by when an item was first met; 0: by score alone, 1: by time alone; the best "
+    "weight of novelty, by the time of an item's first interaction; 0: by score alone, 1: by time alone; the best "
     f"{POOL} are reordered, and offset + k is at most {POOL}; refused by a silo whose interactions have no times"
 )
-EXPLAIN = "say for each item which of the user's own items count most for it; it is computed for this answer"
+EXPLAIN = "return for each item the user's own items that contribute most to it"
 NEW = (
-    "places reserved for new items, which nobody has yet and which are scored by their texts alone: 1: the 10th place, "
+    "places reserved for new items, which have no interaction and are scored by their texts alone: 1: the 10th place, "
     "2: the 5th and the 10th; in lists of 5 to 9 items the last ones, in shorter ones none; by default 1 in a silo "
     "that has new items with a text; each is marked by its `reason`; one whose text does not suit the user gets none"
 )
 ONLY = "`new`: a list of new items alone"
-REASON = "`new`: nobody has the item yet, and it is here by what its text has in common with the user's items"
+REASON = "`new`: the item has no interaction yet; its text resembles the user's items"
 MOST_REASONS = 3  # of an item
 BECAUSE = f"with `explain`: at most {MOST_REASONS} items of the user's own that contribute most, the largest first"
 EXPLAINED = (
-    "with `explain`: what all of the user's items together contribute to the raw score, which is its closed-form part; "
-    "not there where the served model has none"
+    "with `explain`: the closed-form part of the raw score, summed over all of the user's items; "
+    "absent where the served model has none"
 )
-SEEN = "leave out all that the user has met, liked or not, or what the basket holds"
+SEEN = "leave out the items that the user has met, liked or not, or those of the basket"
 
 
 class RecommendationsIn(Message):
@@ -70,7 +70,7 @@ class RecommendationsIn(Message):
         None, min_length=1, max_length=MOST_STREAMED, description=USERS, examples=[["4711"]]
     )
     basket: tuple[Id, ...] | None = Field(
-        None, min_length=1, max_length=10_000, description="ids of items that somebody likes", examples=[["boots"]]
+        None, min_length=1, max_length=10_000, description="ids of the items of a basket", examples=[["boots"]]
     )
     k: int = Field(20, ge=1, le=DEEPEST, description="length of each list")
     exclude_seen: bool = Field(True, description=SEEN)
@@ -100,7 +100,7 @@ class ReasonOut(Message):
     """An item of the user's own that counts for a recommended one."""
 
     item: str = Field(description="an item that the user has, or of the basket", examples=["hat"])
-    title: str | None = Field(None, description="where one is known", examples=["Woollen hat"])
+    title: str | None = Field(None, description="title, if known", examples=["Woollen hat"])
     contribution: float = Field(gt=0, description="what it adds to `explained`", examples=[0.86])
 
 
@@ -109,7 +109,7 @@ class ItemOut(Message):
 
     item: str = Field(description="the item's id", examples=["boots"])
     score: float = Field(description=SCORE, examples=[0.062])
-    title: str | None = Field(None, description="where one is known", examples=["Winter boots"])
+    title: str | None = Field(None, description="title, if known", examples=["Winter boots"])
     reason: Literal["new"] | None = Field(None, description=REASON)
     because: tuple[ReasonOut, ...] | None = Field(None, max_length=MOST_REASONS, description=BECAUSE)
     explained: float | None = Field(None, description=EXPLAINED)
@@ -118,26 +118,28 @@ class ItemOut(Message):
 class RecommendationsOut(Message):
     """Best first. `fallback` says why these are popular items instead of personal ones."""
 
-    user: str | None = Field(None, description="who was asked for; not for a basket", examples=["4711"])
+    user: str | None = Field(None, description="user of the request; absent for a basket", examples=["4711"])
     model: Version | None = Field(None, description="version of the model that answered")
-    fallback: Fallback | None = Field(None, description="why these are popular items; not there for a personal list")
-    unknown_items: int = Field(0, ge=0, description="items of the request that the catalogue does not hold")
-    items: tuple[ItemOut, ...] = Field(description="at most k; fewer where no more are allowed")
+    fallback: Fallback | None = Field(None, description="reason for popular items; absent for a personal list")
+    unknown_items: int = Field(0, ge=0, description="number of items of the request that are not in the catalogue")
+    items: tuple[ItemOut, ...] = Field(description="at most k items; fewer where no more are allowed")
 
 
 class BatchOut(Message):
     """List for each user in the order of the request, or one for the basket."""
 
-    results: tuple[RecommendationsOut, ...] = Field(description="a list each")
+    results: tuple[RecommendationsOut, ...] = Field(
+        description="one list for each user or basket, in the order of the request"
+    )
 
 
 class SimilarOut(Message):
     """Items like an item, nearest first."""
 
-    item: str = Field(description="the item that was asked for", examples=["boots"])
+    item: str = Field(description="item of the request", examples=["boots"])
     model: Version | None = Field(None, description="version of the model that answered; none while there is no model")
     reason: Literal["new"] | None = Field(
-        None, description="`new`: nobody has the item yet, and these are the nearest by their texts"
+        None, description="`new`: the item has no interaction yet; these are the nearest by text"
     )
     items: tuple[ItemOut, ...] = Field(
         description="score: the cosine of both items' embeddings, or of their texts' features, in [-1, 1]"
@@ -148,12 +150,12 @@ class CatalogueItemOut(Message):
     """Description of an item: from its shard, overridden by what applications posted."""
 
     item: str = Field(description="its id", examples=["boots"])
-    title: str | None = Field(None, description="where one is known", examples=["Winter boots"])
+    title: str | None = Field(None, description="title, if known", examples=["Winter boots"])
     categories: tuple[str, ...] = Field((), description="what `filter=category:...` asks for", examples=[["shoes"]])
     attributes: dict[str, str | float | bool] = Field(
         {}, description="what `filter=KEY:...` asks for", examples=[{"colour": "black", "year": 1999}]
     )
-    hidden: bool = Field(False, description="it appears in no list")
+    hidden: bool = Field(False, description="true: the item appears in no list")
     in_catalogue: bool = Field(
         True, description="the shard has it; another item can be recommended as a new one if it has a text"
     )
@@ -173,7 +175,7 @@ class ItemsOut(Message):
     total: int = Field(ge=0, description="items on all pages that have all words")
     items: tuple[CatalogueItemOut, ...] = Field(description="at most k")
     near: tuple[NearItemOut, ...] | None = Field(
-        None, description="after the last of the items, others that resemble them, best first; with these at most k"
+        None, description="similar items after the last match, best first; at most k with the matches"
     )
 
 
@@ -188,8 +190,12 @@ class ModelOut(Message):
         None, description="the run that trained it; none for one of the shard alone", examples=["run-1"]
     )
     round: int | None = Field(None, ge=0, description="the round of that run")
-    users: int = Field(ge=0, description="who get a list of their own: the shard's users who have not been erased")
-    items: int = Field(ge=0, description="which can be recommended: the shard's, without hidden ones")
+    users: int = Field(
+        ge=0, description="number of users with a list of their own: those of the shard who were not erased"
+    )
+    items: int = Field(
+        ge=0, description="number of items that can be recommended: those of the shard, without hidden ones"
+    )
     score: str = Field(description="what the score of a recommended item means", examples=["relevance from 0 to 1"])
 
 
@@ -210,13 +216,13 @@ class NextIn(Message):
     model_config = ConfigDict(json_schema_extra={"examples": [{"session": ["boots", "socks"], "k": 5}]})
 
     session: Session | None = Field(
-        None, description="ids of items, the last click last, repeats and all", examples=[["boots", "socks", "boots"]]
+        None, description="ids of clicked items in order, with repeats", examples=[["boots", "socks", "boots"]]
     )
     sessions: tuple[Session, ...] | None = Field(None, min_length=1, max_length=MOST_SESSIONS, description=SEVERAL)
     k: int = Field(20, ge=1, le=DEEPEST, description="length of each list")
     exclude_seen: bool = Field(False, description="leave out the items of the session itself")
     exclude: tuple[Id, ...] = Field(
-        (), max_length=100_000, description="none of these items; unknown ones change nothing"
+        (), max_length=100_000, description="ids of items to leave out; unknown ids are ignored"
     )
 
     @model_validator(mode="after")
@@ -243,7 +249,7 @@ class NextItemOut(Message):
 
     item: str = Field(description="the item's id", examples=["boots"])
     score: float = Field(description=NEXT_SCORE, examples=[0.04])
-    title: str | None = Field(None, description="where one is known")
+    title: str | None = Field(None, description="title, if known")
 
 
 class NextOut(Message):
@@ -253,12 +259,12 @@ class NextOut(Message):
     """
 
     model: str | None = Field(None, description="version of the model that answered")
-    fallback: NextFallback | None = Field(None, description="why no model answered; not there where one did")
-    unknown_items: int = Field(0, ge=0, description="clicks of the session on items that the catalogue does not hold")
-    items: tuple[NextItemOut, ...] = Field(description="at most k; fewer where no more are allowed")
+    fallback: NextFallback | None = Field(None, description="reason why no model answered; absent where one did")
+    unknown_items: int = Field(0, ge=0, description="number of clicks on items that are not in the catalogue")
+    items: tuple[NextItemOut, ...] = Field(description="at most k items; fewer where no more are allowed")
 
 
 class NextListOut(Message):
     """A list for each session, in the order of the request."""
 
-    results: tuple[NextOut, ...] = Field(description="a list each")
+    results: tuple[NextOut, ...] = Field(description="one list for each user or basket, in the order of the request")

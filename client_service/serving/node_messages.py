@@ -80,7 +80,7 @@ class WeighingNeighbourOut(Message):
     node: str = Field(description="the neighbour's id", examples=["worker-4"])
     weight: float = Field(description="of the edge", examples=[1.0])
     contribution: float = Field(
-        description="what it adds to the score of the answered label, before calibration; below 0 it speaks against it",
+        description="contribution to the score of the answered label before calibration; negative: against it",
         examples=[0.31],
     )
 
@@ -94,7 +94,7 @@ class LabelOut(Message):
     probabilities: dict[str, float] = Field(
         description="of all classes, which add up to 1", examples=[{"banned": 0.83, "kept": 0.17}]
     )
-    known_label: str | None = Field(None, description="the label that the silo has of this node, where it has one")
+    known_label: str | None = Field(None, description="label of this node in the silo's data, if any")
     fallback: LabelFallback | None = Field(
         None,
         description="why the served model has not answered, but shares of the training labels, or the closed form that"
@@ -112,8 +112,10 @@ class JoiningOut(Message):
     measure: str = Field(description="the name of the figures", examples=["AUC"])
     nodes: int = Field(ge=0, description="validation nodes with a label")
     alone: float = Field(description="of the closed form of this silo's own nodes", examples=[0.735])
-    served: float = Field(description="of what answers", examples=[0.763])
-    answers: str = Field(description="what answers, and why", examples=["closed form of all silos' sums"])
+    served: float = Field(description="of the model that answers", examples=[0.763])
+    answers: str = Field(
+        description="the model that answers, and the reason", examples=["closed form of all silos' sums"]
+    )
 
 
 class LabelListOut(Message):
@@ -122,5 +124,5 @@ class LabelListOut(Message):
     model: str | None = Field(
         None, description="version of the model that answered; none while there is no model", examples=["run-1.5"]
     )
-    joining: JoiningOut | None = Field(None, description="what joining has added; none while there is no model")
-    results: tuple[LabelOut, ...] = Field(description="a label each")
+    joining: JoiningOut | None = Field(None, description="gain of joining; none while there is no model")
+    results: tuple[LabelOut, ...] = Field(description="one label for each node, in the order of the request")

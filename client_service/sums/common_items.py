@@ -127,7 +127,7 @@ def require_list(items: CommonItems | None, places: int) -> CommonItems:
     if items is None:
         raise DataError("expected the list of common items before a sum over it, got none")
     if not min(len(items.listed), len(items.confirmed), places):
-        expected = "expected items that two silos or more have, by their ids"
+        expected = "expected items whose ids two silos or more have"
         raise DataError(f"{expected}, got none: nothing is summed; {MATCH_HINT}")
     return items
 
@@ -189,8 +189,8 @@ def warn_of_guessed_ids(method: MethodSettings) -> tuple[str, ...]:
     """Warns that a sum of buckets confirms guessed ids."""
     del method
     return (
-        f"the list of common items tells whoever guesses an id whether {LEAST_HOLDERS} silos or more have it; the"
-        " aggregator sees it of one silo too, but not of which",
+        f"the list of common items confirms a guessed id if {LEAST_HOLDERS} silos or more have it; the aggregator"
+        " sees it even if one silo has it, but not which one",
     )
 
 

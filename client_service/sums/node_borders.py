@@ -225,7 +225,7 @@ def finish_borders(at: SumRound) -> Borders:
     used = (list_rows(found.claims, found.rows).max(initial=-1) + 1) * found.width
     if found.tables[:, used:].any():
         words = "a silo or the aggregator gave false numbers; sum anew, or train without them"
-        raise ProtocolError(f"expected zeros in rows of border sums that nobody claims, got others: {words}")
+        raise ProtocolError(f"expected zeros in unclaimed rows of border sums, got other numbers: {words}")
     return found
 
 

@@ -202,9 +202,9 @@ def warn_of_rare_visits(method: MethodSettings) -> tuple[str, ...]:
     told = f"a silo that lies about its own counts reads transitions that fewer than {least} visits have too"
     warnings = [f"{told} (basis.least_pairs)"]
     if least == 1:
-        warnings = ["basis.least_pairs = 1: what a single visit has clicked after what is told to all silos"]
+        warnings = ["basis.least_pairs = 1: all silos learn the transitions of single visits"]
     if strays > PAIRS:
-        words = f"some {strays:,.0f} pairs of an item are told that no visit has, beside some {PAIRS} that occur"
+        words = f"about {strays:,.0f} pairs of each item are false, beside about {PAIRS} true ones"
         larger = "expected a larger basis.counters or basis.least_pairs, or a shorter list"
         warnings.append(f"{words}: the counters are too few for {method.catalogue:,} items; {larger}")
     return tuple(warnings)

@@ -45,7 +45,7 @@ def is_first(entry: dict[str, Any]) -> bool:
     return bool(entry["sequence"] == 1)
 
 
-FORGETS = "account.jsonl: expected the charge of the last release that "
+FORGETS = "account.jsonl: expected the charge of the last release in "
 DAMAGES: dict[str, tuple[Change, str]] = {
     "its last charge is gone": (cut(ACCOUNT, -1), FORGETS),
     "it is empty": (cut(ACCOUNT, 0), FORGETS),

@@ -125,7 +125,7 @@ async def test_a_server_that_cannot_read_who_is_erased_is_not_ready(
             other.erasures.erase_user(gone, known=True)
             assert (await answer(gone)).status_code == 503  # it does not know whether he is erased
             await until(is_hindered)
-            assert "who is erased is not known" in (await http.get("/health/ready")).text
+            assert "so erased users are unknown" in (await http.get("/health/ready")).text
         await until(is_ready)
         assert (await answer(gone)).json()["fallback"] == "unknown user"
         other.close()

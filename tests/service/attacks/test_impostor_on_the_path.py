@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.support.misled import Mislead
 
 pytestmark = pytest.mark.anyio
-UNBELIEVED = "expected an answer that the aggregator has signed"
+UNBELIEVED = "expected an answer signed by the aggregator"
 
 
 class Impostor(httpx.AsyncBaseTransport):
@@ -104,7 +104,7 @@ def test_a_secure_client_does_not_start_without_knowing_its_peers_or_by_plain_ht
     members = members_of(liar, shards, tmp_path)
     for changed, words in (
         ({"members": None}, "members: expected a file of members"),
-        ({"trust_on_first_use": True}, "expected it or members, got both"),
+        ({"trust_on_first_use": True}, "expected either it or members, got both"),
         ({"aggregator_url": "http://aggregator.example.org"}, "expected one that begins with https:"),
     ):
         with pytest.raises(SettingsError, match=words):

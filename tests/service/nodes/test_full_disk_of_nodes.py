@@ -94,7 +94,11 @@ def test_a_silo_of_nodes_without_room_starts_and_refreshes_later(
             new = {"node": "new", "features": [0.0] * 4, "neighbours": [{"node": "node-0001"}]}
             ask("/v1/nodes", {"nodes": [new]})
             ask("/v1/refresh", None)
-            wait_until(lambda: str(_refresh(address).get("problem", "")).startswith("expected room to write, got No"))
+            wait_until(
+                lambda: str(_refresh(address).get("problem", "")).startswith(
+                    "expected free disk space and a writable directory, got No"
+                )
+            )
             assert ask("/v1/labels", {"nodes": ["node-0003", "new"]})["results"][0].get("fallback") is None
             full.undo()
             wait_until(lambda: bool(_refresh(address).get("changed")))

@@ -28,7 +28,7 @@ from shared.protocol.signing.keys import new_key
 from shared.strategies.sum_strategy import sum_strategy
 
 KEY, BUDGET, DELTA = new_key(), 20.0, 1e-5
-FORGETS = "basis-account.jsonl: expected the charge of the last release that .*ledger.jsonl tells of"
+FORGETS = "basis-account.jsonl: expected the charge of the last release in .*ledger.jsonl"
 
 
 def send_noised(state: Path, run: str) -> None:

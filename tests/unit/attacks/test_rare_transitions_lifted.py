@@ -47,6 +47,6 @@ def test_a_threshold_hides_what_one_visit_did_and_a_silo_that_lies_lifts_it() ->
     np.testing.assert_array_equal(read, true)
 
 
-@pytest.mark.parametrize(("least", "words"), [(1, "a single visit"), (3, "a silo that lies")])
+@pytest.mark.parametrize(("least", "words"), [(1, "single visits"), (3, "a silo that lies")])
 def test_a_silo_is_warned_of_it(least: int, words: str) -> None:
     assert any(words in one for one in warn_of_rare_visits(settings(least)))

@@ -131,7 +131,7 @@ def test_an_account_that_forgets_cannot_be_adopted(state: Path, pair: KeyFiles) 
     cut(state / ACCOUNT, 0)
     before = {path: path.read_bytes() for path in state.rglob("*") if path.is_file() and path.name != "lock"}
     words = ("--state-directory", state, "--signing-key-file", pair.private, "--reason", "why not")
-    with pytest.raises(DataError, match="put back the newest account; nothing was changed"):
+    with pytest.raises(DataError, match="restore the newest account; nothing was changed"):
         run("adopt", *words)
     after = {path: path.read_bytes() for path in state.rglob("*") if path.is_file() and path.name != "lock"}
     assert after == before

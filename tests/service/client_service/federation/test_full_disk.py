@@ -75,7 +75,7 @@ async def test_a_refresh_without_room_is_done_later(
 
             async def failed() -> bool:
                 problem = (await read(http, "refresh")).get("problem", "")
-                return bool(problem.startswith("expected room to write, got No space"))
+                return bool(problem.startswith("expected free disk space and a writable directory, got No space"))
 
             await until(failed)
             assert (await http.get("/health/live")).status_code == 200
@@ -142,7 +142,7 @@ async def test_a_round_without_room_is_done_once_there_is_some(
                     full.setattr(f"client_service.{writer}", refuse)
                 await running.start()
                 if refusing:
-                    await until(has_problem(silo, "expected room to write, got No space"))
+                    await until(has_problem(silo, "expected free disk space and a writable directory, got No space"))
             assert (await silo.get("/health/live")).status_code == 200
             await until(finished(silo, other))
             history = await running.history()
@@ -168,7 +168,7 @@ async def test_a_secure_round_without_room_is_done_once_there_is_some(
             silos = await running.enter()
             full.setattr(f"client_service.{writer}", refuse)
             await running.start()
-            await until(has_problem(silos[0], "expected room to write, got No space"))
+            await until(has_problem(silos[0], "expected free disk space and a writable directory, got No space"))
         await until(finished(*silos))
         history = await running.history()
         assert history["phase"] == "finished" and [one["missing"] for one in history["rounds"]] == [[], []]

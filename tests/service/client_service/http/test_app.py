@@ -157,7 +157,7 @@ async def test_a_client_whose_agent_has_ended_is_neither_live_nor_ready(
 
             await until(ended)
             said = [(await http.get(f"/health/{what}")).json()["detail"] for what in ("live", "ready")]
-    assert said == ["the agent has ended; the log says why"] * 2
+    assert said == ["the agent has failed: see the log, and restart the client"] * 2
 
 
 def damage(settings: ClientSettings, silos: Silos, kind: str) -> None:

@@ -197,7 +197,9 @@ async def test_one_key_alone_guards_its_own_routes(settings: ClientSettings, ope
         http.headers.pop("Authorization", None)
         assert (await ask(http, ("GET", "/v1/status"), None)).status_code == 401
         assert (await ask(http, ("POST", "/v1/recommendations"), None)).status_code == 200
-    assert alone.list_warnings() == ["without application_key whoever calls may see lists of recommendations"]
+    assert alone.list_warnings() == [
+        "without application_key every caller can see lists of recommendations: set application_key"
+    ]
 
 
 async def test_each_key_has_a_pace_of_its_own_and_guessing_is_slowed_down(
@@ -248,7 +250,7 @@ def test_on_loopback_it_works_without_keys_and_says_so(host: str) -> None:
     ],
 )
 def test_where_others_can_call_both_keys_are_needed(host: str, given: dict[str, str], name: str) -> None:
-    with pytest.raises(SettingsError, match=f"{name}: expected one where others can call"):
+    with pytest.raises(SettingsError, match=f"{name}: expected a key because"):
         client_settings(**NEEDED, host=host, **given)
     with_keys = client_settings(**NEEDED, host=host, **KEYS)
     assert with_keys.rate_limit > 0 and [text for text in with_keys.list_warnings() if "_key" in text] == []
@@ -264,7 +266,7 @@ def test_where_others_can_call_both_keys_are_needed(host: str, given: dict[str, 
         ("0" * 40, "application_key: expected a random secret"),
         (f"{APPLICATION} {APPLICATION}", "application_key: expected printable ASCII"),
         ("ä" + APPLICATION, "application_key: expected printable ASCII"),
-        (OPERATOR, "operator_key: expected another one than application_key"),
+        (OPERATOR, "operator_key: expected a key that differs from application_key"),
     ],
 )
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
@@ -297,7 +299,7 @@ def test_keys_come_from_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "application_key: expected one where others can call ('0.0.0.0'), or demo; got neither"),
+        ({}, "application_key: expected a key because '0.0.0.0' is open to others, or demo = true; got neither"),
         ({**KEYS, "operator_key": "default" * 6}, "operator_key: expected a secret of your own"),
     ],
 )

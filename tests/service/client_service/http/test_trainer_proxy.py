@@ -220,7 +220,7 @@ async def test_a_trainer_that_is_away_is_waited_for_and_then_said_to_be_started(
     async with asking(proxy, metrics) as http:
         answer = await http.get("/v1/status")
         assert answer.status_code == 503 and answer.headers["retry-after"] == "1"
-        assert "which is being started" in answer.json()["detail"] and answer.json()["code"] == "unavailable"
+        assert "the trainer is starting" in answer.json()["detail"] and answer.json()["code"] == "unavailable"
         proxy.start_seconds = 60.0
         waiting = asyncio.create_task(http.get("/echo/x"))
         await asyncio.sleep(0)

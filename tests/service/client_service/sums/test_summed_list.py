@@ -203,7 +203,7 @@ async def test_silos_without_a_common_item_sum_nothing_more(federate: Federate) 
             basis = {"basis": SUMS["basis_exact"].model_dump()} if part == "training" else {}
             refused = await running.operator.post("/v1/runs", json={"clients": 3, "part": part, "method": basis})
             assert refused.status_code == 422, refused.text
-            assert "expected items that two silos or more have" in refused.text
+            assert "expected items whose ids two silos or more have" in refused.text
             assert "lpsfed catalogue match" in refused.text
         known = await kept(clients[0], "items", "run-1")
         assert len(known.listed) == 0

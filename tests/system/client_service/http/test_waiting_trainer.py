@@ -70,7 +70,7 @@ def told(log: Path, event: str) -> list[dict[str, Any]]:
 
 def waits(client: Running, times: int = 1) -> bool:
     """Does the trainer wait, for the so-manieth time?"""
-    return client.child("--waiting") is not None and len(told(client.log, "trainer_waits")) == times
+    return client.child("--waiting") is not None and len(told(client.log, "trainer_idle")) == times
 
 
 def open_files(pid: int) -> list[str]:
@@ -95,7 +95,7 @@ def test_a_trainer_without_work_waits_without_torch_and_each_request_is_answered
         assert status["phase"] in ("waiting", "joining") and status["model"] == client.lists(shard.user_ids[0])["model"]
         found = client.http.get("/v1/refresh").json()  # whoever has asked for it still sees that it is done
         assert found["last_ended"] == number and "torch" in mapped(pid)
-        assert told(client.log, "trainer_goes_on")[0]["reason"] == "a request has come"
+        assert told(client.log, "trainer_resumed")[0]["reason"] == "a request has come"
         wait_for(lambda: waits(client, 3))
         assert open_files(pid) == first and command_line(pid).count("--settings-descriptor") == 1
         assert waits(client, 3) and client.trainer == pid
@@ -109,10 +109,10 @@ def test_events_and_an_erasure_that_come_while_the_trainer_waits_are_absorbed(si
     with idling(silo, refresh_interactions=2) as client:
         wait_for(lambda: waits(client))
         client.post("one", user, shard.item_ids[0])
-        assert not told(client.log, "trainer_goes_on")
+        assert not told(client.log, "trainer_resumed")
         client.post("two", "somebody new", shard.item_ids[1])
         wait_for(lambda: waits(client, 2))
-        assert [one["reason"] for one in told(client.log, "trainer_goes_on")] == ["a refresh is due"]
+        assert [one["reason"] for one in told(client.log, "trainer_resumed")] == ["a refresh is due"]
         assert [one["changed"] for one in told(client.log, "refreshed")] == [True]
         assert "fallback" not in client.lists("somebody new") and shard.item_ids[0] not in str(client.lists(user))
         receipt = client.http.delete(f"/v1/users/{gone}").json()["receipt"]
@@ -132,7 +132,7 @@ def test_a_run_that_opens_while_the_trainer_waits_is_joined_and_trained_to_its_e
         answer = httpx.post(f"{silo.aggregator_url}/v1/runs", json=asked, headers=BEARER, trust_env=False)
         assert answer.is_success, answer.text
         wait_for(lambda: waits(client, 2))
-        assert [one["reason"] for one in told(client.log, "trainer_goes_on")] == ["a run is open"]
+        assert [one["reason"] for one in told(client.log, "trainer_resumed")] == ["a run is open"]
         assert client.child("--waiting") == client.trainer  # and the run that is over does not wake it again
         quality = client.http.get("/v1/quality").json()
         assert (quality["run"], quality["finished"]) == ("run-1", True)
@@ -182,8 +182,8 @@ def test_requests_without_a_key_wake_no_trainer_and_keep_none_awake(silo: Client
                 assert (answer.status_code, asks) == (401, path.partition("?")[0] == "/"), (method, path)
                 assert answer.headers["content-type"] == "application/problem+json"
                 assert method == "HEAD" or answer.json()["detail"] == "expected the operator's key"
-        assert waits(client) and not told(client.log, "trainer_goes_on")
-        assert client.http.get("/docs").is_success and len(told(client.log, "trainer_goes_on")) == 1
+        assert waits(client) and not told(client.log, "trainer_resumed")
+        assert client.http.get("/docs").is_success and len(told(client.log, "trainer_resumed")) == 1
         wait_for(lambda: waits(client, 2))
         own = {"Authorization": f"Bearer {KEYS['operator_key']}"}
         assert client.http.post("/v1/refresh", headers=own).json()["number"] == 1

@@ -267,7 +267,7 @@ def test_without_its_account_or_with_a_damaged_one_nothing_begins(tmp_path: Path
     with pytest.raises(DataError, match="line 1: expected the entry that"):
         guard(tmp_path)
     path.unlink()
-    with pytest.raises(DataError, match="what was spent is unknown"):
+    with pytest.raises(DataError, match="the spent budget is unknown"):
         guard(tmp_path)
 
 

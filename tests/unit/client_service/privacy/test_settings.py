@@ -100,7 +100,7 @@ def test_values_that_promise_nothing_are_refused(name: str, value: object) -> No
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"strategy": "local"}, "there is nothing to noise"),
+        ({"strategy": "local"}, "which sends nothing"),
         ({"strategy": "fedmf", "policy": Policy(strategies=("fedmf",))}, "without item tables"),
         ({"strategy": "f2mf", "policy": Policy(strategies=("f2mf",))}, "without item tables"),
         ({"policy": Policy(counts=True)}, "counts leave without noise"),

@@ -98,5 +98,5 @@ async def test_sums_that_are_fetched_again_are_those_of_the_first_time(tmp_path:
     honest = {number: sums(number) for number in (1, 2, 3)}
     assert (await fetch(tmp_path, honest)).found == honest
     assert (await fetch(tmp_path, honest)).found == honest
-    with pytest.raises(PrivacyError, match="expected what round 3 of run-1 began with when it was told first"):
+    with pytest.raises(PrivacyError, match="expected the start of round 3 of run-1 as it was received first"):
         await fetch(tmp_path, honest | {2: sums(9)})

@@ -122,7 +122,7 @@ def test_a_new_key_of_a_known_name_needs_consent_too_and_no_key_serves_two_names
         known = believes(tmp_path)
         with pytest.raises(PrivacyError, match="consented to, got bob"):
             show(known, "ada bob cyd")
-        with pytest.raises(ConflictError, match="a key of its own"):
+        with pytest.raises(ConflictError, match="a different key for each member"):
             known.accept({"dan": raw_hex(before.public_key())})
         known.accept({"bob": raw_hex(KEYS["bob"].public_key())})
         show(known, "ada bob cyd")
