@@ -54,4 +54,4 @@ class Fickle(Liar):
 
 async def test_a_client_that_was_told_another_start_later_sends_nothing(mislead: Mislead) -> None:
     async with mislead(4, Fickle) as clients:
-        await clients.require_refused("what round 1 of run-1 began with", by=[VICTIM])
+        await clients.require_refused("the start of round 1 of run-1", by=[VICTIM])

@@ -71,7 +71,7 @@ def test_each_fault_is_a_line_and_ends_with_1(state: Path, pair: KeyFiles) -> No
     cut(state / ACCOUNT, 0)
     code, text = verified(state, pair)
     assert code == 1 and len(text.splitlines()) == 3 and str(state / ACCOUNT) in text
-    assert "expected the charge of the last release that" in text.splitlines()[-1]
+    assert "expected the charge of the last release in" in text.splitlines()[-1]
     code, text = run("verify", "--state-directory", state, "--signing-key-file", pair.private, "--json")
     found = json.loads(text)
     assert (

@@ -65,7 +65,7 @@ def test_a_round_is_begun_once_under_any_terms_and_its_run_keeps_its_threshold(t
     assert not again.has_begun(terms(number=2)) and not again.has_begun(terms(run="run-2"))
     assert not again.has_begun(terms(aggregator="0b" * 32))  # another federation's run-1 is another run
     again.require_pinned_terms(terms(number=2))
-    with pytest.raises(PrivacyError, match="run-1 was begun with, threshold 3, got 4"):
+    with pytest.raises(PrivacyError, match="with which run-1 began, threshold 3, got 4"):
         again.require_pinned_terms(terms(number=2, threshold=4))
     again.require_pinned_terms(terms(run="run-2", threshold=4))
     assert len((tmp_path / NAME).read_text().splitlines()) == 1
@@ -75,10 +75,10 @@ def test_a_round_begins_with_what_was_said_first_and_another_word_later_is_refus
     RoundMemory(Ledger(tmp_path / NAME)).remember_start(OWN, "run-1", 2, "first")
     again = RoundMemory(Ledger(tmp_path / NAME))
     again.remember_start(OWN, "run-1", 2, "first")
-    with pytest.raises(PrivacyError, match="what round 2 of run-1 began with"):
+    with pytest.raises(PrivacyError, match="the start of round 2 of run-1"):
         again.remember_start(OWN, "run-1", 2, "later")
     assert again.start_of(OWN, "run-1", 2) == "first"
-    with pytest.raises(PrivacyError, match="what round 3 of run-1 began with"):
+    with pytest.raises(PrivacyError, match="the start of round 3 of run-1"):
         again.start_of(OWN, "run-1", 3)
 
 
@@ -88,7 +88,7 @@ def test_a_run_keeps_its_settings_in_all_of_its_rounds(tmp_path: Path, changed: 
     again = RoundMemory(Ledger(tmp_path / NAME))
     again.require_pinned_terms(terms(number=2))
     again.require_pinned_terms(terms(run="run-2", **changed))
-    with pytest.raises(PrivacyError, match=f"run-1 was begun with, {next(iter(changed))}"):
+    with pytest.raises(PrivacyError, match=f"with which run-1 began, {next(iter(changed))}"):
         again.require_pinned_terms(terms(number=2, **changed))
 
 
