@@ -126,7 +126,7 @@ e2e-compose: install ## build and run docker-compose.yml for real; skipped where
 	$(BIN)/pytest -m containers -rs -s tests/system/containers
 
 site: .venv-site/.installed ## write build/site: the documentation with a reference made from the code; links are checked
-	.venv-site/bin/python docs/site/stage.py build/site-source
+	PYTHONPATH=. .venv-site/bin/python docs/site/stage.py build/site-source
 	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --strict
 
 notebook: .venv-site/.installed ## run docs/tutorial.ipynb from its beginning; build/tutorial has the outputs, and `make site` shows them

@@ -55,7 +55,13 @@ SETTINGS: Mapping[str, tuple[type[BaseModel], str, str]] = {
 }
 SETTINGS_HEAD = """# Settings
 
-Start with none of these: `lpsfed join` and `lpsfed aggregator` need no setting. A variable with a service's prefix that
+Start with none of these: `lpsfed join` and `lpsfed aggregator` need no setting.
+
+```sh
+lpsfed doctor --shard shards/client-1 --port 8801      # looks whether a client could start, and says what keeps it from it
+```
+
+A variable with a service's prefix that
 is not a setting is refused at the start, with the name that was probably meant. The variables that Kubernetes sets for
 a service called `lpsfed-client`, such as `LPSFED_CLIENT_SERVICE_HOST` or `LPSFED_CLIENT_PORT=tcp://10.0.0.5:8801`, are
 ignored. A secret can also be the content of a file: `OPERATOR_TOKEN_FILE` in place of `OPERATOR_TOKEN`.

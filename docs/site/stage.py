@@ -66,7 +66,6 @@ def _write(path: Path, text: str) -> None:
 
 def write_tables(place: Path) -> None:
     """Writes the full tables of the benchmarks from what is measured."""
-    sys.path.insert(0, str(ROOT))
     from benchmarks.fedga.tables import write_tables as write_session_tables
     from benchmarks.harness.document import write_document
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -96,3 +97,26 @@ def test_raw_hex_is_what_the_file_holds(keys: Path) -> None:
     said(*write(keys))
     text = (keys.parent / "members.toml").read_text(encoding="utf-8")
     assert f'east = "{raw_hex(read_public(keys / "east.pub"))}"' in text
+
+
+def test_a_silo_accepts_whom_its_operator_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    key, posted = "ab" * 32, list[Any]()
+    waiting = {"client": "eve", "key": key, "fingerprint": "cd" * 32, "agreed": False}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert request.headers["Authorization"] == "Bearer shown"
+        if request.method == "POST":
+            posted.append((request.url.path, json.loads(request.content)))
+        return httpx.Response(200, json={"file": False, "members": [], "waiting": [] if posted else [waiting]})
+
+    def open_client(*_: object) -> httpx.Client:
+        bearer = {"Authorization": "Bearer shown"}
+        return httpx.Client(base_url="http://silo", headers=bearer, transport=httpx.MockTransport(answer))
+
+    monkeypatch.setattr("simulation.cli.members._open_client", open_client)
+    refused = members("accept", "bob", "--yes")
+    assert refused.exit_code and "eve" in str(refused.exception) and posted == []
+    asked = members("accept")  # nobody can be asked here
+    assert asked.exit_code and "--yes" in str(asked.exception) and posted == []
+    assert said("accept", "--yes")["waiting"] == []
+    assert posted == [("/v1/members/accept", {"keys": {"eve": key}})]
