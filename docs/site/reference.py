@@ -58,7 +58,7 @@ SETTINGS_HEAD = """# Settings
 Start with none of these: `lpsfed join` and `lpsfed aggregator` need no setting.
 
 ```sh
-lpsfed doctor --shard shards/client-1 --port 8801      # looks whether a client could start, and says what keeps it from it
+lpsfed doctor --shard shards/client-1 --port 8801    # says what would keep a client from starting
 ```
 
 A variable with a service's prefix that
