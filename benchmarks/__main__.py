@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: see harness/command.py."""
+"""Command line of the benchmarks, `python -m benchmarks`."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def measure_split(silos: list[NodeShard], way: str, seed: int) -> dict[str, list
         alone, choice = fit_nodes(one, design, spec), fit_nodes(one, design, spec, pooled)
         blind = one.with_splits(
             np.where(one.splits == VALID, UNLABELLED, one.splits).astype(np.int8)
-        )  # nobody can prefer to be alone
+        )  # without validation nodes no silo can prefer to be alone
         models = {
             "alone": alone,
             "alone, refitted": refit_nodes(alone, one, design),

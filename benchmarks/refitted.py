@@ -4,7 +4,7 @@ python -m benchmarks.refitted --data FOLDER --name ml-100k [--silos 4] [--rounds
 
 A tenth of each user's positives is hidden by a keyed draw. Silos of random users have the rest: they split it 8:1:1,
 choose and train by that as in any run, and serve either that model (80 %) or the one that is fitted again on all
-their data (`fit_everything`), the sums of a common basis likewise. Each list excludes all items of the user's data,
+their data (`fit_everything`), also with the sums of a common basis. Each list excludes all items of the user's data,
 and is evaluated on the hidden items. The interval is over users; the figures on validation and test items show
 whether a model has seen them.
 """
@@ -55,7 +55,7 @@ def hide_items(data: Path, users: int | None) -> tuple[pl.DataFrame, pl.DataFram
 
 
 def write_silos(events: pl.DataFrame, silos: int, folder: Path) -> tuple[Path, ...]:
-    """Shards of random users, in equal parts."""
+    """Writes shards of random users, in equal parts."""
     users = events["user"].unique().sort()
     part = np.random.default_rng(0).permutation(len(users)) % silos
     paths = []

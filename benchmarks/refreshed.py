@@ -65,7 +65,7 @@ def measure_silo(shard: Path, state: Path, events: int) -> tuple[str, ...]:
 
 
 def copy_silo(shard: Path, state: Path, place: Path) -> ClientSettings:
-    """Settings of a silo with a copy of both."""
+    """Copies shard and state; returns the settings of this silo."""
     shutil.copytree(shard, place / "shard")
     shutil.copytree(state / "model", place / "state" / "model")
     return client_settings(name=shard.name, shard=place / "shard", state_directory=place / "state")

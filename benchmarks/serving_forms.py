@@ -55,7 +55,7 @@ from shared.method.tensors import EXCHANGES, initial_parameters
 
 NEW_SHARE, SEED, SMALL = 0.1, 0, 3
 NO_WORSE = -0.001  # NDCG@20: the whole interval of the difference must lie above it
-SIZES, LISTS = (20, 200), 100  # of baskets whose lists are timed, and how many of each
+SIZES, LISTS = (20, 200), 100  # sizes of timed baskets, and the number of each
 
 
 @dataclass(frozen=True)

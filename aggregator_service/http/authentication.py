@@ -66,7 +66,7 @@ class SignedRoute(DeclaredRoute):
 async def require_operator(request: Request, service: Service) -> None:
     """Lets only the operator pass.
 
-    Raises ForbiddenError for a client, AuthenticationError for anybody else.
+    Raises ForbiddenError for a client, AuthenticationError for any other caller.
     """
     if hasattr(request.state, "client"):
         raise ForbiddenError("expected the operator's token, got a client's signature")

@@ -29,8 +29,10 @@ RESULTS: Mapping[Phase, Callable[[SecureRound, str], Message]] = {
     "masked": lambda state, _: server.request(state),
     "consents": lambda state, _: server.consents(state),
 }
-"""What a client gets once a phase is closed: everybody's public keys; what the others have sealed for it; who masks
-with whom, and why others do not; who is in the sum, and who is not; the survivors' signatures under these two lists."""
+"""Results of each closed phase for one client.
+
+keys: all public keys. shares: those sealed for it. checks: clients that mask with each other, and why others do not.
+masked: members of the sum, and the others. consents: the survivors' signatures under these two lists."""
 
 
 class MessageIntake:

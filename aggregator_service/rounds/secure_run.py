@@ -217,7 +217,7 @@ def needed_messages(state: SecureRound, quorum: int) -> int:
 
 def describe_shortage(state: SecureRound, awaited: Collection[str], quorum: int) -> str:
     """Describes for the operator why a phase could not close."""
-    missing = ", ".join(expected_clients(state, awaited)) or "nobody"
+    missing = ", ".join(expected_clients(state, awaited)) or "none"
     counts = f"{server.count_present(state)} of {needed_messages(state, quorum)} clients"
     return f"round {state.terms.round}: {counts} at the deadline of its phase {state.phase}, missing {missing}"
 

@@ -121,7 +121,7 @@ SUMS = Table(
     Column("members", JSON, nullable=False),
 )
 
-# `client`: of whoever is registered, joined or not; `head`: names and sizes, never words, and the signature.
+# `client`: registered, joined or not; `head`: names and sizes of headers, never values, and the signature.
 ARRIVALS = Table(
     "arrivals",
     METADATA,

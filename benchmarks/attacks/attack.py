@@ -105,7 +105,7 @@ def _cross_validate(kernel: Float64, known: Bool, ridges: Sequence[float]) -> Fl
 
 
 def _ridge_scores(kernel: Float64, towards: Float64, known: Bool, ridges: Sequence[float]) -> Float64:
-    """Scores of the rows of `towards`, (ridges, s, T)."""
+    """Computes ridge scores of the rows of `towards`, (ridges, s, T)."""
     values, vectors = np.linalg.eigh(kernel)
     values = np.maximum(values, 0.0)
     projected = vectors.T @ (known - known.mean(axis=0))

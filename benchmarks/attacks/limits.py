@@ -1,7 +1,6 @@
-"""What one caller can make an aggregator hold: `python -m benchmarks.attacks.limits [--tree FOLDER] [--json]`.
+"""Memory and time that one caller can cost an aggregator.
 
-For each abuse a service of its own, of this code or of another version's folder: its size before, its largest size
-during the abuse, and how an honest client's calls were answered meanwhile.
+python -m benchmarks.attacks.limits [--tree FOLDER] [--json]
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from shared.method.parameters import Parameters
 PARTS = (TENSORS, *SCALARS)
 LEAST, MOST = 1e-2, 1e4  # between which the noise multiplier lies, for any epsilon that means something
 SECRET_BYTES = 32
-UNSPENT = 1e9  # the shadows' silo has a budget that never ends: what one run spends is what is asked about
+UNSPENT = 1e9  # unlimited budget of the shadows' silo: the question is about one run
 
 
 def settings_for_epsilon(epsilon: float, delta: float, clip_norm: float, rounds: int) -> PrivacySettings:

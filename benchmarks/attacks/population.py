@@ -25,19 +25,14 @@ from simulation.partitioning.sources import SYNTHETIC
 Bool = NDArray[np.bool_]
 Int64 = NDArray[np.int64]
 FEWEST = 8  # training items of a user: one with fewer is hardly there
-CHANCE = 0.5  # of each target: an attacker who only guesses is right every other time
+CHANCE = 0.5  # of each target: guessing is right half of the time
 MOST_ITEMS = 1 << 20  # more than any data set has
-TASTE = 1.5  # how far a silo's tastes tilt who else is in it
+TASTE = 1.5  # effect of a silo's taste on its background users
 
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Everybody who may be in a silo, and everything they did.
-
-    splits: train, valid, test, each (M, N) 0/1. hosts (H,): users who are always there; pairs (H,): the item of each
-    that may be missing. coins: users who are there or not by a fair coin, whatever else the silo is like. background:
-    the others, who come by their taste (M,). rare (I,): items that may be missing as a whole.
-    """
+    """All possible users of a silo, with all their interactions."""
 
     splits: dict[str, sparse.csr_array]
     hosts: Int64
@@ -49,13 +44,13 @@ class Population:
 
     @property
     def train(self) -> sparse.csr_array:
-        """The training interactions, (M, N) 0/1."""
+        """Training interactions, (M, N) 0/1."""
         return self.splits["train"]
 
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """Which users (M,), target pairs of hosts (H,) and rare items (I,) a shard has."""
+    """Users (M,), target pairs of hosts (H,) and rare items (I,) of one shard."""
 
     users: Bool
     pairs: Bool

@@ -15,7 +15,7 @@ from shared.method.graph import Float64
 
 Bool = NDArray[np.bool_]
 CLASSES = (
-    4000  # scores are compared in so many steps of rank: an AUC is exact to a few 1e-4, and exact with fewer scores
+    4000  # scores are compared in this many steps of rank: an AUC is exact to a few 1e-4, and exact with fewer scores
 )
 DRAWS = 1000
 LEVEL = 0.05

@@ -1,8 +1,6 @@
-"""Drawn shards, what left each of them, and what an attacker asks of them.
+"""Shadow shards, their updates, and the attacker's questions.
 
-What left is kept on the disk in blocks, so that a run that was stopped goes on.
-
-Shapes: S shadows, K replays, R rounds, P shared parameters, M users and N items of the population, T targets.
+Updates are stored on the disk in blocks, so that a stopped run resumes.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from benchmarks.attacks.views import Replays, Transcripts
 from benchmarks.harness.store import append_line, read_lines
 from shared.method.graph import Float64
 
-REVISION = 1  # raised by hand when what leaves a shadow changes though its configuration does not
+REVISION = 1  # raised by hand when a shadow's updates change without its configuration
 BLOCK = 10  # shadows that an interruption can lose
 CLIENTS = 3
 WHAT = tuple(Transcripts.__annotations__)
@@ -48,12 +46,12 @@ class Series:
 
     @property
     def shadows(self) -> int:
-        """The largest number of shadows of any mode."""
+        """Largest number of shadows of any mode."""
         return max(count for _, count in self.modes.values())
 
 
 class Rows:
-    """Rows of results, each on the disk before the next is made, for one configuration."""
+    """Rows of results for one configuration, each stored before the next is made."""
 
     def __init__(self, config: Mapping[str, Any], out: Path) -> None:
         self._path = out / f"rows-{_json_digest(config)}.jsonl"

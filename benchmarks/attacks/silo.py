@@ -31,7 +31,7 @@ from shared.strategies.strategy import Strategy
 Release = Callable[[ItemTrainer, Parameters, Parameters], Parameters]
 """(the client, what it received, what it made) -> what leaves. It may remember what left before in the same run."""
 Mode = Callable[[np.random.Generator], Release]
-"""Randomness that nobody else has -> the release of one run."""
+"""Makes the release of one run from private randomness."""
 SCALARS = ("margin", "rho")
 ABSENT = np.nan  # a scalar that is not sent
 SILO = "client-1"
@@ -54,7 +54,7 @@ class AttackedRun:
 
     @property
     def specification(self) -> tuple[TensorSpec, ...]:
-        """The tensors that each client sends."""
+        """Tensors that each client sends."""
         return self.strategy.declaration(self.method).tensors
 
     def start_parameters(self, training: ItemTrainer) -> Parameters:

@@ -40,13 +40,13 @@ from shared.method.graph import degrees, power
 
 Float64 = NDArray[np.float64]
 Csr = sparse.csr_array
-DELTA, TARGETS = 1e-5, 150  # users in the sum, and as many who are not; pairs alike
+DELTA, TARGETS = 1e-5, 150  # users in the sum, and as many outside; also for pairs
 RARE_PAIR = 2  # users of the population at most
 
 
 @dataclass(frozen=True, eq=False)
 class SumPopulation:
-    """The population's X, (M, N), and what an attacker who knows it computes once."""
+    """The population's X, (M, N), and an attacker's computations on it."""
 
     matrix: Csr
 
@@ -72,7 +72,7 @@ class SumPopulation:
 
 @dataclass(frozen=True, eq=False)
 class SiloSample:
-    """members: rows of each silo's users."""
+    """Silos drawn from the population; members: rows of each silo's users."""
 
     population: SumPopulation
     members: tuple[NDArray[np.int64], ...]
@@ -282,7 +282,7 @@ def _item_areas(drawn: SiloSample, seen: Float64, own: Callable[[Csr], Float64])
 
 
 def last_rows(draws: list[SiloSample]) -> Iterator[tuple[str, float]]:
-    """Shares of the last silo's pairs, and of the pairs of the sum."""
+    """Yields the shares of the last silo's pairs, and of the sum's pairs."""
     told, lone = [], []
     for drawn in draws:
         last = Csr(drawn.population.matrix[drawn.members[-1]])
@@ -292,7 +292,7 @@ def last_rows(draws: list[SiloSample]) -> Iterator[tuple[str, float]]:
         lone.append(float((own[there] == counts[there]).mean()))
     yield "of its pairs all others learn, every pair summed", 1.0
     yield f"of its pairs all others learn, pairs of {LEAST_PAIRS} and more", float(np.mean(told))
-    yield "of its pairs nobody else in the sum has", float(np.mean(lone))
+    yield "of its pairs that no other silo in the sum has", float(np.mean(lone))
 
 
 def lying_rows(draws: list[SiloSample]) -> Iterator[tuple[str, float]]:
@@ -328,7 +328,7 @@ def make_tables(population: SumPopulation, users: int, draws: int) -> Iterator[s
         lines[-1].append(auc_limit(name))
     yield "AUC: is this user in the sum?\n\n" + render_table(["what is summed", *head, "allowed"], lines)
     titles: Mapping[str, Callable[[list[SiloSample]], Iterator[tuple[str, float]]]] = {
-        "AUC: does anybody in the sum have this rare pair?": pair_rows,
+        "AUC: does a user in the sum have this rare pair?": pair_rows,
         "AUC: does the first silo have this rare item?": item_rows,
         "Shares: what is told of the last silo": last_rows,
         "Shares: an aggregator that hands out a sum of its choice (iterated)": lying_rows,

@@ -39,7 +39,7 @@ class Transcripts:
 
 @dataclass(frozen=True, eq=False)
 class Replays:
-    """What other clients sent: sent (K, R, P), scalars (K, R, 2)."""
+    """Updates of other clients: sent (K, R, P), scalars (K, R, 2)."""
 
     sent: Float32
     scalars: Float64

@@ -49,7 +49,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class ChannelResult:
-    """How many of the targets one channel of what leaves reveals for certain."""
+    """Number of targets that one channel reveals for certain."""
 
     channel: str
     told: int

@@ -39,13 +39,13 @@ TABLE = "basis"
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A simulation's folder."""
+    """Folder of a finished simulation."""
 
     folder: Path
 
     @cached_property
     def report(self) -> dict[str, Any]:
-        """Of the run's figures."""
+        """Report of the run's figures."""
         return self._read("report.json")
 
     @cached_property
@@ -55,7 +55,7 @@ class FinishedRun:
 
     @cached_property
     def shards(self) -> Shards:
-        """The cut that it has made for itself. DataError where it has made none."""
+        """Cut of the run itself; raises DataError where it has none."""
         found = find_shards(self.folder / "shards")
         if found is None:
             raise DataError(f"{self.folder}: expected a simulation with shards of its own, got none")

@@ -64,7 +64,7 @@ class SharingExperiment(Experiment):
 
     @cached_property
     def catalogue(self) -> Path:
-        """The list without what is one silo's own by its name."""
+        """List of items without those that only one silo has."""
         items = merge_items(self.shards)
         path = super().catalogue
         assert path is not None, "expected a method with a common basis"
@@ -154,7 +154,7 @@ COLUMNS = (
     *("data, cut", "silos", "basis", "popularity", "best floor", "alone", "together", "together / alone", "target"),
     *("to best floor", "centralised", "closeness", "s", "bytes up a silo", "of the basis run"),
 )
-BY_SIZE = "Together to alone at the user mean, over the silos with so many users; in brackets how many silos."
+BY_SIZE = "Together to alone at the user mean, over the silos by number of users; in brackets the number of silos."
 RANK_COLUMNS = ("data, cut, silos", "rank", "rounds", "bytes up a silo, basis run", "together", "together / alone", "s")
 OVERLAP = """Items that are not in common have another name in each silo, and are not on the list of items, so that no
 statistics of them are summed. Popular: those with the most records are in common; random: drawn ones."""

@@ -244,7 +244,7 @@ def gain_tables(lines: Sequence[Line]) -> list[str]:
 
 BY_ITEMS = f"""Hit rate of test records: the share of them whose item is among the first {K}, by how many training
 records the silo itself has of that item; alone / together (together to alone)."""
-BY_USERS = f"""{LABELS[PRIMARY].title}, test items, mean over the users with so many training records; alone / together
+BY_USERS = f"""{LABELS[PRIMARY].title}, test items, mean over the users by number of training records; alone / together
 (together to alone)."""
 
 

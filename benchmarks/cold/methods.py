@@ -1,8 +1,4 @@
-"""Ranks cold items, which have no user, by several methods.
-
-Hidden items of the training data choose each method's setting.
-A method sees interactions in which the cold items have no user, and the features of all items.
-"""
+"""Methods that rank cold items, which have no interactions."""
 
 from __future__ import annotations
 
@@ -172,7 +168,7 @@ def _score_ridge(task: ColdTask, ridge: float) -> Float32:
 
 
 def _score_by_product(task: ColdTask, _: None) -> Float32:
-    """Scores cold items by the product's scorer, whose setting `choose_cold_setting` chooses by hidden items."""
+    """Scores cold items by the product's scorer, with a setting chosen on hidden items."""
     setting = choose_cold_setting(task.train, task.features, task.seed)
     return fit_cold_items(task.train, task.features, setting).score(task.baskets, task.features[task.cold])
 

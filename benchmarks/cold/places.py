@@ -1,9 +1,4 @@
-"""Measures how reserved places for new items change the quality of lists.
-
-A list is EASE's of warm items, 20 long; the places are those that a silo's answers reserve. A fifth of the warm records
-is held out of what these lists are made of, and they are judged by it. New items are chosen by all warm records of a
-user, as a silo compiles them, and judged by the hidden ones. Lists without a place are the base.
-"""
+"""Effect of reserved places for new items on the quality of lists."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from benchmarks.compare_commits.state import state_complaints
 from benchmarks.compare_commits.trees import Tree, commit_tree, working_tree
 
 REPOSITORY = Path(__file__).parents[2]
-MOST_LINES = 12  # of one run, about what differs
+MOST_LINES = 12  # printed differences of one run
 
 
 def main() -> int:
@@ -84,7 +84,7 @@ def comparison_lines(pairs: dict[str, tuple[ComparedRun, ComparedRun]]) -> list[
 
 def _print_state(complaints: dict[str, list[str]]) -> int:
     for mode, wrong in complaints.items():
-        print(f"state of {mode} federations: {'DIFFERS' if wrong else 'opens, and goes on as before'}")
+        print(f"state of {mode} federations: {'DIFFERS' if wrong else 'opens, and resumes as before'}")
         print("".join(f"    {complaint}\n" for complaint in wrong[:MOST_LINES]), end="")
     return int(any(complaints.values()))
 

@@ -30,7 +30,7 @@ class Case:
 
     @property
     def secure(self) -> bool:
-        """Do masks hide the updates? Then their bytes are random."""
+        """Whether masks hide the updates; their bytes are random then."""
         return SECURE in self.arguments
 
     def command_line(self, data: Path, out: Path) -> list[str]:

@@ -1,13 +1,6 @@
-"""`python -P launch.py MODULE:FUNCTION [MODULE ...]`: run command lines of the tree that PYTHONPATH names.
+"""Launcher of command lines in the tree that PYTHONPATH names.
 
-The entry point is imported once, with the modules named after it, and each command runs in a fork: it pays for no
-import. Reads one JSON object a line, `{"arguments": [...], "folder": "...", "repeatable": ...}`; writes stdout and
-stderr of the command into the folder, and one line `{"status": ..., "seconds": ...}` when the command has ended. The
-first line that this process writes names the file that the entry point comes from. It runs in trees that do not have
-this file, and imports nothing of its own project but the entry point.
-
-What no seed fixes is fixed for a repeatable command, by replacing library functions: key pairs, which the draws of a
-secure run follow from, and the secret bytes that the noise of differential privacy follows from. Masks stay random.
+python -P launch.py MODULE:FUNCTION [MODULE ...]
 """
 
 from __future__ import annotations

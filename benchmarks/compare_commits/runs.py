@@ -16,8 +16,8 @@ from benchmarks.compare_commits.facts import Facts, read_facts
 from benchmarks.compare_commits.trees import Tree
 
 LAUNCH = Path(__file__).with_name("launch.py")
-SLOW_TO_IMPORT = ("torch._dynamo",)  # what the first optimiser imports in earlier commits
-ALL_ROUNDS = {"LPSFED_AGGREGATOR_RETENTION_ROUNDS": "9"}  # no state is deleted before it is looked at
+SLOW_TO_IMPORT = ("torch._dynamo",)  # imported by the first optimiser in earlier commits
+ALL_ROUNDS = {"LPSFED_AGGREGATOR_RETENTION_ROUNDS": "9"}  # no state is deleted before it is read
 FINISHED, REFUSED, FAILED = "finished", "refused", "failed"
 ENDS = {0: FINISHED, 2: REFUSED}
 
@@ -37,7 +37,7 @@ class ComparedRun:
 
 @dataclass
 class Launcher:
-    """A process that runs commands of one tree."""
+    """Process that runs commands of one tree."""
 
     process: subprocess.Popen[str]
 

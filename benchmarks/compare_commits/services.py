@@ -77,7 +77,7 @@ def _environment_variables(prefix: str, **settings: object) -> dict[str, str]:
 
 
 def enrol_federation(launcher: Launcher, folder: Path) -> None:
-    """Shards, secrets and key pairs of a federation, all by the command line."""
+    """Creates shards, secrets and key pairs of a federation by the command line."""
     folder.mkdir(parents=True)
     write_small_data(folder / "small.csv")
     data, out, keys = str(folder / "small.csv"), str(folder / "shards"), str(folder / "keys")
@@ -106,7 +106,7 @@ def _run_checked(launcher: Launcher, folder: Path, *arguments: str) -> None:
 
 @dataclass(frozen=True)
 class RunningServices:
-    """The running services of a federation, by name, and where they answer."""
+    """Running services of a federation by name, with their addresses."""
 
     processes: Mapping[str, subprocess.Popen[bytes]]
     urls: Mapping[str, str]

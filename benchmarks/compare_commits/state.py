@@ -26,10 +26,10 @@ from benchmarks.compare_commits.trees import Tree
 
 FIRST, SECOND = "run-1", "run-2"
 ROUNDS = {FIRST: 2, SECOND: 8}
-OPEN_ROUND = 3  # of the second run, in which it is interrupted at the earliest
+OPEN_ROUND = 3  # round of the second run in which it is interrupted, or a later one
 RUN_SECONDS = 900.0
 USERS = tuple(f"user-{number}" for number in range(6))
-LOSSES = ("training_lost", "training_checkpoint_refused", "kept_release_refused")  # what a client logs of bad state
+LOSSES = ("training_lost", "training_checkpoint_refused", "kept_release_refused")  # log events of unusable state
 Tell = Callable[[str], None]
 
 
@@ -175,7 +175,7 @@ def _await_open_round(services: RunningServices) -> None:
 
 
 def _read_recommendations(services: RunningServices) -> Facts:
-    """Recommendations of every client for the same users."""
+    """Reads recommendations of every client for the same users."""
     return {
         f"{client} {user}": json.dumps(
             services.ask_service(client, f"/v1/users/{user}/recommendations?k=10", APPLICATION)

@@ -21,14 +21,14 @@ SINGLE_THREAD = (
 
 @dataclass(frozen=True)
 class Tree:
-    """A folder with the files of a commit. `name`: as it is printed."""
+    """Folder with the files of a commit; `name`: for output."""
 
     name: str
     folder: Path
 
     @property
     def entry_point(self) -> str:
-        """MODULE:FUNCTION of the command line."""
+        """Entry point of the command line, MODULE:FUNCTION."""
         project = tomllib.loads((self.folder / "pyproject.toml").read_text("utf-8"))["project"]
         return str(project["scripts"][COMMAND])
 

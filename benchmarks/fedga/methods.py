@@ -81,7 +81,7 @@ def open_model(method: MethodSettings) -> SRGNN:
 
 
 def judge_state(model: SRGNN, shared: Arrays, examples: Prefixes) -> Values:
-    """Measures of these parameters, all items of the catalogue in the list."""
+    """Evaluates parameters, with all items of the catalogue in the list."""
     load_named(model, Parameters(shared))
 
     @torch.no_grad()

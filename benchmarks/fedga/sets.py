@@ -26,7 +26,7 @@ ByName = dict[str, dict[str, float]]
 
 @dataclass(frozen=True)
 class SessionSet:
-    """Sessions, divided. divergence: JD of the cut's training sessions."""
+    """Divided sessions; divergence: JD of the cut's training sessions."""
 
     sessions: Sessions
     shards: list[SessionShard]
@@ -34,7 +34,7 @@ class SessionSet:
 
     @cached_property
     def valid(self) -> Prefixes:
-        """The same JUDGED validation examples in every run."""
+        """JUDGED validation examples, the same in every run."""
         examples = self.sessions.examples(VALID)
         return examples.select(np.random.default_rng(0).permutation(len(examples))[:JUDGED])
 
@@ -45,7 +45,7 @@ class SessionSet:
 
 
 def open_devices(folder: Path) -> SessionSet:
-    """Devices of about SESSIONS_OF_A_DEVICE sessions that begin with near items."""
+    """Opens devices of about SESSIONS_OF_A_DEVICE sessions that begin with near items."""
     sessions = read_sessions(folder)
     return divide(sessions, "device", int((sessions.splits == TRAIN).sum()) // SESSIONS_OF_A_DEVICE)
 

@@ -248,7 +248,7 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=0, help="of FedAvg and of each silo's own network; 200 of devices"
     )
-    parser.add_argument("--judged", type=int, help="so many of the silos are judged; their own networks are trained")
+    parser.add_argument("--judged", type=int, help="number of silos that are evaluated; their own networks are trained")
     parser.add_argument("--networks", type=Path, help="folder where trained networks of silos are kept, and taken up")
     parser.add_argument("--most", type=int, default=1 << 30, help="test examples of a silo, spread evenly")
     for row in run_tables(parser.parse_args()):

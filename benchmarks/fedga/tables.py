@@ -212,7 +212,7 @@ on validation items, with the same number of trials for each row; user means. Th
 
 
 def write_silos(rows: Sequence[Row]) -> str:
-    """Methods on a few large silos."""
+    """Writes the table of methods on a few large silos."""
     own = [row for row in rows if row["part"] == "silos"]
     cells = group_cells(own, "data", "cut", "clients", "jd", "model", "method", "set")
     lines = [SILOS]
@@ -239,7 +239,7 @@ def _megabytes(seeds: Sequence[Row]) -> str:
 
 
 def write_devices(rows: Sequence[Row], data: str, model: str, optimiser: str) -> str:
-    """Methods on devices, beside the floors of all devices' sessions together."""
+    """Writes the table of methods on devices, with the floors of all sessions."""
     own = [row for row in rows if row["part"] == "devices" and row["data"] == data]
     floors = next((row for row in own if row["method"] == "floors"), None)
     kind = (model, optimiser)
@@ -277,7 +277,7 @@ def write_sweep(rows: Sequence[Row]) -> str:
 
 
 def write_items(rows: Sequence[Row]) -> str:
-    """Strategies of interactions with each server."""
+    """Writes the table of strategies with each server."""
     own = [row for row in rows if row["part"] == "items"]
     lines = [ITEMS.format(data=own[0]["data"], clients=own[0]["clients"])] if own else []
     for (strategy, server), cell in group_cells(own, "method", "server").items():

@@ -198,10 +198,7 @@ def mix_fusions(common: Values, own: Values, adaptation: Mapping[str, Tensor]) -
 
 @dataclass
 class UserDevices:
-    """All devices of a federation in which a client is a user, and its server.
-
-    train, avoided: (M, N). start: the item rows at the start, (N, d); None draws them.
-    """
+    """All devices of a federation with one client per user, and its server."""
 
     train: sparse.csr_array
     avoided: NDArray[np.bool_]

@@ -27,7 +27,7 @@ from shared.errors import SettingsError
 P = ParamSpec("P")
 T = TypeVar("T")
 COMMITTED = ROOT / "guard" / "committed.json"
-BOUND = 1.7  # times what is committed: what has become twice as slow is beyond it, what is measured badly is not
+BOUND = 1.7  # times the committed figure: beyond it for twice as slow, within it for noise
 TRIES = 3  # a figure that is beyond its bound is measured again, and the least counts
 PARTS = (
     GuardedPart("first model", prepare_first_model),

@@ -1,4 +1,4 @@
-"""A silo's first model from Parquet, and an epoch of its training."""
+"""Measurements of a first model from Parquet, and of an epoch of training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shared.method.tensors import initial_parameters, mlp_specification
 from shared.strategies.local_client import Objective
 
 PRODUCT, MATRIX = "a product of two 768 x 768 matrices", "a float32 for each user and item"
-PAIRS = 1000  # of which an epoch's time is told
+PAIRS = 1000  # unit of an epoch's time
 ROUNDS = 15
 
 

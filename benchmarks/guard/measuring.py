@@ -1,9 +1,4 @@
-"""Times a piece of work beside fixed ones that tell what this processor does now.
-
-Each figure is held against the piece that is like it, so that another machine changes both alike. Processor time is
-what a busy machine leaves nearly alone, and the least of several repetitions is what it leaves alone best. Work and
-calibration take turns, so that both meet the same minutes.
-"""
+"""Times of work relative to fixed work, independent of the processor's speed."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Unreachable(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         del request
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets that event")
+        raise AssertionError("expected no further event")
 
 
 def _settings(silo: GeneratedSilo) -> dict[str, Any]:

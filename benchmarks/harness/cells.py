@@ -14,7 +14,7 @@ from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 
 Settings = dict[str, Any]
-ANYTHING = "*"  # the seed of what has none
+ANYTHING = "*"  # the seed of cells without one
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The cell in one line: column, partition, seed and row."""
+        """Name of the cell: column, partition, seed and row."""
         return f"{self.column} p{self.partition} s{self.seed} {self.row.label}"
 
     def identity(self) -> str:

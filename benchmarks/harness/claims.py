@@ -45,7 +45,7 @@ evidence of nothing.
 
 @dataclass(frozen=True)
 class Finding:
-    """One row of the section. A claim that nothing was measured for has no verdict."""
+    """One row of the section; without a verdict if nothing was measured."""
 
     table: str
     says: str

@@ -149,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_line(f"error: {error}")
         return 1
     except KeyboardInterrupt:
-        ERR.print("interrupted: what was measured is kept, the same command goes on from there")
+        ERR.print("interrupted: measured cells are kept; run the same command to resume")
         return 130
 
 

@@ -169,7 +169,7 @@ Found = Literal["as published", "another file", "not there"]
 
 @dataclass(frozen=True)
 class VerifiedFile:
-    """One published file; `path` is where it was looked for."""
+    """One published file; `path`: its expected place."""
 
     data: str
     split: str

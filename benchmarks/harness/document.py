@@ -64,7 +64,7 @@ two losses of groups of users, in any cut.
 
 @dataclass(frozen=True)
 class ResultsTable:
-    """A plan with all that has been measured of it."""
+    """A plan with all its measured results."""
 
     plan: Plan
     cells: list[Cell]

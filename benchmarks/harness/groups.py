@@ -18,7 +18,7 @@ from shared.method.graph import degrees
 
 ACTIVITY = ("tail", "mid", "head")
 SHARES = (3, 2, 1)  # Section 5.2 (RQ3): groups in the proportion 3:2:1, the fewest records first
-STRUCTURE = (("large", 1), ("medium", 4), ("small", 10))  # Table 2: so many clients make its overall column come out
+STRUCTURE = (("large", 1), ("medium", 4), ("small", 10))  # Table 2: these numbers of clients give its overall column
 Groups = dict[str, dict[str, list[float]]]
 
 
@@ -89,7 +89,7 @@ def group_users(client: Mapping[str, Any], kind: str, group: str) -> int:
 def structure_groups(clients: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Groups clients by nodes: 1 large, 4 medium, 10 small, or in proportion."""
     # Paper: groups by bounds on nodes (> 40K, 10K to 15K, < 8K) of the full Amazon-Book; here: by rank, because the
-    # bounds fit no other data set, and 1, 4 and 10 clients are what the table's overall column follows from.
+    # bounds fit no other data set, and 1, 4 and 10 clients give the table's overall column.
     size: Callable[[dict[str, Any]], float] = lambda client: -(client["users"] + client["items"])  # noqa: E731
     ordered = sorted(clients, key=size)
     total = sum(count for _, count in STRUCTURE)

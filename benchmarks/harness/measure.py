@@ -55,7 +55,7 @@ def locate_client(whole: Shard, client: Shard) -> ClientSlice:
 
 @dataclass(frozen=True)
 class WholeTraining:
-    """The best round's lists by client, and what training cost."""
+    """Lists of the best round by client, and the cost of training."""
 
     tops: dict[str, TopItems]
     validation: dict[str, float]
@@ -181,7 +181,7 @@ class CountedExperiment(Experiment):
 
     @cached_property
     def anchor_size(self) -> Counts:
-        """The anchor's size that follows from the counts of all silos."""
+        """Size of the anchor by the counts of all silos."""
         graphs = [load_shard(path).train for path in self.shards]
         counts = [Counts(users=graph.shape[0], items=graph.shape[1], edges=graph.nnz) for graph in graphs]
         return choose_size(self.method.anchor, counts)[0]

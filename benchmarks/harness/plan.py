@@ -48,7 +48,7 @@ QUICK: dict[str, Any] = {
 
 
 class Part(BaseModel):
-    """A part of a TOML file: it cannot change, and unknown fields are errors."""
+    """Part of a TOML file, immutable, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -71,7 +71,7 @@ class Row(Part):
     value: float | None = None
 
     def method_settings(self) -> MethodSettings:
-        """Raises SettingsError for a setting that is not there, or out of range."""
+        """Returns the row's settings; raises SettingsError for an invalid one."""
         return method_settings(self.preset, **self.method)
 
 
@@ -105,11 +105,9 @@ class Block(Part):
 
 
 class Plan(Part):
-    """A table. standing: it also has the floors, local-only training and the centralised model.
+    """Plan of one table.
 
-    groups: every cell also ranks by groups of users and of items. reference: the row that others are held against.
-    method: settings of every row that does not say otherwise. like: another table whose rows come before the own ones.
-    view: what the columns show besides; "special" leaves all that is shown to the table's run.py.
+    standing: whether it has the floors, local-only training and the centralised model.
     """
 
     name: str
@@ -212,10 +210,9 @@ def _quick_values(path: Path, values: dict[str, Any], small: dict[str, Any]) -> 
 
 
 class Claim(Part):
-    """`row` is ahead of every row of `over` in `metric`; "floors" stands for all floors.
+    """Claim that `row` is ahead of every row of `over` in `metric`.
 
-    part: in these clients alone (large, medium, small), or in a group of users or items ("users/tail"). least: what the
-    row's mean should be at the least, in every metric, as a multiple of the best floor; then `over` is "floors".
+    "floors" stands for all floors.
     """
 
     says: str

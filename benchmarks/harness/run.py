@@ -42,7 +42,7 @@ def cluster_launch(cluster: RayCluster, run_child: Launch) -> Iterator[tuple[Lau
 
 
 class _ClusterCells:
-    """Shards go into the object store once, whatever number of cells need them."""
+    """Launcher on a cluster that stores each shard once, for any number of cells."""
 
     def __init__(self, ray: Any, run_child: Launch) -> None:
         self._ray, self._run_child = ray, run_child
@@ -130,7 +130,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Failure:
-    """A cell that gave no figures, and why."""
+    """Cell without figures, and the reason."""
 
     cell: Cell
     reason: str
@@ -190,7 +190,10 @@ def _distinct_cells(cells: Sequence[Cell]) -> list[Cell]:
 
 @contextmanager
 def _worker_pool(jobs: int) -> Iterator[Callable[..., Future[Line]]]:
-    """Threads that each wait for one process. An interrupt starts no more of them."""
+    """Yields a function that starts work in threads, one per child process.
+
+    An interrupt starts no further work.
+    """
     pool = ThreadPoolExecutor(jobs)
     try:
         yield pool.submit

@@ -18,7 +18,7 @@ from shared.errors import DataError
 
 Line = dict[str, Any]
 FILE = "results.jsonl"
-OWN, SHARED = "own", "shared"  # whose cache a cell had: what follows from the shards is computed in it, or found there
+OWN, SHARED = "own", "shared"  # cache of a cell: its own, or shared by cells with these shards
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -58,8 +58,8 @@ def append_line(path: Path, line: Line) -> None:
         os.fsync(file.fileno())
 
 
-NOTHING = (0, 0.0, False, None, "", "off", "none")  # what most settings do nothing at
-BEFORE = {  # and what the others were, before there was another choice
+NOTHING = (0, 0.0, False, None, "", "off", "none")  # values at which most settings have no effect
+BEFORE = {  # earlier values of the others, before there was a choice
     "aggregate": "mean",
     "krum_kept": 1,
     "basis.least_silos": 3,
@@ -67,7 +67,7 @@ BEFORE = {  # and what the others were, before there was another choice
 }
 
 
-OPEN = {"similarity_floor": 0.0}  # what a setting that nobody sets means in the open; lines were measured by its value
+OPEN = {"similarity_floor": 0.0}  # value of the unset setting in open runs, as lines were measured
 
 
 class KnownLines:

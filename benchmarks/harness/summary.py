@@ -78,7 +78,7 @@ class Column:
 
     @property
     def metrics(self) -> list[str]:
-        """Those that every sample has: what was stored before a metric was added lacks it."""
+        """Metrics that every sample has: older samples lack younger metrics."""
         clients = [client for samples in self.rows.values() for sample in samples for client in sample.clients]
         return [metric for metric in METRICS if all(metric in client for client in clients)]
 

@@ -41,7 +41,7 @@ class DividedGraph:
 
     @property
     def nodes(self) -> NodeSettings:
-        """Returns the settings of nodes, with the graph's sizes."""
+        """Settings of nodes, with the graph's sizes."""
         return self.method.nodes
 
 

@@ -53,7 +53,7 @@ class NodeBenchmark:
 
 
 def read_shares(text: str) -> tuple[float, float, float]:
-    """Reads `20/40/40`. SettingsError for what is no such division."""
+    """Parses shares such as `20/40/40`; raises SettingsError for others."""
     try:
         found = tuple(float(part) / 100 for part in text.split("/"))
     except ValueError:
@@ -64,7 +64,7 @@ def read_shares(text: str) -> tuple[float, float, float]:
 
 
 def find_methods(names: Sequence[str]) -> list[NodeMethod]:
-    """Looks methods up. SettingsError for one that there is not."""
+    """Finds methods by name; raises SettingsError for an unknown one."""
     if unknown := [name for name in names if name not in METHODS]:
         raise SettingsError(f"--method: expected some of {', '.join(METHODS)}, got {unknown[0]!r}")
     return [METHODS[name] for name in names]
@@ -84,7 +84,7 @@ ALWAYS = {
 }
 
 
-ALONE = ("alone", "alone_logistic")  # with the splits of the data there is one place, and nobody alone
+ALONE = ("alone", "alone_logistic")  # with the splits of the data there is one silo
 
 
 def measure_benchmark(given: NodeBenchmark) -> dict[str, Any]:

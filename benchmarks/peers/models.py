@@ -103,7 +103,7 @@ def beside_recbole(shard: Shard, shard_folder: Path, folder: Path, batches: int)
 
 
 async def _own_pairs(shard_folder: Path) -> float:
-    """Pairs a processor second of an epoch."""
+    """Measures trained pairs per processor second of an epoch."""
     async with prepare_epoch(GeneratedSilo(shard_folder, shard_folder), shard_folder) as prepared:
         (timed,) = prepared.timed
         return PAIRS * timed.count / await processor_seconds(timed.work)

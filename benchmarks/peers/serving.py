@@ -1,12 +1,4 @@
-"""Measures what one silo's service can do, and compares each figure with its bar.
-
-python -m benchmarks.peers.serving SHARD [--seconds 3] [--json]
-
-Known users and baskets are also compared with two other services: implicit's ALS (128 factors) behind FastAPI on the
-same shard, and an empty FastAPI route with an answer as large, on the server that the services have. wrk loads all of
-them by turns and has to be installed. The linear algebra of every process has one thread. Beside wall-clock figures
-stands the server's processor time, which a busy machine hardly changes.
-"""
+"""Measures one silo's service, and compares each figure with its limit."""
 
 from __future__ import annotations
 
@@ -340,7 +332,7 @@ def measure_processes(silo: ServedSilo) -> list[ServingRow]:
 def measure_worker(silo: ServedSilo) -> ServingRow:
     """Measures the private memory of a further worker after it has answered."""
     asked = [write_request("GET", list_path(user), silo.key) for user in draw_users(silo.shard)[:50]]
-    for _ in range(12):  # so many connections that the system gives some to each process
+    for _ in range(12):  # enough connections for the system to give some to each process
         with open_connection(silo.url) as line:
             for one in asked:
                 line.ask(one)

@@ -76,8 +76,8 @@ def judge(splits: Splits, scores: Callable[[NDArray[np.int64]], Scores], on: str
     return evaluate(top, splits["test"], sparse.csr_array(train + splits["valid"])).primary_value
 
 
-def mixed(splits: Splits, own: Scores, vectors: Scores, weight: float) -> Callable[[NDArray[np.int64]], Scores]:
-    """Scores of users with so much of the common frequencies."""
+def mix_scores(splits: Splits, own: Scores, vectors: Scores, weight: float) -> Callable[[NDArray[np.int64]], Scores]:
+    """Returns a scorer that mixes local scores with the common frequencies."""
 
     def score(users: NDArray[np.int64]) -> Scores:
         if weight == 0.0:
@@ -96,8 +96,8 @@ def measure(splits: Splits, silos: int, epsilons: list[float]) -> list[list[str]
     lines = []
     for epsilon in epsilons:
         vectors = noised_vectors(splits["train"], epsilon, silos)
-        chosen = max(WEIGHTS, key=lambda weight: judge(splits, mixed(splits, own, vectors, weight), "valid"))
-        together = judge(splits, mixed(splits, own, vectors, chosen), "test")
+        chosen = max(WEIGHTS, key=lambda weight: judge(splits, mix_scores(splits, own, vectors, weight), "valid"))
+        together = judge(splits, mix_scores(splits, own, vectors, chosen), "test")
         figures = [f"{alone:.4f}", f"{together:.4f}", f"{together / alone:.3f}"]
         lines.append([str(silos), f"{epsilon:g}", str(vectors.shape[1]), f"{chosen:g}", *figures])
     return lines

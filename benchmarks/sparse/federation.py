@@ -25,8 +25,8 @@ from shared.method.spectrum import Spectrum
 from shared.sums.item_basis import DEGREES, FEW_SIMULATED, choose_basis, hide_rare_pairs
 
 WORST = 0.05  # of the silos
-NULLS = 200  # draws of what the worst silos look like where nothing is gained or lost
-MOST_RATIO = 1000.0  # of a silo whose few hits are all together by chance
+NULLS = 200  # draws of the worst silos without any gain or loss
+MOST_RATIO = 1000.0  # limit for a silo with few hits
 LEVEL = 95.0  # per cent of the resamples in an interval
 USUAL = BasisSettings(words=64)
 
@@ -101,14 +101,7 @@ def primary(hits: tuple[Any, Any]) -> PerUser:
 
 
 class Gains(NamedTuple):
-    """Of several silos, together over alone.
-
-    ratio: over all users, with its interval. below: silos with less together than alone; wholly: with the whole
-    interval of the difference, of which users without a hit say nothing. worst: mean ratio of the worst 5 % of the
-    silos, at least one. by_chance: the same where each user's two values change places at random, so that nothing is
-    gained or lost: what few test users alone make of it. counted: silos with a hit alone; of the others no ratio says
-    anything.
-    """
+    """Gains of several silos, together over alone."""
 
     ratio: list[float]
     below: int

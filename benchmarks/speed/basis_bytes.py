@@ -50,7 +50,7 @@ Sums = dict[str, UInt32]
 
 @dataclass(frozen=True)
 class IteratedWay:
-    """bytes: for an item, in all rounds. begin: what makes the basis."""
+    """One way to iterate; bytes: per item, in all rounds; make: computes the basis."""
 
     name: str
     rounds: int
@@ -60,7 +60,7 @@ class IteratedWay:
 
 @dataclass(frozen=True, eq=False)
 class Iterations:
-    """silos: each one's X_c. rank: r, frequencies kept."""
+    """Iterations over silos; silos: X_c of each; rank: number of frequencies kept."""
 
     silos: tuple[sparse.csr_array, ...]
     rank: int
@@ -143,7 +143,7 @@ class Iterations:
         return replace(known, directions=both[0], products=both[1])
 
     def popular_start(self) -> Float64:
-        """Indicators of the items with most users."""
+        """Returns indicators of the items with the most users."""
         found = np.zeros((self.items, self.rank))
         found[np.argsort(-self.degrees, kind="stable")[: self.rank], np.arange(self.rank)] = 1.0
         return found
@@ -245,7 +245,7 @@ class FrequencyJudge:
 
     @cached_property
     def leading(self) -> Found:
-        """The frequencies themselves."""
+        """Leading frequencies of all data."""
         graph, items = self.graph, self.graph.shape[1]
         operator = LinearOperator((items, items), matvec=lambda x: graph.T @ (graph @ x))
         values, vectors = eigsh(operator, k=self.rank, v0=np.ones(items))

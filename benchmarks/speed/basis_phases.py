@@ -84,7 +84,7 @@ class MadeFederation:
 
     @property
     def names(self) -> list[str]:
-        """Of the silos, in order."""
+        """Names of the silos, in order."""
         return [f"silo-{number:04d}" for number in range(self.clients)]
 
     @property
@@ -115,7 +115,7 @@ class MadeFederation:
 
     @cached_property
     def first_sums(self) -> dict[str, UInt32]:
-        """Of the first round with basis.words; else none."""
+        """Sums of the first round with basis.words; else empty."""
         basis, records = self.method.basis, self.draw_records()
         if basis.words is None:
             return {}

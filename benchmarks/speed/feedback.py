@@ -60,7 +60,7 @@ async def measure_events(http: httpx.AsyncClient, shard: Shard, count: int) -> T
 
 
 async def measure_rate(http: httpx.AsyncClient, shard: Shard, batch: int, batches: int) -> float:
-    """Events a second that WRITERS together get answered."""
+    """Measures accepted events per second of WRITERS together."""
 
     async def write(writer: int) -> None:
         for number in range(batches):
@@ -106,7 +106,7 @@ def describe_loads(loads: Mapping[str, Load]) -> str:
 
 
 async def measure(folder: Path, count: int, batch: int, batches: int, seconds: int) -> str:
-    """Tables of all."""
+    """Renders all tables."""
     shard, loads = load_shard(folder), dict[str, Load]()
     with tempfile.TemporaryDirectory() as place:
         experiment = Experiment((folder,), Path(place), untrained_settings(), rounds=1)

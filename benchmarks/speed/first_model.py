@@ -56,7 +56,7 @@ WATCHED = (
 
 @dataclass
 class Phase:
-    """What one has taken. peak: MiB of this process at most while it ran."""
+    """Measurements of one phase; peak: MiB of this process."""
 
     name: str
     wall: float

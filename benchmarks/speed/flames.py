@@ -27,7 +27,7 @@ INSIDE = re.compile(r"^(?P<name>\S+) \((?P<file>.*?)(:\d+)?\)$")
 
 @dataclass
 class Frame:
-    """One function where one stack calls it: its samples with those of what it calls."""
+    """One function in one stack, with its samples and those of its callees."""
 
     name: str
     samples: int = 0

@@ -45,7 +45,7 @@ class LoadProgress:
 
 @dataclass
 class LoadClient:
-    """One client: joins, follows the run, answers each of its rounds with the same tensors."""
+    """Client that joins, follows the run, and sends the same tensors in each round."""
 
     signatory: Signatory
     http: httpx.AsyncClient
@@ -64,7 +64,7 @@ class LoadClient:
         sequence, done = NEVER, 0
         while (state := await self._current(sequence)).phase != "finished":
             if state.phase == "failed":
-                raise RuntimeError("expected a run that goes on, the aggregator ended it as failed")
+                raise RuntimeError("expected an active run, the aggregator ended it as failed")
             if state.phase == "open" and state.round > done:
                 await self._take_part(state)
                 done = state.round

@@ -74,7 +74,7 @@ class LoadFigures:
 
 @dataclass
 class Watcher:
-    """Looks at the aggregator's process every so often."""
+    """Sampler of the aggregator's process."""
 
     pid: int
     looks: list[tuple[float, float, int]]

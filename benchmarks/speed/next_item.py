@@ -43,7 +43,7 @@ def write_shard(folder: Path, items: int) -> SessionShard:
 
 
 def time_requests(http: httpx.Client, bodies: Sequence[dict[str, object]]) -> list[float]:
-    """Milliseconds of each."""
+    """Measures the milliseconds of each request."""
     times = []
     for body in bodies:
         began = time.perf_counter()

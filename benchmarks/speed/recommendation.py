@@ -1,6 +1,6 @@
-"""Milliseconds of GET /v1/users/{user}/recommendations?k=20 on one shard's client, idle and while it trains.
+"""Latency of GET /v1/users/{user}/recommendations, idle and during training.
 
-python benchmarks/speed/recommendation.py SHARD [--requests 2000]
+k = 20, on one shard's client, in milliseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from simulation.experiments.processes import choose_addresses, connect_services,
 
 
 async def measure_latencies(http: httpx.AsyncClient, key: str, users: list[str], while_in: str | None) -> np.ndarray:
-    """Latencies in milliseconds, one request after another; with `while_in` only those asked in that phase."""
+    """Measures latencies of requests in turn, in milliseconds.
+
+    while_in: only those sent in that phase count.
+    """
     taken, headers = [], {"Authorization": f"Bearer {key}"}
     for user in users:
         if while_in is not None and (await http.get("/v1/status")).json()["phase"] != while_in:

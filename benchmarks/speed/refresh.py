@@ -57,7 +57,7 @@ def timed(seconds: Seconds, name: str) -> Iterator[None]:
 
 
 def open_silo(shard: Path, folder: Path) -> ClientSettings:
-    """Settings of a silo with a copy of the shard."""
+    """Returns the settings of a silo with a copy of the shard."""
     shutil.copytree(shard, folder / "shard")
     method = untrained_settings()
     return client_settings(name="client-1", shard=folder / "shard", state_directory=folder / "state", method=method)

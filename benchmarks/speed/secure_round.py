@@ -1,11 +1,4 @@
-"""Milliseconds and bytes of one secure round beside one open round, with training taken out.
-
-N clients with their gates and ledgers, and one aggregator, all in this process and on one core: what is counted is
-CPU time of all of them together, and the bytes of one client. Beside it stands the CPU time of a calibration, so that
-figures of two machines can be compared.
-
-python benchmarks/speed/secure_round.py [--clients 4 16 64] [--rounds 3]
-"""
+"""Milliseconds and bytes of a secure and an open round, without training."""
 
 from __future__ import annotations
 
@@ -49,7 +42,7 @@ CALIBRATION = 200_000  # hashes of one kilobyte
 
 @dataclass
 class MaskingClient:
-    """One client without its training. `masking`: there in a secure federation."""
+    """Client without training; `masking`: only in a secure federation."""
 
     link: Aggregator
     declaration: Declaration

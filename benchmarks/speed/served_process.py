@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.speed.wrk import LoadTarget
 
-CONNECTIONS = 8  # of a steady load: one slow answer holds up an eighth of what follows
+CONNECTIONS = 8  # of a steady load: one slow answer delays an eighth of the others
 WAIT_SECONDS = 60.0  # for one answer
 START_SECONDS = 120.0
 

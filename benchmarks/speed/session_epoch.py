@@ -34,13 +34,13 @@ WARM, PROFILED, SHOWN = 5, 20, 10
 
 
 def endless_batches(shard: SessionShard, size: int) -> Iterator[Int64]:
-    """Batches as training draws them, epoch after epoch."""
+    """Yields batches as training draws them, epoch after epoch."""
     for seed in itertools.count():
         yield from shuffle_batches(shard.train.lengths, size, np.random.default_rng(seed))
 
 
 def train_batches(training: SessionTrainer, batches: Sequence[Int64]) -> float:
-    """Seconds."""
+    """Trains batches; returns the seconds."""
     began = time.perf_counter()
     training.run_epoch(batches, training.find_loss, Objective())
     return time.perf_counter() - began

@@ -1,7 +1,4 @@
-"""Seconds and peak memory of the low spectrum, beside scipy's Lanczos on the Laplacian itself.
-
-python benchmarks/speed/spectrum.py DATA [--cutoffs 64 128]
-"""
+"""Seconds and peak memory of the low spectrum, compared with scipy's Lanczos."""
 
 from __future__ import annotations
 

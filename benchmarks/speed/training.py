@@ -1,7 +1,4 @@
-"""Seconds of one epoch of every shard, and where they go.
-
-python benchmarks/speed/training.py SHARDS [--profile] [--device auto]
-"""
+"""Seconds of one epoch of every shard, by operation."""
 
 from __future__ import annotations
 

@@ -38,7 +38,10 @@ end
 
 @dataclass(frozen=True)
 class Load:
-    """What wrk found. Latencies, and the server's processor time for a request, in milliseconds."""
+    """Result of one load test.
+
+    Latencies, and the server's processor time per request, in milliseconds.
+    """
 
     server: str
     what: str
@@ -53,7 +56,7 @@ class Load:
 
 @dataclass(frozen=True)
 class LoadTarget:
-    """Where to ask, with which key, and whose processor time counts."""
+    """Server of a load test: address, key, and process whose time counts."""
 
     server: str
     url: str
@@ -63,7 +66,7 @@ class LoadTarget:
 
 @dataclass(frozen=True)
 class Requests:
-    """What is asked for: lines of method, path and body, which are drawn from."""
+    """Requests of a load test: lines of method, path and body, drawn at random."""
 
     what: str
     lines: Sequence[str]
@@ -115,7 +118,7 @@ def _median_loads(targets: Sequence[LoadTarget], requests: Requests, connections
 
 
 def memory_of(pid: int) -> int:
-    """Megabytes that a process holds, shared pages counted once a process that shares them."""
+    """Returns a process's megabytes, shared pages divided by their processes."""
     told = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
     kilobytes = re.search(r"^Pss:\s+(\d+)", told, re.MULTILINE)
     assert kilobytes is not None

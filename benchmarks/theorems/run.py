@@ -168,7 +168,7 @@ def _concentration_rows(config: dict[str, Any], regime: str, n: int) -> list[Row
 
     n = M + N.
     """
-    thinning = 1.0 if regime == "dense" else config["sizes"][0] / n  # sparse: a node's mean degree stays what it was
+    thinning = 1.0 if regime == "dense" else config["sizes"][0] / n  # sparse: a node's mean degree stays constant
     models, cutoffs = _make_models(config, thinning=thinning), config["cutoffs"]
     pairs = _drawn_eigenvalues(models, n // 2, max(cutoffs), config["seeds"])
     head = {"part": "concentration", "regime": regime, "n": n}
@@ -220,7 +220,7 @@ def _error_figures(divergences: list[float], limit: float) -> Row:
 
 
 def _rate_row(rows: list[Row], regime: str, cutoff: int) -> Row:
-    """Slopes of log error and of log spread against log n."""
+    """Computes slopes of log error and of log spread against log n."""
     own = [row for row in rows if (row["regime"], row["cutoff"]) == (regime, cutoff)]
     sizes = np.log([row["n"] for row in own])
     slopes = {f"{name}_slope": float(np.polyfit(sizes, np.log([row[name] for row in own]), 1)[0]) for name in RATED}

@@ -19,7 +19,7 @@ from simulation.reports.terminal import count_bar
 from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise_search
 from simulation.tuning.spaces import search_space
 
-TABLE = "table1"  # whose rows are searched
+TABLE = "table1"  # its rows are searched
 KEPT = ("strategy", "values", "validation", "default", "trials", "pruned", "failed", "epochs", "rounds")
 
 

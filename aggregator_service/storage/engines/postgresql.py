@@ -55,7 +55,7 @@ REACHING = {
     "keepalives_count": 3,
     "tcp_user_timeout": round(1000 * DATABASE_ANSWER_SECONDS),
 }
-"""How a connection is made, in libpq's words: whatever becomes of the network, nobody waits for ever."""
+"""Connection options of libpq, which limit every wait for the network."""
 
 
 def read_url(given: str) -> URL:

@@ -34,7 +34,7 @@ def simulate(rows: int, clients: int, rounds: int) -> float:
     (place / "client.py").write_text(Path(__file__).read_text())
     recipe = NumpyFedAvgRecipe(
         name="round",
-        model=[[1.0, 1.0]],  # what clients send takes its place
+        model=[[1.0, 1.0]],  # replaced by the clients' updates
         min_clients=clients,
         num_rounds=rounds,
         train_script="client.py",

@@ -129,7 +129,9 @@ def play_rounds(browser: Browser, stage: Stage) -> None:
 
 def test_the_grid_shows_every_client_in_the_state_that_it_is_in(browser: Browser, stage: Stage) -> None:
     browser.open(stage.page)
-    assert browser.text("#phase").startswith("Nobody has joined") and "No client is registered" in browser.text("#grid")
+    assert browser.text("#phase").startswith("No client has joined") and "No client is registered" in browser.text(
+        "#grid"
+    )
     play_rounds(browser, stage)
     browser.open(stage.page)
     expected = {
