@@ -255,7 +255,7 @@ def _best_lists(experiment: Experiment, shard: Shard, device: torch.device) -> T
     """Returns the lists of the model that the client's validation data chose."""
     path = next(path for path in experiment.shards if path.name == shard.name)
     shard = with_places(shard, experiment.catalogue, experiment.agreed_method.catalogue)
-    served = load_model(ITEMS, shard, experiment.models_of(path), device)
+    served = load_model(ITEMS, shard, experiment.models_folder(path), device)
     if served is None:
         raise DataError(f"{path.name}: expected the kept model of a finished run, got none")
     assert isinstance(served, ServedItems)
@@ -283,7 +283,7 @@ def measure_centralised(work: Work) -> Figures:
 
 def measure_floor_rows(work: Work) -> Figures:
     """Measures every floor of every client; None for a floor that some clients lack."""
-    measured = measure_all_floors(work.shards, work.method.cutoff, cache_of=lambda _: None, observe=lambda _: None)
+    measured = measure_all_floors(work.shards, work.method.cutoff, cache_folder=lambda _: None, observe=lambda _: None)
     shards = {shard.name: shard for shard in work.read_clients()}
     tops = {name: floor_tops(shard, work.method.cutoff, None) for name, shard in shards.items()} if work.groups else {}
     rows: dict[str, list[Figures] | None] = {}

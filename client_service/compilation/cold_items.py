@@ -32,7 +32,7 @@ from shared.method.graph import degrees
 from shared.method.parameters import Float32
 
 WIDTH, SAMPLE = 128, 4096  # of the compiled factors; items whose products tell what is left out of them
-BLOCK = 4096  # items whose likeness to anchors is computed at a time
+BLOCK = 4096  # items whose similarity to anchors is computed at a time
 MOST_SCORES = 8_000_000  # of users and cold items at a time
 SMALLEST = 1e-8  # variance that every direction of phi has at least, as a share of the largest
 TELLING_USERS = 256  # users by whose scores it is seen what the parts know of an item

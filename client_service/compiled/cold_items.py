@@ -1,7 +1,7 @@
 """Scores a silo's cold items: items with a text that no user has in training.
 
 The score of an item is the product of the basket's profile, a sum over its items, and phi(t) V of the item's features
-t. phi(t) holds the features, a constant, and the likeness to some anchors. A model of items with titles or attributes
+t. phi(t) holds the features, a constant, and the similarity to some anchors. A model of items with titles or attributes
 has these arrays:
 
 - content-features.npy, (N, d): features of each item, and a column of ones.
@@ -38,7 +38,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class AnchorMap:
-    """Map phi from item features to features, a constant, and the likeness to each anchor.
+    """Map phi from item features to features, a constant, and the similarity to each anchor.
 
     (n, d) -> (n, p). anchors: (m, d). reach: h, in squared distance. Needs numpy alone.
     """
@@ -48,11 +48,11 @@ class AnchorMap:
 
     def of(self, features: Float32) -> Float32:
         """Computes phi of each row of features (n, d), (n, d + 1 + m)."""
-        likeness = self.likeness(features)
-        return np.concatenate([features, np.ones((len(features), 1), np.float32), likeness], axis=1, dtype=np.float32)
+        similarity = self.similarity(features)
+        return np.concatenate([features, np.ones((len(features), 1), np.float32), similarity], axis=1, dtype=np.float32)
 
-    def likeness(self, features: Float32) -> Float32:
-        """Computes the likeness of each row to each anchor, (n, m).
+    def similarity(self, features: Float32) -> Float32:
+        """Computes the similarity of each row to each anchor, (n, m).
 
         It is 1 + exp(-|t - a|^2 / (2 h)).
         """
@@ -72,7 +72,7 @@ class ColdHead(BaseModel):
     """Description of the arrays by which cold items are scored.
 
     items: number of cold items that have a text. encoder: name of the encoder that made the items' features. reach: of
-    the likeness to anchors, in squared distance. text: `text_digest` of the shard.
+    the similarity to anchors, in squared distance. text: `text_digest` of the shard.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

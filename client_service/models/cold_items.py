@@ -57,8 +57,9 @@ Rows = NDArray[np.int64]
 class ColdSetting:
     """Setting of the cold-item scorer, chosen by validation.
 
-    content: share of content-EASE; the rest is carried EASE. plain: share of the plain likeness beside both. reach: h,
-    in mean squared distances. smoothing: r. ridge: of EASE, 0 where it does not fit. content_ridge: a of content-EASE.
+    content: share of content-EASE; the rest is carried EASE. plain: share of the plain similarity beside both. reach:
+    h, in mean squared distances. smoothing: r. ridge: of EASE, 0 where it does not fit. content_ridge: a of
+    content-EASE.
     """
 
     content: float = 0.5
@@ -112,7 +113,7 @@ def fit_cold_items(
 def usual_setting(shape: tuple[int, int], *, summed: bool = False) -> ColdSetting:
     """Finds the usual setting for a graph of (M, N), before validation.
 
-    summed: True if there are content sums of other silos. The fewer users there are, the more the plain likeness
+    summed: True if there are content sums of other silos. The fewer users there are, the more the plain similarity
     counts, and content-EASE, which has fewer numbers to learn.
     """
     ridges, few = _ridges(shape), FEW_USERS / (FEW_USERS + shape[0])
@@ -215,13 +216,13 @@ class _WarmItems:
         sums = sum_content(self.interactions[:, self.rows], warm)
         return content_weights(sums if self.others is None else sums.add(self.others), warm, ridge)
 
-    def likeness(self, reach: float) -> tuple[Float32, Float64]:
+    def similarity(self, reach: float) -> tuple[Float32, Float64]:
         """Computes the similarity K_w (N, m) to the anchors, and K_w^T K_w (m, m).
 
         K_w is 0 for items without interactions.
         """
         found = np.zeros((len(self.features), len(self.anchors)), np.float32)
-        found[self.rows] = self.map(reach).likeness(self.features[self.rows])
+        found[self.rows] = self.map(reach).similarity(self.features[self.rows])
         wide = found[self.rows].astype(np.float64)
         return found, wide.T @ wide
 
@@ -235,9 +236,9 @@ class _WarmItems:
         share = 1.0 if weights is None else setting.content
         right = np.zeros((len(left), len(self.anchors)), np.float32)
         if weights is not None:
-            likeness, gram = self.likeness(setting.reach)
-            carried = carry_weights(weights, likeness)
-            right = held * solve_smooth(gram, phi.likeness(phi.anchors), setting.smoothing, carried.T).T
+            similarity, gram = self.similarity(setting.reach)
+            carried = carry_weights(weights, similarity)
+            right = held * solve_smooth(gram, phi.similarity(phi.anchors), setting.smoothing, carried.T).T
         sample = self.interactions[sample_users(self.interactions)]  # whose scores of warm items tell the score_spread
         some, width = phi.of(self.features[self.rows]), left.shape[1]
         own = held * np.concatenate([self.features, np.zeros((len(left), 1), np.float32)], axis=1, dtype=np.float32)
@@ -317,7 +318,7 @@ class _Fold:
         self._plain = plain / np.float32(_deviation(plain)) if plain.size else plain
         self._content = cache(self._content_scores)
         self._weights = lru_cache(maxsize=1)(partial(ease, train, by_users=True))
-        self._likeness = lru_cache(maxsize=1)(self._warm.likeness)
+        self._similarity = lru_cache(maxsize=1)(self._warm.similarity)
         self._reached = lru_cache(maxsize=1)(self._carry)
 
     def gains(self, setting: ColdSetting) -> Float64:
@@ -329,7 +330,7 @@ class _Fold:
             scores += np.float32(setting.content) * self._content(setting.content_ridge)
         if setting.content < 1.0 and setting.ridge:
             phi, known, gram = self._reached(setting.ridge, setting.reach)
-            near, own = phi.likeness(self._hidden), phi.likeness(phi.anchors)
+            near, own = phi.similarity(self._hidden), phi.similarity(phi.anchors)
             carried = known @ solve_smooth(gram, own, setting.smoothing, near.T)
             scores += np.float32((1.0 - setting.content) / _deviation(carried)) * carried
         return mean_gain((1.0 - setting.plain) * scores + setting.plain * self._plain, self._wanted)
@@ -341,8 +342,8 @@ class _Fold:
         return found
 
     def _carry(self, ridge: float, reach: float) -> tuple[AnchorMap, Float32, Float64]:
-        likeness, gram = self._likeness(reach)
-        carried = carry_weights(self._weights(ridge), likeness)
+        similarity, gram = self._similarity(reach)
+        carried = carry_weights(self._weights(ridge), similarity)
         return self._warm.map(reach), np.asarray(self._baskets @ carried), gram
 
 

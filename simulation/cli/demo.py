@@ -72,13 +72,13 @@ def demo(
     own_sums = doing.sums != "exact" and common_basis is not options.ItemBasisKind.off
     summed = doing.sums if own_sums else common_basis.value
     changes = options.parse_method_changes(None, options.BasisFlags(options.BasisKind(summed), rank, basis_rounds))
-    taught = doing.taught if data is None else {}
+    demo_settings = doing.demo_settings if data is None else {}
     how = None if data in (None, CHAIN, SHOPS) or task is not options.TaskName.items else options.Method.users
-    doing.choose_method(None, doing.strategy, {**taught, **changes})  # refuses flags before data are read
+    doing.choose_method(None, doing.strategy, {**demo_settings, **changes})  # refuses flags before data are read
     cut = options.choose_cut(data or SHOPS, task, clients, options.DivisionFlags(how, split=split), file)
-    shards = doing.cut(data or doing.generated, cut, fresh / "shards")
+    shards = doing.cut(data or doing.demo_data, cut, fresh / "shards")
     more = {} if common_basis is options.ItemBasisKind.off else doing.declare_content(shards.paths)
-    method, _ = doing.choose_method(None, doing.strategy, {**taught, **changes, **more})
+    method, _ = doing.choose_method(None, doing.strategy, {**demo_settings, **changes, **more})
     experiment = Experiment(
         shards.paths,
         fresh,
@@ -159,7 +159,7 @@ def _print_demo(result: DemoResult) -> None:
         quality_table(result.report),
         crossing_table(result.ledgers),
         field_table(first),
-        answer_table(result.example.said, result.answer),
+        answer_table(result.example.caption, result.answer),
         joining_value_table(result.ways),
     )
     OUT.print(*tables, *sent_value_lines(result.ways), sep="\n")

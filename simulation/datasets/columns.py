@@ -71,22 +71,22 @@ class FileOptions:
     attributes: frozenset[str] = frozenset()
     needs_rows: bool = True
 
-    def names(self, of: str) -> tuple[str, ...]:
+    def names(self, role: str) -> tuple[str, ...]:
         """Returns the names of a field's column, in lower case.
 
-        None for a field that is given as "", not to be read.
+        Empty for a field that is given as "", not to be read.
         """
-        if of not in self.columns:
-            return COLUMNS[of]
-        return (name,) if (name := self.columns[of].strip().lower()) else ()
+        if role not in self.columns:
+            return COLUMNS[role]
+        return (name,) if (name := self.columns[role].strip().lower()) else ()
 
     def is_id(self, name: str) -> bool:
         """Tells whether a column of this name may hold ids or splits."""
-        return any(name in self.names(of) for of in ID_FIELDS)
+        return any(name in self.names(role) for role in ID_FIELDS)
 
     def is_read(self, name: str) -> bool:
         """Tells whether a column of this name is read."""
-        detail = any(name in self.names(of) for of in (*DETAIL_FIELDS, "title"))
+        detail = any(name in self.names(role) for role in (*DETAIL_FIELDS, "title"))
         return self.is_id(name) or detail or is_title(name) or self.is_attribute(name)
 
     def is_attribute(self, name: str) -> bool:

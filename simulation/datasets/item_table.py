@@ -32,18 +32,18 @@ EARLIEST, LATEST = 1000, 2199  # years that are years
 class ItemFileOptions(FileOptions):
     """Options of an item file, which has other fields than one of interactions."""
 
-    def names(self, of: str) -> tuple[str, ...]:
+    def names(self, role: str) -> tuple[str, ...]:
         """Returns the names of a field's column, in lower case."""
-        if of in self.columns or of not in ITEM_COLUMNS:
-            return super().names(of)
-        return ITEM_COLUMNS[of]
+        if role in self.columns or role not in ITEM_COLUMNS:
+            return super().names(role)
+        return ITEM_COLUMNS[role]
 
     def is_id(self, name: str) -> bool:
         """Tells whether a column is read as text, as ids are.
 
         GTINs and years are too: a leading zero counts.
         """
-        return any(name in self.names(of) for of in ("item", "year", "gtin"))
+        return any(name in self.names(role) for role in ("item", "year", "gtin"))
 
 
 def read_item_table(path: Path, file_options: FileOptions) -> pl.DataFrame:
@@ -60,7 +60,7 @@ def read_item_table(path: Path, file_options: FileOptions) -> pl.DataFrame:
     if "item" not in found:
         names = " or ".join(given.names("item"))
         raise DataError(f"{path}: expected a column {names}, got none; --columns item=NAME names another")
-    return complete_items(pl.DataFrame({**found, "item": table.ids_of("item")}))
+    return complete_items(pl.DataFrame({**found, "item": table.read_ids("item")}))
 
 
 def complete_items(items: pl.DataFrame) -> pl.DataFrame:

@@ -26,7 +26,7 @@ def read_parquet(path: Path, file_options: FileOptions) -> Table:
             raise DataError(f"{path}: expected strings or whole numbers in column {name!r}, got {kind.base_type()}")
     if table.is_empty() and table.columns and file_options.needs_rows:
         raise line_error(path, 1, "expected data, got a table without rows")
-    columns, details = {}, {name for of in DETAIL_FIELDS for name in file_options.names(of)}
+    columns, details = {}, {name for role in DETAIL_FIELDS for name in file_options.names(role)}
     for column in table.get_columns():
         name = column.name.lower()
         if file_options.is_id(name):

@@ -78,7 +78,7 @@ class Table:
     @property
     def rated_by(self) -> str:
         """Field of the ratings: rating, label or count."""
-        return next((of for of in RATED if self.name_of(of) is not None), RATED[0])
+        return next((role for role in RATED if self.column_name(role) is not None), RATED[0])
 
     def click_table(self) -> tuple[pl.DataFrame, list[str]]:
         """Returns the checked clicks (session, item, time), and notes.
@@ -110,38 +110,40 @@ class Table:
         }
         return pl.DataFrame({"item": items, "title": titles.replace("", None), **attributes})
 
-    def find_column(self, of: str) -> pl.Series | None:
+    def find_column(self, role: str) -> pl.Series | None:
         """Returns the column of a field as it is in the file.
 
         None where there is none.
         """
-        return self._find(of)
+        return self._find(role)
 
-    def ids_of(self, of: str) -> pl.Series:
+    def read_ids(self, role: str) -> pl.Series:
         """Returns the normalised ids of a field.
 
         Raises DataError with the line of the first invalid one.
         """
-        return self._with_ids(of, strict=True)[0]._id_column(of)
+        return self._with_ids(role, strict=True)[0]._id_column(role)
 
-    def _find(self, of: str) -> pl.Series | None:
+    def _find(self, role: str) -> pl.Series | None:
         """Returns the column with one of the field's names, if there is one."""
-        names = [name for name in self.file_options.names(of) if name in self.columns]
-        if of == "title" and of not in self.file_options.columns:
+        names = [name for name in self.file_options.names(role) if name in self.columns]
+        if role == "title" and role not in self.file_options.columns:
             names += [name for name in self.columns if is_title(name)]
-        if not names and self.file_options.columns.get(of):
+        if not names and self.file_options.columns.get(role):
             raise line_error(
                 self.path,
                 1,
-                f"expected a column {self.file_options.columns[of]!r} (--columns), {self._describe_header()}",
+                f"expected a column {self.file_options.columns[role]!r} (--columns), {self._describe_header()}",
             )
         return self.columns[names[0]] if names else None
 
-    def _required(self, of: str) -> pl.Series:
-        column = self._find(of)
+    def _required(self, role: str) -> pl.Series:
+        column = self._find(role)
         if column is None:
-            expected = f"expected a column {' or '.join(self.file_options.names(of))}"
-            raise line_error(self.path, 1, f"{expected}, {self._describe_header()}; --columns {of}=NAME names another")
+            expected = f"expected a column {' or '.join(self.file_options.names(role))}"
+            raise line_error(
+                self.path, 1, f"{expected}, {self._describe_header()}; --columns {role}=NAME names another"
+            )
         return column
 
     def _describe_header(self) -> str:
@@ -161,15 +163,15 @@ class Table:
 
         Raises DataError where many lack one, or, `strict`, any.
         """
-        missing = {of: self._is_missing_id(self._required(of)) for of in fields}
+        missing = {role: self._is_missing_id(self._required(role)) for role in fields}
         lacking = pl.DataFrame(list(missing.values())).select(pl.any_horizontal(pl.all())).to_series()
         if not (count := int(lacking.sum())):
             return self, []
         rows, first = len(lacking), lacking.arg_max() or 0
         if strict or rows < FEWEST_ROWS or count > max(1, rows // 10):
-            of = next(of for of in fields if missing[of][first])
-            is_nan = self._required(of)[first] in MISSING
-            expected = f"in the field {of!r} an id, got NaN" if is_nan else f"a value in the field {of!r}, got none"
+            role = next(role for role in fields if missing[role][first])
+            is_nan = self._required(role)[first] in MISSING
+            expected = f"in the field {role!r} an id, got NaN" if is_nan else f"a value in the field {role!r}, got none"
             more = (
                 f"; {count:,} of {rows:,} rows have none, and at most one in ten may be left out" if count > 1 else ""
             )
@@ -178,21 +180,21 @@ class Table:
         table = replace(
             self, columns={name: one.filter(kept) for name, one in self.columns.items()}, line=self.line.filter(kept)
         )
-        what = " or ".join(f"{'an' if of == 'item' else 'a'} {of}" for of in fields)
+        what = " or ".join(f"{'an' if role == 'item' else 'a'} {role}" for role in fields)
         return table, [f"{count_noun(count, 'row')} without {what} left out, the first in line {self.line[first]}"]
 
     @staticmethod
     def _is_missing_id(column: pl.Series) -> pl.Series:
         return column.is_null() | (normalise_ids(column) == "").fill_null(True) | column.is_in(MISSING).fill_null(True)
 
-    def _id_column(self, of: str) -> pl.Series:
+    def _id_column(self, role: str) -> pl.Series:
         """Returns a column of normalised ids.
 
         Raises DataError with the line of the first invalid one.
         """
-        ids = normalise_ids(self._required(of))
+        ids = normalise_ids(self._required(role))
         if (found := find_unusable_ids(ids)) is not None:
-            self.require_none(found[0], f"in the field {of!r} {found[1]}")
+            self.require_none(found[0], f"in the field {role!r} {found[1]}")
         return ids
 
     def _time_notes(self) -> list[str]:
@@ -202,7 +204,7 @@ class Table:
 
     def _describe_unread(self, used: set[str]) -> list[str]:
         """Notes the columns that were not read; some files have thousands."""
-        read = {name for of in used if (name := self.name_of(of)) is not None}
+        read = {name for role in used if (name := self.column_name(role)) is not None}
         names = [name for name in (*self.columns, *self.others) if name not in read]
         if not names:
             return []
@@ -210,9 +212,9 @@ class Table:
         told, verb = ", ".join(names[:MOST_NAMES]), "is" if len(names) == 1 else "are"
         return [f"{'column' if len(names) == 1 else 'columns'} {told}{rest} {verb} not read (see --columns)"]
 
-    def name_of(self, of: str) -> str | None:
+    def column_name(self, role: str) -> str | None:
         """Returns the name of a field's column in the file; None without the column."""
-        return next((name for name in self.file_options.names(of) if name in self.columns), None)
+        return next((name for name in self.file_options.names(role) if name in self.columns), None)
 
     def _checked_splits(self, column: pl.Series) -> pl.Series:
         known = column.is_in((*SPLITS, MET)).fill_null(False)
@@ -224,7 +226,7 @@ class Table:
         self.require_none(wrong, f"{TIMES} in the field 'time'", column)
         return seconds
 
-    def _parsed_numbers(self, of: str, column: pl.Series) -> pl.Series:
+    def _parsed_numbers(self, role: str, column: pl.Series) -> pl.Series:
         """Parses numbers as Float64.
 
         Text may have a decimal comma; true and false are 1 and 0.
@@ -238,7 +240,7 @@ class Table:
         if column.dtype.is_float():
             numbers, texts = numbers.fill_nan(None), texts.fill_nan(None)
         wrong = ~texts.is_null() & ~numbers.is_finite().fill_null(False)
-        self.require_none(wrong, f"a number in the field {of!r}", column)
+        self.require_none(wrong, f"a number in the field {role!r}", column)
         return numbers
 
     def _judge_events(self, notes: list[str]) -> pl.Series | None:
@@ -267,7 +269,7 @@ class Table:
             ]
             if told:
                 rest = f" and {len(told) - MOST_NAMES} more kinds" if len(told) > MOST_NAMES else ""
-                notes.append(f"events by {self.name_of('event')}: {', '.join(told[:MOST_NAMES])}{rest} {words}")
+                notes.append(f"events by {self.column_name('event')}: {', '.join(told[:MOST_NAMES])}{rest} {words}")
         return likes.alias("event")
 
     def _judge_quantities(self, notes: list[str]) -> pl.Series | None:

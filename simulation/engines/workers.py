@@ -53,7 +53,7 @@ def _order_silos(experiment: Experiment) -> Iterator[SiloOrder]:
     """Yields the silos one by one, so that few shards are in memory."""
     catalogue = None if experiment.catalogue is None else experiment.catalogue.read_bytes()
     for shard in experiment.shards:
-        kept = read_files(experiment.state_of(shard))
+        kept = read_files(experiment.state_folder(shard))
         yield SiloOrder(experiment.make_silo_settings(shard), read_files(shard), kept, catalogue)
 
 

@@ -99,7 +99,7 @@ def _compare(kind: str, together: PerUser, name: str, base: PerUser) -> dict[str
 
 def _kept_sums(experiment: Experiment, shard: Path) -> ContentSums | None:
     """Reads the others' content sums from the silo's state; None without any."""
-    folder = experiment.state_of(shard) / "basis"
+    folder = experiment.state_folder(shard) / "basis"
     head = load_basis_head(folder, "content")
     found = None if head is None else load_basis(folder, head.digest)
     return found.sums if isinstance(found, ContentStatistics) else None

@@ -172,10 +172,10 @@ class Experiment:
         In a secure federation all members are enrolled.
         """
         if self.secure:
-            save_draw_secret(self.state_of(shard), f"{self.seed}/{shard.name}")
+            save_draw_secret(self.state_folder(shard), f"{self.seed}/{shard.name}")
         return client_settings(
             **self._silo_values(shard),
-            signing_key_file=enrol(shard.name, self.state_of(shard), self.registry).private,
+            signing_key_file=enrol(shard.name, self.state_folder(shard), self.registry).private,
             aggregator_url=aggregator_url,
             secure=self.secure,
             members=self.members if self.secure else None,
@@ -197,7 +197,7 @@ class Experiment:
             "name": shard.name,
             "shard": shard,
             "task": self.task,
-            "state_directory": self.state_of(shard),
+            "state_directory": self.state_folder(shard),
             "strategy": self.strategy,
             "method": self.agreed_method,
             "catalogue": self.catalogue,
@@ -209,7 +209,7 @@ class Experiment:
                 least_similarity=settle_similarity(self.method, secure=self.secure).similarity_floor,
                 **self._sum_policy,
             ),
-            "cache_directory": self.cache_of(shard),
+            "cache_directory": self.cache_folder(shard),
             "device": self.device,
             "threads": self.threads,
             "fit_everything": self.fit_everything,
@@ -223,7 +223,7 @@ class Experiment:
     @cached_property
     def members(self) -> Path:
         """File of all members' keys, which every client pins."""
-        clients = {path.name: enrol(path.name, self.state_of(path), self.registry).public for path in self.shards}
+        clients = {path.name: enrol(path.name, self.state_folder(path), self.registry).public for path in self.shards}
         return write_registry(self.folder / "members.toml", self.aggregator_pair.public, clients.values())
 
     @property
@@ -231,19 +231,19 @@ class Experiment:
         """Folder of the clients' public keys."""
         return self.folder / "keys"
 
-    def state_of(self, shard: Path) -> Path:
+    def state_folder(self, shard: Path) -> Path:
         """Returns the client's own folder."""
         return self.folder / shard.name
 
-    def cache_of(self, shard: Path) -> Path:
+    def cache_folder(self, shard: Path) -> Path:
         """Returns the folder of the client's spectra."""
-        return self.models_of(shard) if self.cache is None else self.cache / shard.name
+        return self.models_folder(shard) if self.cache is None else self.cache / shard.name
 
     @property
     def floors_folder(self) -> Path:
         """Folder of the floors, which other experiments on the same shards share."""
         return self.shards[0].parent / "kept" if self.cache is None else self.cache
 
-    def models_of(self, shard: Path) -> Path:
+    def models_folder(self, shard: Path) -> Path:
         """Returns the folder of the client's best model."""
-        return self.state_of(shard) / "model"
+        return self.state_folder(shard) / "model"

@@ -97,7 +97,7 @@ def measure_all_floors(
     shards: Sequence[Path],
     cutoff: int,
     *,
-    cache_of: Callable[[Path], Path | None],
+    cache_folder: Callable[[Path], Path | None],
     observe: Callable[[str], None],
     kept: Path | None = None,
 ) -> dict[str, ByName]:
@@ -108,7 +108,7 @@ def measure_all_floors(
     """
     floors = {}
     for path in shards:
-        shard, cache = load_shard(path), cache_of(path)
+        shard, cache = load_shard(path), cache_folder(path)
         place = figures_path(kept, path.name, (shard,), cutoff)
         floors[path.name] = load_or_measure(place, partial(measure_floors, shard, cutoff, cache))
         observe(path.name)
@@ -176,7 +176,7 @@ def measure_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
     shards, cutoff, kept = experiment.shards, experiment.method.cutoff, experiment.floors_folder
     reason = too_large_to_pool(shards)
     with count_bar("baselines", len(shards) + (reason is None), shown=shown) as done:
-        floors = measure_all_floors(shards, cutoff, cache_of=experiment.cache_of, observe=done, kept=kept)
+        floors = measure_all_floors(shards, cutoff, cache_folder=experiment.cache_folder, observe=done, kept=kept)
         ceiling = measure_ceiling(shards, cutoff, kept) if reason is None else None
         if reason is None:
             done("all silos' data")

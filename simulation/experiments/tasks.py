@@ -30,12 +30,12 @@ LIST_LENGTH, ASKED_USERS = 10, 20  # items of a list with a place for a new one;
 class Example:
     """Example request to a silo.
 
-    path: with its query; body: of a POST, None for a GET. said: caption of the answer. choose: the list in the answer.
+    path: with its query; body: of a POST, None for a GET. caption: of the answer. choose: the list in the answer.
     asks: the request in words.
     """
 
     path: str
-    said: str
+    caption: str
     body: dict[str, Any] | None = None
     asks: str = "a recommendation"
     choose: Callable[[dict[str, Any]], dict[str, Any]] = field(default=lambda answer: answer)
@@ -44,13 +44,13 @@ class Example:
 class SimulatedTask(ABC):
     """Task in an experiment.
 
-    generated: the name of the data that a demonstration makes; taught: the settings that fit them. strategy, preset:
-    the defaults. sums: the kind that a demonstration makes.
+    demo_data: name of the data that a demonstration makes. demo_settings: settings that fit them. strategy, preset: the
+    defaults. sums: the kind that a demonstration makes.
     """
 
     name: ClassVar[str]
-    generated: ClassVar[str]
-    taught: ClassVar[dict[str, Any]] = {}
+    demo_data: ClassVar[str]
+    demo_settings: ClassVar[dict[str, Any]] = {}
     strategy: ClassVar[str]
     preset: ClassVar[Preset]
     sums: ClassVar[str]
@@ -66,7 +66,7 @@ class SimulatedTask(ABC):
 
     def recognises(self, data: str) -> bool:
         """Tells whether data are for this task alone, by their names."""
-        return data == self.generated
+        return data == self.demo_data
 
     def fit_method(self, method: MethodSettings, shards: Sequence[Path]) -> MethodSettings:
         """Completes the settings by sizes that all shards share; by default none."""
@@ -123,7 +123,7 @@ class ItemTask(SimulatedTask):
     """Task of item lists for users."""
 
     name = "items"
-    generated = SHOPS
+    demo_data = SHOPS
     strategy = "lpsfed"
     preset = "default"
     sums = "exact"
@@ -184,8 +184,8 @@ class SessionTask(SimulatedTask):
     """Task of the next click in a session."""
 
     name = "sessions"
-    generated = "clicks"  # simulation.sessions.source.CLICKS
-    taught: ClassVar = {
+    demo_data = "clicks"  # simulation.sessions.source.CLICKS
+    demo_settings: ClassVar = {
         "width": 32,
         "batch_size": 50,
         "learning_rate": 5e-3,
@@ -200,7 +200,7 @@ class SessionTask(SimulatedTask):
         from simulation.partitioning.sources import holds_shards
 
         folder = Path(data)
-        named = any(folder.glob("train_sessions.txt*")) if folder.is_dir() else data == self.generated
+        named = any(folder.glob("train_sessions.txt*")) if folder.is_dir() else data == self.demo_data
         return named or holds_shards(folder, "sessions.parquet")
 
     def cut(self, data: str, cut: Cut, folder: Path) -> Shards:
@@ -243,8 +243,8 @@ class NodeTask(SimulatedTask):
     """Task of labels of nodes in a graph."""
 
     name = "nodes"
-    generated = "rings"  # simulation.graphs.source.RINGS
-    taught: ClassVar = {"nodes.random_features": 0}  # validation would not take them, and the sums are a tenth
+    demo_data = "rings"  # simulation.graphs.source.RINGS
+    demo_settings: ClassVar = {"nodes.random_features": 0}  # validation would not take them, and the sums are a tenth
     strategy = "local"
     preset = "nodes"
     sums = GRAM
@@ -261,7 +261,7 @@ class NodeTask(SimulatedTask):
         from simulation.graphs.read import is_graph
         from simulation.partitioning.sources import holds_shards
 
-        return data == self.generated or is_graph(Path(data)) or holds_shards(Path(data), "nodes.parquet")
+        return data == self.demo_data or is_graph(Path(data)) or holds_shards(Path(data), "nodes.parquet")
 
     def choose_primary(self, shards: Sequence[Path]) -> str:
         """Chooses the area under the ROC curve with two classes, else accuracy."""

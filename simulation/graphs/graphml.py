@@ -107,7 +107,7 @@ class GraphmlFile:
             fields.get(name, name): column.str.strip_chars() for name, column in columns.items() if name not in ends
         }
         own = {fields[name]: normalise_ids(columns[name]) for name in ends}
-        columns_said = {of: name for of, name in options.columns.items() if of not in own}
+        columns_said = {role: name for role, name in options.columns.items() if role not in own}
         return Table(
             path, found | own, pl.Series(self._lines[kind], dtype=pl.Int64), replace(options, columns=columns_said)
         )

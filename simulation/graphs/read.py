@@ -75,15 +75,15 @@ class GraphOptions(FileOptions):
 
     IDS: ClassVar = ("node", "source", "target")
 
-    def names(self, of: str) -> tuple[str, ...]:
+    def names(self, role: str) -> tuple[str, ...]:
         """Lists the names, in lower case, of a field's column."""
-        if of not in self.columns:
-            return FIELDS.get(of, ())
-        return (name,) if (name := self.columns[of].strip().lower()) else ()
+        if role not in self.columns:
+            return FIELDS.get(role, ())
+        return (name,) if (name := self.columns[role].strip().lower()) else ()
 
     def is_id(self, name: str) -> bool:
         """Tells whether a column of this name holds ids."""
-        return any(name in self.names(of) for of in self.IDS)
+        return any(name in self.names(role) for role in self.IDS)
 
     def is_read(self, name: str) -> bool:
         """Accepts every column: each that is no field is a feature."""
@@ -210,12 +210,12 @@ def _read_table(path: Path, options: GraphOptions, needed: str) -> Table:
     found = FORMATS[format_extension(path)].read(path, options)
     words = {name: normalise_ids(one) if one.dtype == pl.String else one for name, one in found.columns.items()}
     table = replace(found, columns=words)
-    table.ids_of(needed)
+    table.read_ids(needed)
     return table
 
 
 def _build_graph(name: str, nodes: Table, edges: Table, options: GraphOptions) -> NodeShard:
-    ids = nodes.ids_of("node")
+    ids = nodes.read_ids("node")
     if (again := len(ids) - ids.n_unique()) > 0:
         raise DataError(f"{nodes.path}: expected one row for each node, {again:,} rows have a node again")
     order = ids.arg_sort()
@@ -246,7 +246,7 @@ def _read_edges(edges: Table, ids: pl.Series, notes: list[str]) -> tuple[sparse.
     With a column of weights, the weights of an edge that is listed several times, in either direction, add up;
     without, it counts once.
     """
-    names = [edges.ids_of(of) for of in ("source", "target")]
+    names = [edges.read_ids(role) for role in ("source", "target")]
     if not len(names[0]):
         notes.append("no edge: labels follow from each node's own features alone")
     table = pl.DataFrame({"low": names[0], "high": names[1], "weight": _read_weights(edges, len(names[0]))})
@@ -378,8 +378,8 @@ def _read_features(nodes: Table, options: GraphOptions, notes: list[str]) -> tup
 
     A missing number is 0.
     """
-    fields = {name for of in ("node", "label", "split") for name in options.names(of)[:1] if name in nodes.columns}
-    fields |= {name for of in ("node", "label", "split") if (name := nodes.name_of(of)) is not None}
+    fields = {name for role in ("node", "label", "split") for name in options.names(role)[:1] if name in nodes.columns}
+    fields |= {name for role in ("node", "label", "split") if (name := nodes.column_name(role)) is not None}
     blocks, names, missing = list[Any](), list[str](), 0
     for name, column in nodes.columns.items():
         if name in fields:

@@ -124,7 +124,7 @@ class StatusSchedule:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._since = clock, clock()
-        self._told: tuple[object, ...] | None = None
+        self._printed: tuple[object, ...] | None = None
 
     def is_due(self, history: RunHistoryOut, spoken: bool) -> bool:
         """Tells whether to print now; called once for each look at the run.
@@ -132,15 +132,15 @@ class StatusSchedule:
         spoken: another line was printed for this look.
         """
         now, state = self._clock(), (history.phase, history.enrolled, history.missing)
-        first = history.phase == "waiting" and (self._told is None or self._told[0] != "waiting")
+        first = history.phase == "waiting" and (self._printed is None or self._printed[0] != "waiting")
         passed = now - self._since
-        changed = state != self._told and passed >= CHANGE_SECONDS
+        changed = state != self._printed and passed >= CHANGE_SECONDS
         late = passed >= QUIET_SECONDS
         due = first or (history.phase in ("waiting", "open") and not spoken and (changed or late))
         if spoken or due:
             self._since = now
         if due:
-            self._told = state
+            self._printed = state
         return due
 
 
@@ -179,8 +179,8 @@ def partition_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def _label_table(said: str, answer: Mapping[str, Any]) -> Table:
-    table = figure_table(as_one_line(said), "label", "probability")
+def _label_table(title: str, answer: Mapping[str, Any]) -> Table:
+    table = figure_table(as_one_line(title), "label", "probability")
     for label, probability in sorted(answer["probabilities"].items(), key=lambda one: -one[1]):
         table.add_row(as_one_line(label), f"{probability:.3f}")
     table.add_section()
@@ -189,12 +189,12 @@ def _label_table(said: str, answer: Mapping[str, Any]) -> Table:
     return table
 
 
-def answer_table(said: str, answer: Mapping[str, Any]) -> Table:
+def answer_table(title: str, answer: Mapping[str, Any]) -> Table:
     """Renders recommendations, or a node's label with its most weighing neighbours."""
     if "label" in answer:
-        return _label_table(said, answer)
+        return _label_table(title, answer)
     reasons = any(item.get("reason") for item in answer["items"])
-    table = figure_table(as_one_line(said), "item", "title", "score", *(["reason"] if reasons else []))
+    table = figure_table(as_one_line(title), "item", "title", "score", *(["reason"] if reasons else []))
     table.columns[1].no_wrap = False
     for item in answer["items"]:
         reason = [item.get("reason") or ""] if reasons else []

@@ -50,7 +50,7 @@ async def test_in_the_open_the_difference_is_one_silos_matrix_as_the_page_says(s
 
 async def kept_pairs(one: Experiment, run: str) -> Float32:
     """What the first silo has of that run's sums, once it has them."""
-    folder = one.state_of(one.shards[0]) / "basis"
+    folder = one.state_folder(one.shards[0]) / "basis"
 
     async def kept() -> bool:
         head = load_basis_head(folder)

@@ -111,4 +111,4 @@ async def test_counts_that_wrap_around_in_one_silo_are_named_by_all_and_kept_by_
             return all("expected sums of the common basis that data can have" in words for words in problems)
 
         await wait_until(said)
-    assert all(load_basis_head(one.state_of(shard) / "basis") is None for shard in one.shards)
+    assert all(load_basis_head(one.state_folder(shard) / "basis") is None for shard in one.shards)

@@ -28,7 +28,7 @@ async def test_a_quarantined_silo_that_is_in_no_sum_gets_none(
     alone = {**SMALL.strategy, "train": False, "send": False}
     method = SMALL.model_copy(update={"basis": BasisSettings(kind="exact"), "strategy": alone})
     one = Experiment(silos(4), tmp_path / "run", method, rounds=1, device="cpu", secure=True)
-    out = one.state_of(next(path for path in one.shards if path.name == VICTIM)) / "basis"
+    out = one.state_folder(next(path for path in one.shards if path.name == VICTIM)) / "basis"
     async with open_federation(one) as federation:
 
         async def joined() -> bool:

@@ -43,7 +43,7 @@ async def test_a_secure_run_is_as_declared_and_everything_in_it_is_on_record(des
         calls = {total.call for total in found.totals}
         assert {"keys", "roster", "shares", "delivery", "update", "request", "answers"} <= calls
         shard = described.shards[0]
-        key = read_private(described.state_of(shard) / f"{shard.name}.key")
+        key = read_private(described.state_folder(shard) / f"{shard.name}.key")
         who = uploads.Intruder(
             Signatory(shard.name, key), "client-2", described.make_aggregator_settings().declaration()
         )

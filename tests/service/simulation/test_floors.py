@@ -28,7 +28,7 @@ CUTOFF = 6
 
 
 def measure(paths: tuple[Path, ...], kept: Path | None) -> dict[str, Any]:
-    return measure_all_floors(paths, CUTOFF, cache_of=lambda _: None, observe=lambda _: None, kept=kept)
+    return measure_all_floors(paths, CUTOFF, cache_folder=lambda _: None, observe=lambda _: None, kept=kept)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_other_data_another_cutoff_or_other_code_are_computed_anew(
 ) -> None:
     measure(silos(1), tmp_path)
     measure(silos(1, seed=5), tmp_path)
-    measure_all_floors(silos(1), 5, cache_of=lambda _: None, observe=lambda _: None, kept=tmp_path)
+    measure_all_floors(silos(1), 5, cache_folder=lambda _: None, observe=lambda _: None, kept=tmp_path)
     monkeypatch.setattr(simulation.experiments.floors, "VERSION", 999)
     measure(silos(1), tmp_path)
     assert len(counted) == 4

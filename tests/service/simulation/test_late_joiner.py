@@ -48,7 +48,7 @@ def late_experiment(silos: Callable[[int], tuple[Path, ...]], tmp_path: Path) ->
 
 
 def kept_basis(one: Experiment, shard: Path) -> CommonBasis:
-    folder = one.state_of(shard) / "basis"
+    folder = one.state_folder(shard) / "basis"
     head = load_basis_head(folder)
     found = None if head is None else load_basis(folder, head.digest)
     assert isinstance(found, CommonBasis)
@@ -169,7 +169,7 @@ async def test_three_that_have_joined_since_enter_the_next_sum_together_and_are_
         assert (await ending_of(federation, renewed))["reason"] is None
 
         async def kept() -> bool:
-            heads = [load_basis_head(one.state_of(shard) / "basis") for shard in shards]
+            heads = [load_basis_head(one.state_folder(shard) / "basis") for shard in shards]
             return all(head is not None and head.run == renewed for head in heads)
 
         await wait_until(kept)
@@ -196,7 +196,7 @@ async def test_a_late_silo_of_visits_adds_its_own_transitions_to_the_kept_ones(t
     read = TASKS["sessions"].read
     parts = [count_transitions(read(one.make_silo_settings(shard)), one.agreed_method)[COUNTS] for shard in shards]
     for shard, total in ((shards[-1], np.sum(parts, axis=0)), (shards[0], np.sum(parts[:-1], axis=0))):
-        folder, own = one.state_of(shard) / "basis", read(one.make_silo_settings(shard))
+        folder, own = one.state_folder(shard) / "basis", read(one.make_silo_settings(shard))
         head = load_basis_head(folder)
         known = None if head is None else load_basis(folder, head.digest)
         assert isinstance(known, Transitions) and known.included == (shard not in one.late)

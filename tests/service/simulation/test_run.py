@@ -52,7 +52,7 @@ def test_the_clients_keys_are_their_own_and_registered_and_the_operator_s_token_
 ) -> None:
     one, two = experiment("one"), experiment("two")
     simulate_experiment(one, lambda _: None)
-    keys = [one.state_of(shard) / f"{shard.name}.key" for shard in one.shards]
+    keys = [one.state_folder(shard) / f"{shard.name}.key" for shard in one.shards]
     assert len({path.read_bytes() for path in keys}) == 2
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
     assert list(registered_keys(one.registry)) == ["client-1", "client-2"]

@@ -48,7 +48,7 @@ def by_the_paper(generated: tuple[Path, ...], tmp_path: Path) -> Callable[..., E
 
 def report_of(described: Experiment, outcome: Outcome) -> dict[str, Any]:
     cutoff = described.method.cutoff
-    floors = measure_all_floors(described.shards, cutoff, cache_of=described.cache_of, observe=lambda _: None)
+    floors = measure_all_floors(described.shards, cutoff, cache_folder=described.cache_folder, observe=lambda _: None)
     return build_report(described, outcome, Bounds(floors), None)
 
 

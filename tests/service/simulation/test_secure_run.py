@@ -145,7 +145,7 @@ def test_the_aggregator_has_no_single_update_at_any_time(
     opened = [encode(update) for update in sent.values()]  # as they would lie there in the open mode
     assert all(any(part in body for part in wanted) for body in opened)
     for shard in one.shards:
-        ledger_of(one.state_of(shard))
+        ledger_of(one.state_folder(shard))
 
 
 def ledger_of(state: Path) -> None:

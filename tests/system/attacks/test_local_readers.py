@@ -27,7 +27,7 @@ async def test_what_a_trained_silo_and_its_aggregator_keep_is_for_their_user_alo
     described = experiment("run", strategy="fedavg")
     described.folder.mkdir()
     places, processes = choose_addresses(described), []
-    old = [described.state_of(described.shards[0]), described.shards[0]]
+    old = [described.state_folder(described.shards[0]), described.shards[0]]
     for folder in old:  # an earlier version has left them so
         (folder / "old").mkdir(parents=True)
         (folder / "old" / "file").write_text("u1")
@@ -58,7 +58,7 @@ async def test_what_a_trained_silo_and_its_aggregator_keep_is_for_their_user_alo
                 "/v1/interactions", json=told, headers={"Authorization": f"Bearer {described.application_key}"}
             )
             assert answer.status_code == 200, answer.text
-            kept = [aggregator.state_directory, *map(described.state_of, described.shards), *described.shards]
+            kept = [aggregator.state_directory, *map(described.state_folder, described.shards), *described.shards]
             names = {path.name for folder in kept for path in folder.rglob("*")}
             assert {
                 "ledger.jsonl",

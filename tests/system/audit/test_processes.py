@@ -53,7 +53,7 @@ async def test_a_report_of_running_services_and_a_probe_that_is_found_in_the_nex
             await execute_run(federation, described.run_request(), lambda _: None)
         code, said, _ = await anyio.to_thread.run_sync(audit, "privacy-report", "--records-only", *live)
         assert code == 0 and "Nothing undeclared crossed" in said
-        own_key = described.state_of(described.shards[0]) / "client-1.key"
+        own_key = described.state_folder(described.shards[0]) / "client-1.key"
         # Where the outside is this very machine, it is found; the record leaves the verdict to the report.
         here = ["--outside", url.removeprefix("http://"), "--root", str(described.shards[0])]
         mine = ["--name", "client-1", "--client-url", clients["client-1"], "--signing-key-file", str(own_key)]

@@ -87,7 +87,7 @@ def digests(experiment: Experiment, history: RunHistoryOut, endings: dict[str, E
     assert history.phase == "finished", history.reason
     if experiment.secure:  # what was sent is masked, by new secrets in each run
         endings = {name: replace(ending, sent=()) for name, ending in endings.items()}
-    answers = {shard.name: received(experiment.state_of(shard)) for shard in experiment.shards}
+    answers = {shard.name: received(experiment.state_folder(shard)) for shard in experiment.shards}
     return Digests(dict(rows(experiment, "select round, digest from states")), answers, endings)
 
 

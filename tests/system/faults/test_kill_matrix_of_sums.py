@@ -79,7 +79,7 @@ def described(silos: Silos, small: MethodSettings, tmp_path: Path) -> Callable[[
 
 async def digests(experiment: Experiment, part: str) -> set[str]:
     """Of the basis that each client keeps, once all do; of borders, what each client reads of them together."""
-    folders = [experiment.state_of(shard) / "basis" for shard in experiment.shards]
+    folders = [experiment.state_folder(shard) / "basis" for shard in experiment.shards]
     while True:
         heads = [load_basis_head(folder, part) for folder in folders]
         found = {head.digest for head in heads if head is not None}

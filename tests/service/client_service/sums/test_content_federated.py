@@ -41,7 +41,7 @@ def conduct(described: Experiment) -> Outcome:
 
 
 def kept(described: Experiment, shard: Path) -> ContentStatistics:
-    folder = described.state_of(shard) / "basis"
+    folder = described.state_folder(shard) / "basis"
     head = load_basis_head(folder, "content")
     assert head is not None
     found = load_basis(folder, head.digest)
@@ -84,7 +84,7 @@ def test_models_are_made_with_the_sums_and_the_ledger_names_what_left(runs: dict
     head = load_head(described.make_client_settings(shard, aggregator_url="http://127.0.0.1").models_directory)
     assert head is not None and head.content == kept(described, shard).digest and head.recipe is not None
     assert head.recipe.setting("content") is not None and "content" in {part.name for part in head.recipe.parts}
-    ledger = (described.state_of(shard) / "ledger.jsonl").read_text("utf-8")
+    ledger = (described.state_folder(shard) / "ledger.jsonl").read_text("utf-8")
     assert all(f"content.{name}" in ledger for name in ("profiles", "pairs", "items"))
 
 
@@ -107,5 +107,5 @@ def test_shops_that_share_content_sums_alone_make_their_models_of_these(tmp_path
         described.make_client_settings(described.shards[0], aggregator_url="http://127.0.0.1").models_directory
     )
     assert head is not None and head.content == kept(described, described.shards[0]).digest
-    ledger = (described.state_of(described.shards[0]) / "ledger.jsonl").read_text("utf-8")
+    ledger = (described.state_folder(described.shards[0]) / "ledger.jsonl").read_text("utf-8")
     assert "content.pairs" in ledger and "pooling" not in ledger

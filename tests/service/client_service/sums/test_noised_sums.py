@@ -168,9 +168,9 @@ def noised(silos: Silos, small: Any, tmp_path: Path) -> Callable[..., Experiment
 def test_all_silos_hold_one_noised_basis_and_their_ledgers_tell_what_it_cost(noised: Callable[..., Experiment]) -> None:
     one = noised()
     simulate_experiment(one, lambda _: None)
-    assert len({load_basis_head(one.state_of(shard) / "basis") for shard in one.shards}) == 1
+    assert len({load_basis_head(one.state_folder(shard) / "basis") for shard in one.shards}) == 1
     for shard in one.shards:
-        lines = (one.state_of(shard) / "ledger.jsonl").read_text().splitlines()
+        lines = (one.state_folder(shard) / "ledger.jsonl").read_text().splitlines()
         [entry] = [json.loads(line) for line in lines if '"noise":' in line]
         assert entry["noise"]["epsilon"] == pytest.approx(8.0, rel=1e-4) and entry["noise"]["account"]["entries"] == 1
         assert [tensor["name"] for tensor in entry["tensors"]] == [NOISE, WEIGHTED]

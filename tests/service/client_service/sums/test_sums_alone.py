@@ -56,7 +56,7 @@ def test_nothing_but_masked_sums_leaves_and_the_models_are_those_that_a_run_woul
     for shard in shards:
         status, quality = found.statuses[shard.name], found.qualities[shard.name]
         assert status.model == "run-1.0" and not status.problem and quality.comparison is not None
-        lines = (one.state_of(shard) / "ledger.jsonl").read_text("utf-8").splitlines()
+        lines = (one.state_folder(shard) / "ledger.jsonl").read_text("utf-8").splitlines()
         updates = [entry for entry in map(json.loads, lines) if entry.get("call") == "update"]
         sent = [{tensor["name"]: tensor["dtype"] for tensor in entry["tensors"]} for entry in updates]
         assert sent and all(set(names) == {"basis.degrees", "basis.pairs"} for names in sent)
@@ -108,6 +108,6 @@ def test_a_silo_that_joins_later_makes_its_model_of_the_kept_sums(silos: Silos, 
     found = simulate_experiment(one, ignore_progress)
     quality, status = found.qualities[shards[-1].name], found.statuses[shards[-1].name]
     assert quality.run == "run-1" and quality.comparison is not None and status.model == "run-1.0"
-    head = load_basis_head(one.state_of(shards[-1]) / "basis")
+    head = load_basis_head(one.state_folder(shards[-1]) / "basis")
     assert head is not None and head.run == "run-1"
-    assert '"update"' not in (one.state_of(shards[-1]) / "ledger.jsonl").read_text("utf-8")
+    assert '"update"' not in (one.state_folder(shards[-1]) / "ledger.jsonl").read_text("utf-8")

@@ -85,7 +85,7 @@ def test_masked_sums_broadcast_too_and_nothing_of_the_memory_leaves(described: D
         outcome = simulate_experiment(one, ignore_progress)
         assert len({status.shared_digest for status in outcome.statuses.values()}) == 1
         for shard in one.shards:
-            [ledger] = one.state_of(shard).glob("ledger.jsonl")
+            [ledger] = one.state_folder(shard).glob("ledger.jsonl")
             updates = [entry for entry in Ledger(ledger).entries() if entry.get("call") == "update"]
             names = {tensor["name"] for entry in updates for tensor in entry["tensors"]}
             assert drifting.SAID.name in names and not names & {drifting.TOLD.name, drifting.ROUNDS.name}

@@ -131,7 +131,7 @@ async def test_services_that_are_ended_in_the_middle_of_a_round_end_at_once_and_
         history = await read(federation.operator, "/v1/runs/run-1")
     assert (history["phase"], [entry["missing"] for entry in history["rounds"]]) == ("finished", [[], []])
     assert [services.end(name)[0] for name in list(services.running)] == [0, 0, 0]
-    state = services.described.state_of(services.shard("client-1"))
+    state = services.described.state_folder(services.shard("client-1"))
     assert list(state.rglob("*.partial")) == [] and Ledger(state / "ledger.jsonl").verify() > 0
 
 

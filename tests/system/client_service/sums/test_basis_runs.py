@@ -116,7 +116,7 @@ def test_masked_sums_are_the_open_ones(described: Described, kind: str) -> None:
     for secure in (True, False):
         one = described(kind, secure=secure, name=f"secure-{secure}")
         simulate_experiment(one, lambda _: None)
-        heads = {load_basis_head(one.state_of(shard) / "basis") for shard in one.shards}
+        heads = {load_basis_head(one.state_folder(shard) / "basis") for shard in one.shards}
         assert len(heads) == 1
         found.append(heads.pop())
     assert found[0] == found[1] and found[0] is not None and found[0].run == "run-1"
@@ -125,7 +125,7 @@ def test_masked_sums_are_the_open_ones(described: Described, kind: str) -> None:
 def test_exact_sums_are_those_of_the_pooled_data_to_the_digit(described: Described) -> None:
     one = described("exact")
     simulate_experiment(one, lambda _: None)
-    folder, matrix = one.state_of(one.shards[0]) / "basis", pooled(one)
+    folder, matrix = one.state_folder(one.shards[0]) / "basis", pooled(one)
     head = load_basis_head(folder)
     assert head is not None
     basis = load_basis(folder, head.digest)
@@ -140,7 +140,7 @@ def test_silos_that_share_a_part_of_their_items_sum_that_part(described: Describ
     listed.write_text("".join(f"item-{item:02d}\n" for item in range(3, 9)))
     one.__dict__["catalogue"] = listed  # in place of the list of all items
     found = simulate_experiment(one, lambda _: None)
-    matrix, folder = pooled(one), one.state_of(one.shards[0]) / "basis"
+    matrix, folder = pooled(one), one.state_folder(one.shards[0]) / "basis"
     head = load_basis_head(folder)
     assert head is not None and matrix.shape[1] == 6
     basis = load_basis(folder, head.digest)
