@@ -12,7 +12,7 @@ from shared.errors import SettingsError, UnavailableError
 from simulation.breaks.engine import Engine, compose_command
 from simulation.partitioning.sources import number_silos
 
-TOOLS = "lpsfed/tools:0.1.0"
+TOOLS = "lpsfed/tools:0.2.0"
 LABEL = "com.docker.compose"
 REFERENCE_SERVICE = "gateway"  # no break changes it: it knows by which files the federation was brought up
 PARTS = "LPSFED_PROBE_EXPECT"  # the report's variable with the names of all parts that serve

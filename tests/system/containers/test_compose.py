@@ -57,7 +57,7 @@ def test_the_end_shows_a_break_turning_red_and_lines_that_can_be_typed(stack: St
 
 
 def test_a_health_check_finds_a_service_that_stands_still(stack: Stack) -> None:
-    check = stack.engine.images.get("lpsfed/client:0.1.0").attrs["Config"]["Healthcheck"]["Test"][1:]
+    check = stack.engine.images.get("lpsfed/client:0.2.0").attrs["Config"]["Healthcheck"]["Test"][1:]
     client = stack.container("client-1")
     assert client.exec_run(check).exit_code == 0
     pid = stack.python("client-1", FIND_SERVICE).strip()
@@ -99,7 +99,7 @@ def test_images_are_what_they_should_be(stack: Stack) -> None:
     sizes = {}
     base = stack.engine.images.get(os.environ.get("LPSFED_BASE_IMAGE", "python:3.11-slim-bookworm")).attrs["Size"]
     for name in ("aggregator", "client", "tools"):
-        image = stack.engine.images.get(f"lpsfed/{name}:0.1.0")
+        image = stack.engine.images.get(f"lpsfed/{name}:0.2.0")
         sizes[name] = image.attrs["Size"]
         assert image.attrs["Config"]["User"] == "10001:10001"
         assert name == "tools" or image.attrs["Config"]["Healthcheck"]["Test"]
@@ -171,7 +171,7 @@ CONNECT = "import socket; socket.create_connection(({host!r}, 53), 3); print('co
 
 def test_what_an_ordinary_container_reaches_no_client_and_no_gateway_does(stack: Stack) -> None:
     code = CONNECT.format(host=outside())
-    free = stack.engine.containers.run("lpsfed/tools:0.1.0", ["-c", code], entrypoint="python", remove=True)
+    free = stack.engine.containers.run("lpsfed/tools:0.2.0", ["-c", code], entrypoint="python", remove=True)
     assert free == b"connected\n"  # else the rest of this test would show nothing
     for name in sorted(SERVING):
         done = stack.container(name).exec_run(["python", "-c", code])

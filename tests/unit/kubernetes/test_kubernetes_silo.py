@@ -109,7 +109,7 @@ def test_the_pod_reaches_the_aggregator_alone_and_waits_for_its_shard(documents:
     egress = named(documents, "NetworkPolicy", "to-aggregator")["spec"]["egress"]
     assert egress == [{"to": [{"ipBlock": {"cidr": "203.0.113.10/32"}}], "ports": [{"protocol": "TCP", "port": 443}]}]
     (waiting,) = pod["initContainers"]
-    assert waiting["image"] == pod["containers"][0]["image"] == "registry.example.org/lpsfed/client:0.1.0"
+    assert waiting["image"] == pod["containers"][0]["image"] == "registry.example.org/lpsfed/client:0.2.0"
     environment = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
     assert environment["LPSFED_CLIENT_AGGREGATOR_AUTHORITY"] == "/authority/authority.crt"
     mounts = {one["name"] for one in pod["containers"][0]["volumeMounts"]}
