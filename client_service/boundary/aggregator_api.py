@@ -1,4 +1,7 @@
-"""The httpx calls to the aggregator. Nothing else in the client talks to the outside."""
+"""HTTP calls of a client to its aggregator.
+
+Nothing else in the client makes a call to the outside.
+"""
 
 from __future__ import annotations
 
@@ -48,15 +51,21 @@ ERROR_OF_CODE: dict[str, type[errors.FederationError]] = {
 
 
 class _RetryableError(Exception):
-    """Worth another attempt: the connection failed, the aggregator is not ready, or somebody on the way has sent a
-    request twice and passed on the answer to the second. `retry_after`: the seconds that the answer asks to wait."""
+    """Failure of a call that is worth another attempt.
+
+    The connection failed, the aggregator is not ready, or a proxy has sent a request twice and passed on the answer
+    to the second. retry_after: seconds that the answer asks to wait.
+    """
 
     def __init__(self, error: errors.FederationError, retry_after: float | None = None) -> None:
         self.error, self.retry_after = error, retry_after
 
 
 class Aggregator:
-    """The aggregator as this client may call it. Every answer that is no success becomes an error of the tree."""
+    """Client of the aggregator's API.
+
+    Every answer without success becomes an error of `shared.errors`.
+    """
 
     def __init__(
         self,
@@ -72,7 +81,10 @@ class Aggregator:
         self._client, self._declaration = gate.boundary.client, gate.boundary.declaration
 
     async def join(self, declaration: Declaration, counts: Counts | None) -> JoinOut:
-        """DataError where the aggregator has accepted an update of which the ledger knows nothing."""
+        """Joins the federation with the client's declaration and counts.
+
+        Raises DataError where the aggregator has accepted an update that the ledger does not know.
+        """
         message = JoinIn(client=self._client, declaration=declaration, counts=counts)
         joined = _parse(JoinOut, await self._send("POST", "/v1/clients", message))
         require_known_update(self._ledger, joined.nonce)
@@ -88,7 +100,7 @@ class Aggregator:
         return self._parse_parameters("training", await self._call("GET", f"/v1/runs/{run}/model"))
 
     async def fetch_anchor(self, run: str, number: int) -> AnchorOut:
-        """K^R (Eq. 6) of the round as the aggregator says it."""
+        """Fetches K^R (Eq. 6) of a round, as the aggregator states it."""
         return _parse(AnchorOut, await self._call("GET", f"/v1/runs/{run}/rounds/{number}/anchor"))
 
     async def upload(self, run: str, number: int, body: bytes) -> ReceiptOut:
@@ -100,22 +112,28 @@ class Aggregator:
     async def fetch_personalised(
         self, run: str, number: int, wait: float, part: Part = "training"
     ) -> Parameters | None:
-        """This client's parameters after the round of a run of that part, or None when the wait was over first."""
+        """Fetches this client's parameters after a round; None where the wait ends first.
+
+        part: which part of the federation's work the run does.
+        """
         answer = await self._poll(f"{self._client_path(run, number)}/personalized", wait)
         return None if answer.status_code == httpx.codes.NO_CONTENT else self._parse_parameters(part, answer)
 
     async def send_message(self, call: str, message: FromClient) -> None:
-        """Pass a message of a secure round on to the others."""
+        """Sends a message of a secure round, which the aggregator passes to the other clients."""
         await self._send("PUT", f"{self._client_path(message.run, message.round)}/{call}", message)
 
     async def fetch_message(self, call: str, model: type[Model], run: str, number: int, wait: float) -> Model | None:
-        """What the others have said in a secure round, or None when the wait was over first."""
+        """Fetches the other clients' messages of a secure round; None where the wait ends first."""
         answer = await self._poll(f"{self._client_path(run, number)}/{call}", wait)
         return None if answer.status_code == httpx.codes.NO_CONTENT else _parse(model, answer)
 
     def _parse_parameters(self, part: Part, answer: httpx.Response) -> Parameters:
-        """What came must be what this client shares, with the scalars that its strategy returns or tells it: the
-        aggregator may overwrite nothing else in the model."""
+        """Decodes parameters of an answer and checks them against the declaration.
+
+        They must be what this client shares, with the scalars that its strategy returns: the aggregator may overwrite
+        nothing else in the model.
+        """
         expected = declare_answer(self._declaration.of_part(part))
         require_short_head(answer.content, longest_head(expected))
         specification, content = decode(answer.content)
@@ -127,16 +145,17 @@ class Aggregator:
         return await self._call(method, path, content=message.model_dump_json().encode(), headers=headers)
 
     async def _poll(self, path: str, wait: float, more: Mapping[str, str] = NO_QUERY) -> httpx.Response:
-        """A question that the aggregator may hold until there is news."""
+        """Sends a request that the aggregator may hold until there is news."""
         return await self._call("GET", path, params={"wait": f"{wait:g}", **more}, wait=wait)
 
     def _client_path(self, run: str, number: int) -> str:
         return f"/v1/runs/{run}/rounds/{number}/clients/{self._client}"
 
     async def _call(self, method: str, path: str, *, wait: float = 0.0, **what: object) -> httpx.Response:
-        """One call in its turn, repeated while it fails for the moment alone, each time signed anew.
+        """Makes a call in its turn, and repeats it after temporary failures.
 
-        No repetition begins `RETRY_SECONDS` after the first: the error is raised, and whoever comes back has to wait.
+        Each repetition has a new signature. None begins more than `RETRY_SECONDS` after the first call: the error is
+        raised, and the caller waits.
         """
         await self.schedule.wait_turn(path)
         last = self.schedule.clock() + RETRY_SECONDS
@@ -180,11 +199,10 @@ async def connect(
     trusted_key: Callable[[str], PublicKey] | None = None,
     schedule: RetrySchedule | None = None,
 ) -> AsyncIterator[Aggregator]:
-    """The client's only outgoing HTTP client: it follows no redirect, heeds no proxy of the
-    environment, and passes the gate.
+    """Opens the client's only outgoing HTTP client, which sends through the gate.
 
-    trusted_key: the key that an answer names as its signer's -> the one that it must be; None: any answer is trusted.
-    schedule: by default the one that the limits ask for.
+    It follows no redirect and ignores proxies of the environment. trusted_key: returns the key that an answer must be
+    signed with, for the key that it names; None: any answer is trusted. schedule: by default the one of the limits.
     """
     headers = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
     transport = GateTransport(inner, boundary, ledger, key, call_seconds=limits.call, trusted_key=trusted_key)
@@ -194,10 +212,10 @@ async def connect(
 
 
 def require_known_update(ledger: Ledger, nonce: str | None) -> None:
-    """DataError unless the ledger has the entry of the update that the aggregator accepted last, or says that it was
-    given up.
+    """Checks that the ledger has the last update that the aggregator accepted.
 
-    All of a state directory that was put back from an older copy agrees with itself: only somebody outside can tell.
+    An entry that states that the update was given up counts too. Raises DataError otherwise. A state directory that
+    was restored from an older copy agrees with itself: only the aggregator can tell that it is old.
     """
     if nonce is not None and not ledger.knows_nonce(nonce):
         raise errors.DataError(
@@ -214,7 +232,7 @@ def _parse(model: type[Model], answer: httpx.Response) -> Model:
 
 
 def _read_error(answer: httpx.Response) -> errors.FederationError:
-    """A problem document -> the error of the tree that has its code."""
+    """Returns the error that a problem document names by its code."""
     try:
         problem = answer.json()
         code, detail = str(problem["code"]), str(problem["detail"])

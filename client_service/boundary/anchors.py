@@ -1,7 +1,7 @@
-"""The anchor that the aggregator says -> the one that this client has drawn by itself; or a refusal.
+"""Checks the aggregator's anchor against the one that this client draws, and counts anchors.
 
-Each rho tells one number about the silo's spectrum, given the anchor. An aggregator that chose anchors, or that had rho
-compared with very many of them, could put the spectrum together from the answers. So anchors follow from public
+Each rho tells one number about the silo's spectrum, given the anchor. An aggregator that chose anchors, or that had
+rho compared with very many of them, could reconstruct the spectrum from the answers. So anchors follow from public
 settings and a seed, and a silo answers for a limited number of different ones.
 """
 
@@ -25,7 +25,10 @@ NAME = "anchors.jsonl"  # in the state directory
 
 @dataclass(frozen=True)
 class AnchorInputs:
-    """What K^R follows from: the run's settings and seed, and the round. `run`: whose trained kernel it is."""
+    """Inputs of K^R: the run's settings and seed, and the round.
+
+    run: the run whose trained kernel it is.
+    """
 
     method: MethodSettings
     seed: int
@@ -34,14 +37,17 @@ class AnchorInputs:
 
 
 class KnownAnchors:
-    """Those that rho of one shard was compared with, over all runs and restarts.
+    """Anchors that rho of one shard was compared with, over all runs and restarts.
 
     `limit`: how many different ones the silo's policy allows; None: any number, because rho leaves with noise that is
-    accounted for. `agreed`: the size of an anchor whose size follows from counts, as the silos have agreed upon it.
+    accounted for. `agreed`: size of an anchor whose size follows from counts, as the silos have agreed on it.
     """
 
     def __init__(self, ledger: Ledger, shard: str, *, limit: int | None, agreed: Counts | None) -> None:
-        """ledger: of anchors alone. shard: its digest. DataError for a damaged file."""
+        """Reads the anchors of a shard from a ledger of anchors.
+
+        shard: its digest. Raises DataError for a damaged file.
+        """
         self._ledger, self._shard = ledger, shard
         self._limit, self._agreed = limit, agreed
         self._ledger.verify()
@@ -51,11 +57,15 @@ class KnownAnchors:
             raise DataError(f"{NAME}: expected entries as this client writes them, got another") from None
 
     def for_shard(self, shard: str) -> KnownAnchors:
-        """Those of another shard of this silo, by its digest."""
+        """Returns the anchors of another shard of this silo, by its digest."""
         return KnownAnchors(self._ledger, shard, limit=self._limit, agreed=self._agreed)
 
     def check_anchor(self, inputs: AnchorInputs, answer: AnchorOut) -> Float64:
-        """K^R as it is drawn here. PrivacyError for another one, or for one too many. Slow: it draws a graph."""
+        """Returns K^R as this client draws it, and records it.
+
+        Raises PrivacyError where the aggregator states another kernel, and where the limit of anchors is reached.
+        Slow: it draws a graph.
+        """
         method, size = inputs.method, self._agreed_size(inputs, answer)
         own = draw_anchor(method, size, seed=inputs.seed, number=inputs.number)
         if not same_kernel(own, np.array(answer.kernel, dtype=np.float64)):
@@ -84,7 +94,7 @@ class KnownAnchors:
 
 
 def _training_digest(inputs: AnchorInputs) -> str:
-    """What makes rho another number beside the anchor: a trained kernel is another one after each round of training."""
+    """Returns what identifies a trained kernel, which changes with each round; "" for other kernels."""
     if inputs.method.signal != "trained":
         return ""
     return f"/{digest_method(inputs.method)}/{inputs.seed}/{inputs.run}/{inputs.number}"

@@ -1,4 +1,4 @@
-"""Ledger entries -> attempts: each call that was made, what left with it, and what came back."""
+"""Calls to the aggregator as the ledger records them: what left and what came back."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Attempt:
-    """One call to the aggregator; or so many `times` one like an earlier one, which had no body, with the same answer.
+    """One call to the aggregator, or `times` repetitions of an earlier one.
 
-    of: the sequence number of the earlier one's intent; answer_bytes: of all of them together.
-    status, error: None where the client was ended before the answer. nonce: by which the request was signed, None in
-    entries of clients whose nonces told nothing of their ledgers. head_bytes: of its head on the wire, None in entries
-    of clients that did not count them. created: the second of its time, by which the request was signed, None in
-    entries of clients that signed by another.
+    Repetitions have no body and the same answer. of: sequence number of the earlier call's intent; answer_bytes then
+    counts all repetitions together. status, error: None where the client was ended before the answer. nonce,
+    head_bytes, created: of the request's signature, of its head, and its time in seconds; None in entries of earlier
+    versions.
     """
 
     sequence: int
@@ -47,12 +46,19 @@ class Attempt:
 
     @property
     def tensor_names(self) -> frozenset[str]:
-        """Of the declared tensors in its body; in a secure round the hidden scalars lie in one of their own."""
+        """Names of the declared tensors in the body.
+
+        In a secure round the hidden scalars lie in a tensor of their own, which is left out.
+        """
         return frozenset(str(tensor.get("name")) for tensor in self.tensors) - {SCALARS}
 
 
 def list_attempts(entries: Iterable[Entry]) -> list[Attempt]:
-    """Each intent with its outcome, and each count of calls, in order. An outcome without an intent is left out."""
+    """Lists the calls of ledger entries, in order.
+
+    Each intent is joined with its outcome, and each count of repeated calls is one attempt. An outcome without an
+    intent is left out.
+    """
     held = [entry for entry in entries if "kind" in entry]
     outcomes = {entry.get("of"): entry for entry in held if entry["kind"] == "outcome"}
     return [
@@ -85,7 +91,7 @@ def _repeated_attempt(line: Entry) -> Attempt:
 
 
 def _plain_attempt(asked: Entry, came: Entry, time: str) -> Attempt:
-    """What is told of every call alike: which one it was, and what came back."""
+    """Builds an attempt from the fields that every entry has: the call and its answer."""
     number = asked.get("round")
     return Attempt(
         sequence=asked.get("sequence", 0),
@@ -100,7 +106,10 @@ def _plain_attempt(asked: Entry, came: Entry, time: str) -> Attempt:
 
 
 def _nonce(intent: Entry) -> str | None:
-    """One that was written after its call says by which it was signed."""
+    """Returns the nonce that signed the request.
+
+    An entry that was written after its call states it; of others it follows from the entry's hash.
+    """
     if "nonce" in intent:
         return str(intent["nonce"])
     return entry_nonce(str(intent.get("hash"))) if "mac" in intent else None

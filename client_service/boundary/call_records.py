@@ -1,10 +1,10 @@
-"""Calls -> entries of the ledger: two for each call, and one for many that repeat a question and bring nothing new.
+"""Records calls in the ledger: two entries each, one for many repeated polls.
 
 A call with a body, and the first of its kind without one, is an intent that is durable before the call leaves, and an
-outcome. A question that was asked before, in the very same words, is not written beforehand: nothing leaves with it
-that has not left before. If its answer is one that came before too, the call is counted in memory, and the count
-written as one line: before anything else is written, when the client ends, and at the latest after `MOST_COUNTED` calls
-or, with the next answer, after `COUNTED_SECONDS`. If it is another answer, or none, the call is written by itself then.
+outcome. A call that repeats an earlier one in the same words is not written beforehand: nothing leaves with it that
+has not left before. If its answer repeats an earlier one too, the call is counted in memory, and the count is written
+as one line: before anything else is written, when the client ends, and at the latest after `MOST_COUNTED` calls or,
+with the next answer, after `COUNTED_SECONDS`. With another answer, or none, the call is written by itself then.
 
 So a crash loses at most that many calls, none of which had a body. Calls with a body are written each time.
 """
@@ -37,7 +37,10 @@ Fields = Mapping[str, Any]
 
 @dataclass
 class _RepeatedCalls:
-    """Calls alike, the first of which is on the ledger as entry `of`. n: those since the last line that counts them."""
+    """Repetitions of one call, the first of which is ledger entry `of`.
+
+    n: repetitions since the last line that counts them.
+    """
 
     of: int
     fields: Fields
@@ -50,7 +53,10 @@ class _RepeatedCalls:
 
 @dataclass(frozen=True)
 class PendingCall:
-    """One call under way, and by which nonce and time it is signed. intent: its entry, None for a repeated question."""
+    """Call without an outcome so far, with the nonce and the time of its signature.
+
+    question: its fields as one text, equal for repetitions. intent: its entry; None for a repetition.
+    """
 
     question: str
     fields: Fields
@@ -61,7 +67,7 @@ class PendingCall:
 
 
 class CallRecorder:
-    """Of one client's calls, one at a time or several."""
+    """Records the calls of one client, which may overlap."""
 
     def __init__(self, ledger: Ledger, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._ledger, self._clock = ledger, clock
@@ -71,7 +77,10 @@ class CallRecorder:
         self._since = 0.0
 
     def begin(self, fields: Fields) -> PendingCall:
-        """Before a call leaves. `fields`: what its intent says."""
+        """Records a call before it leaves.
+
+        `fields`: what its intent states.
+        """
         question, started = json.dumps(fields, sort_keys=True), _current_time()
         if question in self._nonces:
             return PendingCall(question, fields, self._next_nonce(question), int(time.time()), started, None)
@@ -81,7 +90,10 @@ class CallRecorder:
         return PendingCall(question, fields, nonce, self._ledger.last_second, started, intent)
 
     def end(self, call: PendingCall, outcome: Fields, *, fingerprint: str) -> None:
-        """What came of it. Outcomes with the same `fingerprint` tell the same."""
+        """Records the outcome of a call.
+
+        Outcomes with the same `fingerprint` bring the same news.
+        """
         found = self._series.get((call.question, fingerprint))
         if call.intent is None and found is not None:
             self._series.move_to_end((call.question, fingerprint))
@@ -93,14 +105,14 @@ class CallRecorder:
             self._add_series(call, fingerprint, _RepeatedCalls(intent, call.fields, outcome))
 
     def write_intent(self, call: PendingCall) -> int:
-        """A call without an outcome is on the ledger all the same; its intent."""
+        """Writes the intent of a call that has none yet, and returns the entry's number."""
         if call.intent is not None:
             return call.intent
         self.flush()
         return self._ledger.append(INTENT, **call.fields, nonce=call.nonce)
 
     def flush(self) -> None:
-        """Everything that was counted is durable when this returns."""
+        """Writes all counts to the ledger; they are durable when this returns."""
         for one in self._series.values():
             if one.n:
                 self._ledger.append(POLLS, **_describe_polls(one))
@@ -127,13 +139,19 @@ class CallRecorder:
                 del self._nonces[question]
 
     def _next_nonce(self, question: str) -> str:
-        """A nonce that follows from that of the question's first call, and so from the ledger, and is a new one."""
+        """Returns a new nonce for a repeated call.
+
+        It follows from the nonce of the first such call, and so from the ledger.
+        """
         self._repeats += 1
         return entry_nonce(hashlib.sha256(f"{self._nonces[question]} {self._repeats}".encode()).hexdigest())
 
 
 def _describe_polls(series: _RepeatedCalls) -> Fields:
-    """So many calls like that of entry `of`, with an answer like that one's. bytes: of all their answers."""
+    """Returns the fields of a line that counts repeated calls.
+
+    bytes: of all their answers together.
+    """
     fields = {name: series.fields[name] for name in ("call", "run", "round") if name in series.fields}
     came = {name: series.outcome[name] for name in ("status", "error") if name in series.outcome}
     span = {"n": series.n, "from": series.first, "to": series.last}
@@ -145,7 +163,7 @@ def _current_time() -> str:
 
 
 def read_outcome(call: str, response: httpx.Response) -> dict[str, Any]:
-    """Status, size and hash of an answer, and the receipt of an update."""
+    """Returns status, size and hash of an answer, and the receipt of an update."""
     digest = hashlib.sha256(response.content).hexdigest()
     outcome: dict[str, Any] = {"status": response.status_code, "bytes": len(response.content), "sha256": digest}
     if call == "update" and response.is_success:
@@ -154,7 +172,7 @@ def read_outcome(call: str, response: httpx.Response) -> dict[str, Any]:
 
 
 def fingerprint_answer(call: str, response: httpx.Response) -> str:
-    """The same for two answers that differ in nothing but the time that is left."""
+    """Returns a text that is equal for answers that differ in the time left alone."""
     content = response.content
     if call == "current" and response.is_success:
         with suppress(ValidationError):
@@ -163,7 +181,7 @@ def fingerprint_answer(call: str, response: httpx.Response) -> str:
 
 
 def _receipt(content: bytes) -> dict[str, Any] | None:
-    """What the aggregator says it holds, or None where it says something else."""
+    """Parses the aggregator's receipt of an update; None for other content."""
     try:
         return ReceiptOut.model_validate_json(content).model_dump()
     except ValidationError:

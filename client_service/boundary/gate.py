@@ -1,4 +1,7 @@
-"""The only way out of a client: an HTTP transport for declared calls, each written to the ledger."""
+"""Gate of a silo: an HTTP transport for declared calls, each written to the ledger.
+
+Nothing leaves a client by another way.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,11 @@ from shared.timeouts import CALL_SECONDS
 
 
 def describe_tensors(declaration: Declaration, tensors: Mapping[str, Array]) -> list[dict[str, Any]]:
-    """An entry for each, in this order. up_only: the aggregator sends it to nobody. declaration: of all that may leave;
-    masked scalars are a tensor that it does not name."""
+    """Describes tensors for the ledger: name, type, shape, size and hash.
+
+    up_only: the aggregator sends the tensor to no client. declaration: of all that may leave; masked scalars are a
+    tensor that it does not name.
+    """
     part = declaration.with_tensors(frozenset(tensors) - {SCALARS})
     reports = {spec.name for spec in part.reports}
     return [
@@ -62,7 +68,7 @@ PARAMETER_CALLS = ("model", "personalized")
 
 @dataclass(frozen=True)
 class Call:
-    """One kind of declared call: its name, method, path, and the query as it may be written."""
+    """Kind of declared call: name, method, path, and the queries that it allows."""
 
     name: str
     method: str
@@ -71,7 +77,10 @@ class Call:
 
 
 def declared_calls(client: str, *, secure: bool = False) -> tuple[Call, ...]:
-    """All that this client ever asks of the aggregator; in a secure federation also what the masks need."""
+    """Lists the calls that a client may make.
+
+    secure: with those of the masks.
+    """
     run, number = r"/v1/runs/(?P<run>run-[0-9]{1,9})", r"/rounds/(?P<round>[0-9]{1,9})"
     own = f"{run}{number}/clients/{re.escape(client)}"
     always = (
@@ -91,7 +100,10 @@ def declared_calls(client: str, *, secure: bool = False) -> tuple[Call, ...]:
 
 
 def longest_answer(call: str, declaration: Declaration) -> int:
-    """Bytes, whatever the answer's status: an aggregator that says more is not listened to."""
+    """Returns the largest size of a call's answer in bytes, whatever its status.
+
+    The client stops reading a longer answer.
+    """
     if call in PARAMETER_CALLS:
         return max(longest_update(declare_answer(part)) for part in declaration.parts)
     if call in FETCHED:
@@ -104,10 +116,11 @@ LARGE_BODY = 1 << 20  # bytes; to look at more takes long enough for the client'
 
 @dataclass(frozen=True)
 class Boundary:
-    """Who sends, where to, and what may be sent.
+    """Sender, destination, and what may be sent.
 
-    permit: with differential privacy, an update's sha256 (None: masked) -> what the ledger says of its release;
-    PrivacyError for what is none. permit_basis: the same of a noised part of the common basis, which is always masked.
+    permit: with differential privacy, an update's sha256 (None: masked) -> what the ledger says of its release; it
+    raises PrivacyError for an update that is no release. permit_basis: the same of a noised part of the common basis,
+    which is always masked.
     """
 
     client: str
@@ -128,9 +141,9 @@ class Traffic:
 
 
 class GateTransport(httpx.AsyncBaseTransport):
-    """Checks a request against the boundary, records it, signs it, sends it, records the outcome.
+    """Transport that checks, records, signs and sends each request, and records its outcome.
 
-    Whoever is above has no part in a signature: its time and its nonce are made here, when all the rest is fixed.
+    Callers have no part in a signature: its time and nonce are made here, when the rest is fixed.
     """
 
     def __init__(
@@ -143,7 +156,11 @@ class GateTransport(httpx.AsyncBaseTransport):
         call_seconds: float = CALL_SECONDS,
         trusted_key: Callable[[str], PublicKey] | None = None,
     ) -> None:
-        """trusted_key: the key that an answer names as its signer's -> the one that it must be; None: any answer is."""
+        """Wraps a transport.
+
+        trusted_key: returns the key that an answer must be signed with, for the key that it names; None: any answer
+        is trusted.
+        """
         self._inner, self._boundary, self._call_seconds = inner, boundary, call_seconds
         self._recorder = CallRecorder(ledger)
         self._signatory, self._trusted_key = Signatory(boundary.client, key), trusted_key
@@ -158,7 +175,7 @@ class GateTransport(httpx.AsyncBaseTransport):
         return self._boundary
 
     def copy_for_test(self, inner: httpx.AsyncBaseTransport, ledger: Ledger) -> GateTransport:
-        """This very gate before another wire and with another ledger; it asks nobody about releases."""
+        """Returns the same gate with another transport and ledger, and without checks of releases."""
         return type(self)(inner, replace(self._boundary, permit=None, permit_basis=None), ledger, self._signatory.key)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -189,7 +206,10 @@ class GateTransport(httpx.AsyncBaseTransport):
         return response
 
     async def aclose(self) -> None:
-        """What was counted is written first; where the disk refuses, the client ends all the same."""
+        """Writes the counted calls, and closes the transport.
+
+        Where the disk refuses, the client ends all the same.
+        """
         try:
             self._recorder.flush()
         except OSError as error:
@@ -197,7 +217,10 @@ class GateTransport(httpx.AsyncBaseTransport):
         await self._inner.aclose()
 
     def _declared_call(self, request: httpx.Request) -> tuple[Call, dict[str, str]]:
-        """The declared call that this request is, and the run and round in its path."""
+        """Finds the declared call of a request, and the run and round in its path.
+
+        Raises PrivacyError for any other request.
+        """
         self._check_destination(request)
         self._check_headers(request.headers)
         path, mark, query = request.url.raw_path.decode("ascii").partition("?")
@@ -225,7 +248,10 @@ class GateTransport(httpx.AsyncBaseTransport):
     def _describe_body(
         self, call: Call, place: Mapping[str, str], request: httpx.Request, body: bytes
     ) -> dict[str, Any]:
-        """What the body holds, field by field, read from the very bytes that are about to leave."""
+        """Checks a body, and describes its fields for the ledger.
+
+        It reads the bytes that are about to leave.
+        """
         if call.name == "join":
             return {"join": self._join_entry(body)}
         if call.name == "update":
@@ -290,13 +316,13 @@ class GateTransport(httpx.AsyncBaseTransport):
         return {"noise": self._boundary.permit_basis()}
 
     def _build_head(self, request: httpx.Request) -> RequestHead:
-        """What leaves in place of the head that came: the same, written in the one way."""
+        """Builds the head that leaves: the given fields in one fixed form."""
         media, length = request.headers.get(TYPE), request.headers.get(LENGTH)
         target = request.url.raw_path.decode("ascii")
         return RequestHead(request.method, target, self._host, media, None if length is None else int(length))
 
     def _head_entry(self, head: RequestHead) -> dict[str, Any]:
-        """What the ledger says of a head: its query, and its bytes with the signature that follows from the entry."""
+        """Describes a head for the ledger: its query, and its size with the signature."""
         query = head.target.partition("?")[2]
         return {"head": {"bytes": head.size(self._boundary.client)} | ({"query": query} if query else {})}
 
@@ -311,7 +337,10 @@ class GateTransport(httpx.AsyncBaseTransport):
         )
 
     async def _read_answer_in_time(self, request: httpx.Request, longest: int) -> httpx.Response:
-        """Each step of a call has its limit; all together have one too, else an answer could trickle in for ever."""
+        """Reads an answer within the time limit of a call.
+
+        Each step of a call has its limit; without one for all together an answer could trickle in without end.
+        """
         try:
             async with asyncio.timeout(self._call_seconds):
                 return await self._read_answer(request, longest)
@@ -319,7 +348,7 @@ class GateTransport(httpx.AsyncBaseTransport):
             raise httpx.ReadTimeout("the answer was not whole in time", request=request) from None
 
     async def _read_answer(self, request: httpx.Request, longest: int) -> httpx.Response:
-        """The whole answer, read here so that its size is on record and bounded."""
+        """Reads a whole answer, so that its size is recorded and bounded."""
         response = await self._inner.handle_async_request(request)
         parts, size = [], 0
         try:
@@ -337,7 +366,7 @@ class GateTransport(httpx.AsyncBaseTransport):
         return httpx.Response(response.status_code, headers=response.headers, content=content, request=request)
 
     def _require_trusted_answer(self, request: httpx.Request, response: httpx.Response, content: bytes) -> None:
-        """UnavailableError for an answer that is not the aggregator's own, where its key is pinned."""
+        """Raises UnavailableError for an answer that the pinned aggregator key has not signed."""
         if self._trusted_key is None:
             return
         headers, sha256 = list(response.headers.items()), hashlib.sha256(content).digest()

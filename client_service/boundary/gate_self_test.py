@@ -1,4 +1,4 @@
-"""Tests the running gate with forbidden messages, and digests the code on the way out."""
+"""Tests the running gate with forbidden messages, and computes digests of the code it runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CACHE_FOLDER = "__pycache__"
 
 
 def package_folder(package: str) -> Path:
-    """Where this process has the package from."""
+    """Returns the folder that this process loads a package from."""
     found = find_spec(package)
     if found is None or found.origin is None:
         raise ModuleNotFoundError(package)
@@ -40,7 +40,7 @@ def package_folder(package: str) -> Path:
 
 
 def digest_folder(folder: Path) -> str:
-    """Over the names and contents of all files beneath; of none where there is no such folder."""
+    """Computes a digest over names and contents of all files below a folder."""
     whole = hashlib.sha256()
     for path in sorted(_files(folder), key=lambda one: one.relative_to(folder).as_posix()):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -49,7 +49,7 @@ def digest_folder(folder: Path) -> str:
 
 
 def digest_code() -> dict[str, str]:
-    """Of the code that this process runs."""
+    """Computes the digests of the code that this process runs, by package."""
     return {package: digest_folder(package_folder(package)) for package in CODE_PACKAGES}
 
 
@@ -82,7 +82,7 @@ CONTROL = "control: a declared question"
 
 @dataclass
 class NullTransport(httpx.AsyncBaseTransport):
-    """It counts what comes through."""
+    """Transport that sends nothing and counts requests."""
 
     requests: int = field(default=0)
 
@@ -93,7 +93,10 @@ class NullTransport(httpx.AsyncBaseTransport):
 
 
 class GateOut(Message):
-    """What the gate has made of messages that must not leave, and by which code. It is this client's own word."""
+    """Result of the gate's self-test, and digests of its code.
+
+    Both are this client's own statement.
+    """
 
     client: str = Field(description="the client's name", examples=["client-1"])
     verdicts: dict[str, str] = Field(
@@ -105,7 +108,7 @@ class GateOut(Message):
 
 
 async def check_gate(gate: GateTransport) -> dict[str, str]:
-    """Each message by its name, and whether it was refused or passed."""
+    """Sends each forbidden message through a copy of the gate: refused or passed, by name."""
     with TemporaryDirectory(prefix="lpsfed-gate-") as folder:
         beneath = NullTransport()
         copy = gate.copy_for_test(beneath, Ledger(Path(folder) / LEDGER))

@@ -1,4 +1,4 @@
-"""Every call to the outside -> an intent and an outcome line in an append-only, hash-chained file."""
+"""Ledger of all calls to the outside: an append-only file of hash-chained entries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True)
 class _VerifiedPrefix:
-    """The first entries, whose chain was seen to hold, and by then how many changes of the file were not ours."""
+    """First entries whose chain was verified.
+
+    changes: how many changes of the file by other processes were seen by then.
+    """
 
     count: int = 0
     last: str = GENESIS
@@ -32,9 +35,9 @@ class _VerifiedPrefix:
 
 
 class Ledger:
-    """An intent is on the disk before the first byte leaves; the outcome follows. Entries are never changed.
+    """Append-only file of entries; an intent is durable before its call leaves, the outcome follows.
 
-    Each entry carries the hash of the one before, so that a line that was altered, removed or put in shows.
+    Each entry has the hash of the one before, so that an altered, removed or inserted line is detected.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,23 +51,23 @@ class Ledger:
         self._second = 0
 
     def __len__(self) -> int:
-        """Entries that have been written."""
+        """Counts the entries."""
         return self._count
 
     @property
     def last_hash(self) -> str:
-        """Of the last entry; GENESIS before the first."""
+        """Hash of the last entry; GENESIS before the first."""
         return self._last
 
     @property
     def last_second(self) -> int:
-        """When the last entry was written by this process: seconds since the epoch, without their fractions."""
+        """Time of the last entry of this process, in whole seconds since 1970."""
         return self._second
 
     def append(self, kind: str, *, durable_head: bool = False, **fields: Any) -> int:
-        """Write one durable entry; its sequence number, from 1. `durable_head`: see `HeadedLedger`.
+        """Writes one durable entry, and returns its sequence number, from 1.
 
-        An intent says in `created` the second of its time, by which its call is signed.
+        An intent has the second of its time in `created`, which signs its call. `durable_head`: see `HeadedLedger`.
         """
         del durable_head
         moment = datetime.now(UTC)
@@ -88,21 +91,24 @@ class Ledger:
         return self._count
 
     def knows_nonce(self, nonce: str) -> bool:
-        """Is there an entry whose request was signed by this nonce, or one by which the silo gave that entry up?"""
+        """Tells whether an entry's request was signed with a nonce, or was given up."""
         named = (parse_entry(line) for line in read_lines(self._path) if nonce.encode() in line)
         return any(nonce in (entry_nonce(str(entry.get("hash"))), entry.get("gave_up")) for entry in named)
 
     def entries(self, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
-        """Entries with a sequence number greater than `after`, oldest first. It costs the same wherever they lie."""
+        """Yields entries with a sequence number greater than `after`, oldest first.
+
+        The cost does not depend on where they lie.
+        """
         if not self._path.exists():
             return iter(())
         return islice(self._read(after), limit)
 
     def verify(self) -> int:
-        """The number of entries, if every hash and the chain hold; DataError naming the first line that does not.
+        """Checks every hash and the chain, and counts the entries.
 
-        Entries that verified before are not read again while the file is as our own last entry left it. After any other
-        change, one that left its size as it was too, all are.
+        Raises DataError that names the first line that does not hold. Verified entries are not read again while the
+        file is as this process left it; after any other change, even one of the same size, all are.
         """
         written, changes = self._count, self._changes
         untouched = self._file_state() == self._stamp
@@ -125,9 +131,10 @@ class Ledger:
                     yield parse_entry(line)
 
     def _seek(self, file: BinaryIO, after: int) -> int:
-        """Go to the last remembered place before entry `after`; how many entries are still to be passed over.
+        """Moves to an indexed place, and returns how many entries to skip.
 
-        Where no line begins there, somebody has changed the file, and only counting from its beginning helps.
+        It is the last place before entry `after`. Where no line begins there, the file was changed by another
+        process: counting begins at its start.
         """
         number = min(after // STRIDE, len(self._offsets) - 1)
         file.seek(max(0, self._offsets[number] - 1))
@@ -137,7 +144,7 @@ class Ledger:
         return after - number * STRIDE
 
     def _file_state(self) -> tuple[int, ...] | None:
-        """What another change of the file is seen by: which file it is, its size, and when the system saw it change."""
+        """Returns what changes with the file: its inode, size and change time."""
         try:
             found = self._path.stat()
         except FileNotFoundError:
@@ -149,7 +156,7 @@ class Ledger:
             self._offsets.append(end)
 
     def _read_end(self) -> tuple[int, str, int]:
-        """How many whole entries the file has, the hash of the last, and the byte after it."""
+        """Returns the number of whole entries, the last hash, and their end in bytes."""
         if not self._path.exists():
             return 0, GENESIS, 0
         count, end, last = 0, 0, b""
@@ -162,30 +169,34 @@ class Ledger:
         return count, str(parse_entry(last).get("hash")) if count else GENESIS, end
 
     def _extra_fields(self, entry: Entry) -> Mapping[str, Any]:
-        """What else an entry says, for a ledger that is more than this."""
+        """Returns further fields of an entry; none in this class."""
         del entry
         return {}
 
     def _require_complete(self) -> None:
-        """For a ledger whose end is known elsewhere too: DataError, before anything is changed, where it is missing."""
+        """Checks the end of the file against other records; nothing in this class.
+
+        Raises DataError, before anything is changed, where entries are missing.
+        """
 
     def _cut_torn_line(self, end: int) -> None:
-        """A last line that a crash cut off was never acted upon: it is taken away."""
+        """Removes a last line that a crash cut off; its call was never made."""
         if self._path.exists() and self._path.stat().st_size > end:
             os.truncate(self._path, end)
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Every whole line of a ledger's file, which is left as it is; none where there is no file."""
+    """Yields each whole line of a ledger's file, none without a file."""
     if path.exists():
         with path.open("rb") as file:
             yield from (line for line in file if line.endswith(b"\n"))
 
 
 def follow_chain(entries: Iterable[Entry], previous: str = GENESIS) -> tuple[int, int | None]:
-    """How many entries the chain has, and the number of the first that breaks it, if any.
+    """Counts a chain's entries, and finds the first that breaks it.
 
-    `previous`: the hash before the first of them; by default that of a ledger's very beginning.
+    Returns the count, and the number of that entry or None. `previous`: hash before the first entry; by default that
+    of a new ledger.
     """
     count = 0
     for count, entry in enumerate(entries, start=1):
@@ -196,12 +207,12 @@ def follow_chain(entries: Iterable[Entry], previous: str = GENESIS) -> tuple[int
 
 
 def entry_nonce(digest: str) -> str:
-    """The nonce by which the request of an entry with this hash is signed: never the same twice, as entries are not."""
+    """Returns the nonce that signs an entry's request; each is used once."""
     return digest[: 2 * NONCE_BYTES]
 
 
 def has_hash(entry: Entry, digest: str) -> bool:
-    """Is this entry as it was written, with this hash?"""
+    """Tells whether an entry has this hash and was not changed since."""
     return bool(entry.get("hash") == digest == hash_entry(entry))
 
 
@@ -210,7 +221,10 @@ def _is_next_entry(entry: Entry, previous: str) -> bool:
 
 
 def parse_entry(line: bytes) -> Entry:
-    """A line's entry. One that somebody has damaged is without a hash: shown as it is, and found by `verify`."""
+    """Parses a line.
+
+    A damaged line becomes an entry without a hash, which `Ledger.verify` finds.
+    """
     text = line.decode("utf-8", "replace")
     try:
         found = json.loads(text)
@@ -220,6 +234,6 @@ def parse_entry(line: bytes) -> Entry:
 
 
 def hash_entry(entry: Entry) -> str:
-    """Over all of an entry but its hash."""
+    """Computes the hash over an entry without its own hash field."""
     content = {name: value for name, value in entry.items() if name != "hash"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,4 +1,7 @@
-"""The length and last hash of each ledger, kept apart: a cut or rewritten ledger is found out."""
+"""Heads of ledgers: length and last hash, in a file with a MAC.
+
+They detect a ledger that was cut or rewritten.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +41,17 @@ MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class LedgerHead:
-    """The first `count` entries of a ledger, of which the last has this hash."""
+    """Number of a ledger's entries, and the hash of the last."""
 
     count: Annotated[int, Field(ge=0)] = 0
     hash: str = GENESIS
 
 
 class HeadsFile(Message):
-    """The file's content. key: fingerprint of the public half; digests: of other files of the state, by their names."""
+    """Content of the file of heads.
+
+    key: fingerprint of the client's public key. digests: of other files of the state directory, by name.
+    """
 
     key: str
     heads: dict[str, LedgerHead] = Field(default_factory=dict)
@@ -53,17 +59,18 @@ class HeadsFile(Message):
     mac: str = ""
 
     def content(self) -> bytes:
-        """What is under the MAC."""
+        """Returns the bytes that the MAC covers."""
         return json.dumps(self.model_dump(exclude={"mac"}), sort_keys=True, separators=(",", ":")).encode()
 
 
 class LedgerHeads:
-    """The heads of one state directory. Threads may share it."""
+    """Heads of the ledgers of one state directory; safe for threads."""
 
     def __init__(self, state_directory: Path, key: PrivateKey, directory: Path | None = None) -> None:
-        """directory: where the file lies; by default in the state directory.
+        """Reads the file of heads.
 
-        DataError for a file that is none, or whose MAC was not made with this key.
+        directory: where the file lies, by default in the state directory. Raises DataError for another file, and for
+        one whose MAC was not made with this key.
         """
         self.state_directory, self.path = state_directory, (directory or state_directory) / NAME
         self._set_key(key)
@@ -75,20 +82,23 @@ class LedgerHeads:
         self.adopted: dict[str, int] = {}  # entries of ledgers that were there before their heads, for whoever tells it
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the ledgers: their paths in the state directory."""
+        """Yields the names of the ledgers: their paths in the state directory."""
         return iter(sorted(self._heads))
 
     def head(self, name: str) -> LedgerHead | None:
-        """How far this ledger reaches at least; None where it was never told."""
+        """Returns a ledger's recorded head; None for an unknown ledger."""
         return self._heads.get(name)
 
     def set_head(self, name: str, head: LedgerHead) -> None:
-        """A ledger has these entries, durably. It is on record with the next `save`."""
+        """Records the head of a ledger whose entries are durable; `save` writes it."""
         with self._lock:
             self._heads[name] = head
 
     def require_digest(self, name: str, content: bytes) -> None:
-        """Of a file that never changes: noted when it is first seen. DataError where it is another one by now."""
+        """Checks a file that never changes, and records its digest when it is first seen.
+
+        Raises DataError where the file is another one by now.
+        """
         digest = hashlib.sha256(content).hexdigest()
         with self._lock:
             if self._digests.setdefault(name, digest) != digest:
@@ -96,16 +106,16 @@ class LedgerHeads:
                 raise DataError(f"{path}: expected the file that {self.path} tells of, got another in its place")
 
     def knows_digest(self, name: str) -> bool:
-        """Has this file been seen before?"""
+        """Tells whether a file's digest is recorded."""
         return name in self._digests
 
     def rekey(self, key: PrivateKey) -> None:
-        """All of it is under this key when this returns."""
+        """Writes the file with the MAC of another key; durable when this returns."""
         self._set_key(key)
         self.save()
 
     def save(self) -> None:
-        """All that was noted is durable when this returns."""
+        """Writes all heads and digests; durable when this returns."""
         with self._lock:
             said = HeadsFile(key=self._key, heads=self._heads, digests=self._digests)
             content = said.model_copy(update={"mac": self.mac(PURPOSE, said.content())}).model_dump_json()
@@ -114,11 +124,14 @@ class LedgerHeads:
             self.existed = True
 
     def mac(self, purpose: str, content: bytes) -> str:
-        """64 hex digits that only the holder of the silo's key can write beside this content for this purpose."""
+        """Computes a MAC, 64 hex digits, with a key that follows from the silo's.
+
+        purpose: separates MACs of different uses.
+        """
         return hmac.new(self._mac_key, purpose.encode() + b"\0" + content, "sha256").hexdigest()
 
     def has_mac(self, purpose: str, content: bytes, mac: str) -> bool:
-        """Was this written beside the content by a holder of the silo's key?"""
+        """Tells whether a MAC of the content was made with the silo's key."""
         return hmac.compare_digest(self.mac(purpose, content).encode(), mac.encode())
 
     def _set_key(self, key: PrivateKey) -> None:
@@ -135,7 +148,10 @@ class LedgerHeads:
 
 
 def load_heads_file(path: Path) -> HeadsFile | None:
-    """The file's content, believed by nobody yet; None where there is none. DataError for one that cannot be read."""
+    """Reads a file of heads, with its MAC unchecked.
+
+    Returns None where there is none. Raises DataError for one that cannot be read.
+    """
     try:
         with path.open("rb") as file:
             return HeadsFile.model_validate_json(file.read(MOST_BYTES))
@@ -152,10 +168,16 @@ LAG = 64  # entries without `durable_head` that a head may be behind
 
 
 class HeadedLedger(Ledger):
-    """`name`: the ledger's path in the heads' state directory."""
+    """Ledger whose length and last hash are also recorded in a file of heads.
+
+    `name`: its path in the state directory of the heads.
+    """
 
     def __init__(self, heads: LedgerHeads, name: str) -> None:
-        """DataError, and nothing is changed, for a ledger that is shorter than its head, or another one."""
+        """Opens a ledger.
+
+        Raises DataError, and changes nothing, where the file is shorter than its head or another one.
+        """
         self._heads, self._name = heads, name
         super().__init__(heads.state_directory / name)
         known = heads.head(name)
@@ -165,7 +187,7 @@ class HeadedLedger(Ledger):
         heads.set_head(name, LedgerHead(len(self), self.last_hash))
 
     def append(self, kind: str, *, durable_head: bool = False, **fields: Any) -> int:
-        """As of any ledger. With `durable_head` the head is durable too when this returns."""
+        """Writes an entry as `Ledger` does; with `durable_head` the head is durable too."""
         if self._saved is None or not self._path.exists():  # or a crash would leave marked entries without a head
             self.save_head()
         number = super().append(kind, **fields)
@@ -175,7 +197,7 @@ class HeadedLedger(Ledger):
         return number
 
     def save_head(self) -> None:
-        """The head is durable when this returns, and tells of every entry."""
+        """Writes the head, which then covers every entry; durable when this returns."""
         if not self._path.exists():
             self._path.touch()
             sync_path(self._path.parent)
@@ -194,7 +216,7 @@ class HeadedLedger(Ledger):
 
 
 def find_unsigned_entry(heads: LedgerHeads, name: str) -> str | None:
-    """The first entry beyond a ledger's head that nobody with the silo's key has written, if there is one."""
+    """Finds the first entry beyond a ledger's head without a valid MAC; None without any."""
     head, path = heads.head(name), heads.state_directory / name
     if head is None:
         return None
@@ -211,7 +233,10 @@ def _purpose(name: str) -> str:
 
 
 def find_end_fault(path: Path, head: LedgerHead | None, heads: Path) -> str | None:
-    """What is wrong with the end of a ledger's file, if what its head tells is true. `heads`: where that stands."""
+    """Describes how a ledger's end contradicts its head; None where it agrees.
+
+    `heads`: path of the file of heads, for the message.
+    """
     lines = read_lines(path)
     if head is None:
         marked = any(MAC_FIELD in line for line in lines)

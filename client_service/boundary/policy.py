@@ -1,4 +1,4 @@
-"""What a silo allows, and all that may leave it by that: the declaration of its own."""
+"""Policy of a silo, and the declaration of what it lets leave."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ SumConsent = Literal["no", "noised", "secure", "open"]
 
 
 class Policy(Message):
-    """What the silo allows, whatever the federation asks for. It can only take away."""
+    """Policy of a silo: what it allows.
+
+    It only restricts what the federation asks for.
+    """
 
     strategies: tuple[str, ...] = Field(
         USUAL_STRATEGIES,
@@ -136,8 +139,10 @@ class Policy(Message):
 
 
 def allowed_declaration(strategy: Strategy, method: MethodSettings, policy: Policy, *, secure: bool) -> Declaration:
-    """The strategy's declaration, or a PrivacyError when the silo's policy does not allow all of it. SettingsError for
-    a run that is to be secure and needs to see single updates."""
+    """Returns the strategy's declaration where the silo's policy allows all of it.
+
+    Raises PrivacyError where it does not, and SettingsError for a secure run whose strategy needs single updates.
+    """
     if strategy.name not in policy.strategies and strategy.tells:
         words = (
             f"one that is named, because {strategy.name!r} tells {' and '.join(sorted(strategy.tells))} of this silo"
@@ -162,11 +167,11 @@ def _require_sum_allowed(method: MethodSettings, policy: Policy, *, secure: bool
         words = "expected a secure federation with basis.epsilon, because each silo adds a part of the noise alone"
         raise PrivacyError(f"policy: {words}, got an open one")
     for part in list_sums(method):
-        _require_word(method_of_part(method, part), policy, secure=secure)
+        _require_consent(method_of_part(method, part), policy, secure=secure)
 
 
-def _require_word(method: MethodSettings, policy: Policy, *, secure: bool) -> None:
-    """PrivacyError where the policy's word for this one sum does not allow it."""
+def _require_consent(method: MethodSettings, policy: Policy, *, secure: bool) -> None:
+    """Raises PrivacyError where the policy does not allow a sum."""
     word = find_sum(method).word
     says: SumConsent = getattr(policy, word)
     noised = says == "noised" and method.basis.epsilon is not None

@@ -1,12 +1,11 @@
-"""When the next call to the aggregator may be made: each of them, a repetition too, waits here for its turn.
+"""Schedule of calls to the aggregator: when each call, and each repetition, may be made.
 
-- A question that was answered at once with nothing new is asked again after `least` seconds, and no earlier. One that
-  the aggregator has held for longer, as it should, is asked again at once.
-- Answers that do bring something new are followed at once, up to `BURST` of one question; then `least` seconds count
-  for them too, because an aggregator may make up news without end. An update that it has taken gives the burst back,
-  so a client that has work to do never waits.
-- While the aggregator is away, or answers 5xx or 429, the pause is drawn between nothing and a bound that doubles with
-  each failure (full jitter), so that many clients do not come back in the same moment.
+- A poll that was answered at once without news is repeated after `least` seconds. One that the aggregator held for
+longer is repeated at once.
+- Answers with news are followed at once, up to `BURST` of one kind; then `least` seconds count for them too, because
+an aggregator may make up news without end. An accepted update resets this, so a client with work to do never waits.
+- While the aggregator is away, or answers 5xx or 429, the pause is drawn between 0 and a bound that doubles with each
+failure (full jitter), so that many clients do not come back at the same moment.
 """
 
 from __future__ import annotations
@@ -35,14 +34,17 @@ Draw = Callable[[float, float], float]
 
 @dataclass
 class _TokenBucket:
-    """Of one question: how often it may be asked at once, as it was at a moment."""
+    """Calls of one kind that may be made at once, as counted at a time."""
 
     tokens: float
     updated: float
 
 
 class RetrySchedule:
-    """Of one client. `draw`: a number between two others."""
+    """Schedule of one client's calls.
+
+    `draw`: draws a number between two others.
+    """
 
     def __init__(
         self,
@@ -58,23 +60,26 @@ class RetrySchedule:
         self._not_before = 0.0
 
     async def wait_turn(self, question: str) -> None:
-        """Wait until this may be asked."""
+        """Waits until a call of this kind may be made."""
         while (wait := max(self._not_before - self.clock(), self._seconds_to_wait(question))) > 0.0:
             await self._sleep(wait)
         self._buckets[question].tokens -= 1.0
 
     def record_answer(self, question: str, *, news: bool) -> None:
-        """The aggregator is there. Without news this question is not asked again at once."""
+        """Records that the aggregator has answered; without news the next such call waits."""
         self._failed_calls = 0
         if not news and question in self._buckets:
             self._buckets[question].tokens = 0.0
 
     def reset_bursts(self) -> None:
-        """The aggregator has taken an update: what follows from that may follow at once."""
+        """Lets every call be made at once again, after an accepted update."""
         self._buckets.clear()
 
     def record_failed_call(self, retry_after: float | None = None) -> float:
-        """A call has failed; the seconds until the next one. `asked`: what the aggregator itself asks for."""
+        """Records a failed call, and returns the seconds until the next.
+
+        retry_after: seconds that the aggregator asks to wait.
+        """
         self._failed_calls += 1
         pause = max(
             self._draw(0.0, _longest_pause(PAUSE_SECONDS, self._failed_calls)), min(retry_after or 0.0, AWAY_SECONDS)
@@ -82,7 +87,7 @@ class RetrySchedule:
         return self._pause(pause)
 
     def record_failure(self, error: FederationError) -> None:
-        """All that a change of the federation asks for has ended in an error: it begins anew after a pause."""
+        """Records that work ended in an error; the next call waits."""
         self._failed_steps += 1
         temporary = isinstance(error, UnavailableError | ConflictError)
         base = PAUSE_SECONDS if temporary else LONG_PAUSE_SECONDS
@@ -90,7 +95,7 @@ class RetrySchedule:
         self._pause(self._draw(least, _longest_pause(base, self._failed_steps)))
 
     def record_success(self) -> None:
-        """It has not."""
+        """Records that the work of a state of the run is done."""
         self._failed_steps = 0
 
     def _pause(self, pause: float) -> float:
@@ -98,7 +103,7 @@ class RetrySchedule:
         return self._not_before - self.clock()
 
     def _seconds_to_wait(self, question: str) -> float:
-        """The seconds until this question has a turn; 0 where it has one. As of now it is the latest one."""
+        """Returns the seconds until a call of this kind may be made; 0: now."""
         if self._least == 0.0:
             self._buckets[question] = _TokenBucket(BURST, 0.0)
             return 0.0
@@ -112,11 +117,11 @@ class RetrySchedule:
 
 
 def read_retry_after(answer: httpx.Response) -> float | None:
-    """Retry-After, where it is a number of seconds."""
+    """Reads the header Retry-After, where it is a number of seconds."""
     said = answer.headers.get("retry-after", "")
     return float(said) if said.isascii() and said.isdigit() and len(said) < 10 else None
 
 
 def _longest_pause(base: float, times: int) -> float:
-    """The longest pause after so many failures in a row; never below `base`."""
+    """Returns the longest pause after a number of failures in a row; at least `base`."""
     return max(base, min(AWAY_SECONDS, base * 2.0 ** min(times - 1, MOST_DOUBLINGS)))

@@ -1,4 +1,4 @@
-"""A body of a secure round -> what is in it, if it is what this client sends in that phase; else a PrivacyError."""
+"""Checks of the bodies that a client sends in a secure round."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ FETCHED = ("roster", "delivery", "sharers", "request", "signatures")  # what a c
 
 
 def message_entry(call: str, client: str, place: Mapping[str, str], body: bytes) -> dict[str, Any]:
-    """What the ledger says of a message for the others: whom it concerns. The message itself is in its hash."""
+    """Describes a message of a secure round for the ledger: which clients it concerns.
+
+    The entry has the hash of the message itself. Raises PrivacyError for another body.
+    """
     try:
         message = MESSAGES[call].model_validate_json(body)
     except ValidationError:
@@ -37,7 +40,10 @@ def message_entry(call: str, client: str, place: Mapping[str, str], body: bytes)
 
 
 def decode_masked_update(declaration: Declaration, client: str, place: Mapping[str, str], body: bytes) -> MaskedUpdate:
-    """The masked vector in a body, of a part of the declaration; an unmasked one is not taken for it."""
+    """Decodes the masked vector of a body.
+
+    Raises PrivacyError for an unmasked update and for undeclared tensors.
+    """
     try:
         found = decode_masked(declaration.with_tensors(tensor_names(body) - {SCALARS}), body)
     except ProtocolError:  # its words may quote names that nobody declared
@@ -54,7 +60,7 @@ def _require_own(message: FromClient, client: str, place: Mapping[str, str]) -> 
 
 
 def _concerned_clients(message: FromClient) -> dict[str, list[str]]:
-    """Of whom it holds shares: for each client of the roster, or of its seed or its mask key."""
+    """Lists the clients that a message concerns, by what it holds of them."""
     match message:
         case SealedShares():
             return {"sealed for": sorted(message.shares)}

@@ -1,7 +1,6 @@
-"""Compiles the arrays that score a silo's cold items, and lists the best for its known users.
+"""Compiles the arrays that score cold items, and lists the best for known users.
 
-No user has a cold item in training, and no part of the score tells users apart by it. Those with a text are
-recommended.
+No user has a cold item in training. Those with a text are recommended by it.
 Shapes: M users, N items, d features and a constant.
 """
 
@@ -68,9 +67,9 @@ class _ColdScorer:
 def compile_cold_items(
     served: ServedItems, shard: Shard, interrupt: Interrupt, judged: Shard | None = None
 ) -> CompiledCold | None:
-    """Compiles what cold items are scored by; None in a silo whose items have no text.
+    """Compiles the arrays that score cold items; None where no item has a text.
 
-    judged: the shard whose validation items give scores a meaning, if `shard` uses all data for training.
+    judged: the shard whose validation items fit probabilities of scores, if `shard` uses all data for training.
     """
     features = item_features(shard)
     if features is None or served.cold is None:
@@ -124,10 +123,11 @@ def _loudest_weights(served: ServedItems) -> EaseWeights | None:
 
 
 def compress_factors(factors: Float32, known: Float32, width: int) -> tuple[Float32, Float32]:
-    """Finds narrow matrices whose product is nearly that of the factors and phi of any items.
+    """Finds narrow matrices whose product is nearly that of given factors.
 
-    factors: M, (N, p). known: phi of some items, by which a direction's part in the scores is measured, (n, p). Returns
-    L (N, r) and V (p, r), r the width or less: x M phi^T = x L (phi V)^T, without the directions of the least part.
+    factors: M, (N, p). known: phi of some items, by which a direction's part in the scores is measured, (n, p).
+    Returns L (N, r) and V (p, r), r the width or less: x M phi^T = x L (phi V)^T, without the directions of the least
+    part.
     """
     values, vectors = np.linalg.eigh(known.T.astype(np.float64) @ known / len(known))
     sizes = np.sqrt(np.maximum(values, 0.0) + SMALLEST * values[-1])

@@ -1,4 +1,7 @@
-"""Publishes a compiled shard and its models for the processes that answer, and goes on without a disk."""
+"""Publishes a compiled shard and its models for the serving processes.
+
+Where the disk refuses, it continues without one.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,11 @@ class DigestedShard(Protocol):
 
 
 class FolderPublisher:
-    """Publisher of one shard and its models, in the folder `serving`, of a task whose models are compiled at once.
+    """Publisher of one shard and its models, in the folder `serving`.
 
-    If the disk refuses, this process answers from memory, the log says that the other processes do not have these
-    answers, and `failure` holds the error until something is published.
+    It is for a task whose models are compiled at once. If the disk refuses, this process answers from memory, the log
+    says that the other processes do not have these answers, and `failure` holds the error until something is
+    published.
     """
 
     def __init__(self, serving: Path, task: str, shard: DigestedShard) -> None:
@@ -50,9 +54,10 @@ class FolderPublisher:
         return folder
 
     def publish_shard(self) -> None:
-        """Publishes the saved shard without a model, unless it is published already, and removes other folders.
+        """Publishes the saved shard without a model, unless it is published already.
 
-        A published model of it stays. A damaged publication, or one of another version, is replaced.
+        Other folders are removed. A published model of the shard stays. A damaged publication, or one of another
+        version, is replaced.
         """
         if (here := self._here) is None:
             return
@@ -63,11 +68,17 @@ class FolderPublisher:
         self._publish(here if before is None or before.shard != here.shard else None)
 
     def save_model(self, kind: str, head: BaseModel, arrays: Arrays) -> Path | None:
-        """Writes a compiled model and returns its folder; None where the disk refuses, now or with the shard."""
+        """Writes a compiled model, and returns its folder.
+
+        Returns None where the disk refuses, now or with the shard.
+        """
         return None if self._here is None else self._save(kind, head, arrays)
 
     def publish_model(self, folder: Path | None, served: FrozenModel) -> None:
-        """Publishes a model beside the shard, and removes other folders. folder: None where it could not be saved."""
+        """Publishes a model beside the shard, and removes other folders.
+
+        folder: None where it could not be saved.
+        """
         if folder is not None and self._here is not None:
             named = {"model": folder.name, "version": served.version, "kept_at": served.kept_at}
             self._publish(self._here.model_copy(update=named))
@@ -76,7 +87,7 @@ class FolderPublisher:
         return self._try(lambda: save_folder(self._serving, kind, head, arrays))
 
     def _publish(self, publication: Publication | None) -> None:
-        """Publishes, where there is something new, and removes old folders."""
+        """Publishes a changed publication, and removes old folders."""
 
         def replace() -> bool:
             if publication is not None:

@@ -131,7 +131,7 @@ class FormBuilder:
 
     @cached_property
     def cold(self) -> CompiledCold | None:
-        """Compiles what cold items are scored by; None in a silo whose items have no text."""
+        """Compiles the arrays that score cold items; None where no item has a text."""
         return self.compiled_cold or compile_cold_items(self.served, self.shard, self.interrupt, self.judged)
 
     def options(self) -> list[Option]:

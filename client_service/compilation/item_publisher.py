@@ -176,7 +176,7 @@ class ItemPublisher:
         self._job.start()
 
     def _work_and_forget(self, waiting: list[_Work], interrupt: Interrupt) -> None:
-        """Does the work that waits, and returns the memory of its model, which nobody refers to any more."""
+        """Does waiting work, and returns the memory of its model."""
         self._work(waiting.pop(), interrupt)
         return_free_memory()
 

@@ -380,7 +380,7 @@ def _find_furthest(sizes: Float32, count: int) -> Rows:
 
 
 def column_type(items: int) -> type[np.uint16] | type[np.int32]:
-    """Chooses the narrowest type that holds all rows of so many items."""
+    """Chooses the narrowest integer type for the rows of a number of items."""
     return np.uint16 if items <= 1 << 16 else np.int32
 
 

@@ -77,7 +77,7 @@ def _compile(shard: Shard) -> tuple[CompiledHead, Arrays]:
 
 
 def _unmet_arrays(shard: Shard, unmet: pl.DataFrame) -> Arrays:
-    """Makes the arrays of the items that nobody has met."""
+    """Builds the arrays of the unmet items."""
     titles, columns = unmet["title"].to_list(), unmet.drop("item", "title")
     found, features = index_titles(titles, attribute_columns(columns)), unmet_features(shard)
     if features is not None and (known := item_features(shard)) is not None:

@@ -62,7 +62,10 @@ class AnchorMap:
 
 
 def squared_distances(first: Float32, second: Float32) -> Float32:
-    """Computes the squared distance |a - b|^2 of each row of the first and the second."""
+    """Computes the squared distance |a - b|^2 of each pair of rows.
+
+    first: (n, d). second: (m, d). Returns (n, m).
+    """
     ours, theirs = (np.einsum("nd,nd->n", one, one) for one in (first, second))
     found: Float32 = np.maximum(ours[:, None] + theirs[None, :] - 2.0 * (first @ second.T), 0.0)
     return found
@@ -117,17 +120,17 @@ class ColdItems:
         return place < len(self.rows) and int(self.rows[place]) == row
 
     def profile(self, basket: Rows) -> Float32:
-        """Sums what a basket's items add, (d,)."""
+        """Sums the profile vectors of a basket's items, (d,)."""
         if not len(basket):
             return self.mean
         found: Float32 = np.add.reduce(self.left[basket], axis=0)
         return found
 
     def least_score(self, profile: Float32) -> float:
-        """Computes the score that a new item must have to take a place in a list.
+        """Computes the smallest score of a new item that enters a list.
 
-        It lies above the mean score of the items that somebody has, for the same profile. -inf in compiled models of
-        earlier versions.
+        It lies above the mean score of items with users, for the same profile. -inf in compiled models of earlier
+        versions.
         """
         if self._center is None or self._spread is None:
             return -math.inf

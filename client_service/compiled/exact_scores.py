@@ -271,7 +271,7 @@ class SquaresPart:
 
 
 class ContentPart:
-    """Closed form f = x L R^T with the low-rank matrices L and R, (N, d)."""
+    """Closed form f = x L R^T with low-rank matrices L and R, (N, d)."""
 
     def __init__(self, arrays: Arrays, name: str, head: PartHead) -> None:
         del head

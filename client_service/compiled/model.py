@@ -311,7 +311,10 @@ class CompiledModel:
         return None if row >= lists.ready[0] else (lists.first_items[row], lists.first_scores[row])
 
     def cold_list_of(self, row: int) -> tuple[NDArray[np.int32], Float32] | None:
-        """Looks up the best cold items of a known user, and their scores, as `list_of` does."""
+        """Returns the best cold items of a known user, and their scores.
+
+        None as from `list_of`.
+        """
         lists = self._lists
         if lists is None or lists.cold_items is None or lists.cold_scores is None or row >= lists.ready[0]:
             return None
@@ -325,7 +328,10 @@ class CompiledModel:
         return self._baskets.rank(basket, excluded, k)
 
     def is_quick(self, basket: Rows) -> bool:
-        """Checks if `rank_basket` takes less than a millisecond, so that an event loop can wait for it."""
+        """Checks if `rank_basket` takes less than a millisecond.
+
+        An event loop can wait for it then.
+        """
         return self._baskets.is_quick(basket)
 
     def contributions(self, basket: Rows, columns: Rows) -> Float32:

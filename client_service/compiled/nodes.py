@@ -125,7 +125,7 @@ def inverse_roots(degrees: NDArray[np.floating]) -> Float64:
 
 
 class CompiledNode(NamedTuple):
-    """What the compiled graph has of a node whose edges or features are others by now.
+    """Compiled state of a node whose edges or features have changed since.
 
     powers: its rows, (J + 1, d). degree: of its edges. beyond, rest: where border sums are known, what the degree has
     besides at each hop, (J,), and what P^k x has besides, before it is divided by the root of the degree, (J, d).
@@ -185,7 +185,10 @@ class CompiledNodeModel:
     """
 
     def __init__(self, head: NodeModelHead, arrays: Arrays, nodes: CompiledNodes) -> None:
-        """Takes the arrays of a compiled model. ValueError for arrays that do not fit the head."""
+        """Opens a compiled model.
+
+        Raises ValueError for arrays that do not fit the head.
+        """
         self.head, count, classes = head, nodes.head.nodes, len(nodes.head.classes)
         self.powers: Float32 = arrays["powers"]
         self.probabilities: Float32 = arrays["probabilities"]
@@ -219,7 +222,7 @@ class CompiledNodeModel:
         return NodePowers(self.powers[row].astype(np.float64), parts)
 
     def compiled_node(self, row: int) -> CompiledNode:
-        """Returns what the graph has of a node, for a change of it."""
+        """Returns the compiled state of a node."""
         powers, degree = self.powers[row], float(self._nodes.degrees[row])
         if not self._has_borders:
             return CompiledNode(powers, degree)

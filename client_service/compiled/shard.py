@@ -115,15 +115,17 @@ class Feature:
 
 
 class UnmetItems:
-    """Items of the silo's catalogue that nobody likes; their rows come after those of the others.
+    """Items of the silo's catalogue that had no users when they were listed.
 
-    Nobody had met them when they were listed. Who has met one since without liking it gives it no row among the others.
-
-    first: row of the first one. ids, titles, features: theirs, from 0 on. search_arrays: as those of the shard.
+    Their rows come after those of the others. Users who have met one since without liking it give it no row among the
+    others.
     """
 
     def __init__(self, head: CompiledHead, arrays: Arrays, others: int) -> None:
-        """Takes the arrays of a compiled shard; ValueError for others. others: number of users without a row."""
+        """Opens the arrays of a compiled shard; raises ValueError for others.
+
+        others: number of users without a row.
+        """
         self.first, self.count = head.items, head.unmet
         self._met, self._met_by_others = (
             RowLists(arrays, "unmet-met", head.users),
@@ -254,7 +256,10 @@ class CompiledShard:
         return None if other is None else self._met_by_others.time(other, item_row)
 
     def find_item(self, item_id: str) -> int | None:
-        """Finds the row of an item, or that of an unmet one, which comes after all rows; None for an unknown one."""
+        """Finds the row of an item; None for an unknown one.
+
+        Rows of unmet items come after all others.
+        """
         row = self.item_row(item_id)
         return self.unmet.row(item_id) if row is None and self.unmet is not None else row
 

@@ -1,4 +1,4 @@
-"""The registry of metrics: ranked lists against held-out items, for lists of users and for sessions.
+"""Registry of metrics of ranked lists, for lists of users and for sessions.
 
 A new metric is one function here and its line in METRICS (lists) or SESSION_METRICS, at the end: stored values have
 this order.
@@ -25,13 +25,16 @@ PerUser = NDArray[np.float64]
 
 
 def recall(hits: Hits, relevant: Counts) -> PerUser:
-    """Hits over the number of relevant items, (B,)."""
+    """Computes recall: hits over the number of relevant items, (B,)."""
     shares: PerUser = hits.sum(1) / relevant
     return shares
 
 
 def ndcg(hits: Hits, relevant: Counts) -> PerUser:
-    """Gain 1 / log2(rank + 1) of the hits over that of the ideal list, (B,): it puts min(|relevant|, k) items first."""
+    """Computes NDCG, (B,): the gain of the hits over that of the ideal list.
+
+    A hit gains 1 / log2(rank + 1). The ideal list has min(|relevant|, k) relevant items first.
+    """
     gains = 1.0 / np.log2(np.arange(2, hits.shape[1] + 2))
     ideal = np.cumsum(gains)[np.minimum(relevant, hits.shape[1]) - 1]
     shares: PerUser = (hits @ gains) / ideal
@@ -39,7 +42,7 @@ def ndcg(hits: Hits, relevant: Counts) -> PerUser:
 
 
 def mrr(hits: Hits, relevant: Counts) -> PerUser:
-    """1 / the rank of the first hit, 0 without one, (B,)."""
+    """Computes the reciprocal rank of the first hit, 0 without one, (B,)."""
     del relevant
     first: PerUser = np.where(hits.any(1), 1.0 / (hits.argmax(1) + 1), 0.0)
     return first
@@ -47,7 +50,7 @@ def mrr(hits: Hits, relevant: Counts) -> PerUser:
 
 @dataclass(frozen=True)
 class Metric:
-    """A function of (hits, relevant), and its name on pages and in tables."""
+    """Metric: a function of hits and counts, and its name on pages."""
 
     title: str
     per_user: Callable[[Hits, Counts], PerUser]
@@ -61,8 +64,10 @@ SESSION_PRIMARY = "mrr20"
 
 @dataclass(frozen=True)
 class MeasureLabel:
-    """What a measure is called. key: in test figures and reports; title: on pages and in tables. brief: does a narrow
-    table show it?"""
+    """Names of a measure.
+
+    key: in test figures and reports. title: on pages and in tables. brief: a narrow table shows it.
+    """
 
     key: str
     title: str
@@ -80,7 +85,10 @@ SESSION_LABELS = {
 
 @dataclass(frozen=True)
 class Measures:
-    """Values by the measure's name, each a mean over `users` users; `primary` names the one that decides."""
+    """Values by the measure's name, each a mean over `users` users.
+
+    `primary`: the measure by which validation chooses.
+    """
 
     values: Mapping[str, float]
     users: int
@@ -92,9 +100,10 @@ class Measures:
 
 
 def nest_values(data: Any, field: str, names: tuple[str, ...]) -> Any:
-    """A message's data with the values of `names` moved into the dictionary `field`, unless it has that already.
+    """Moves the values of `names` into the dictionary `field` of a message.
 
-    Earlier versions wrote these values as fields of their own; now they are written in both places.
+    A message that has the dictionary already keeps it. Earlier versions wrote these values as fields of their own;
+    now they are written in both places.
     """
     if not isinstance(data, dict):
         return data
@@ -103,7 +112,10 @@ def nest_values(data: Any, field: str, names: tuple[str, ...]) -> Any:
 
 
 class MeasureValues(BaseModel):
-    """The values of a model's measures by name; two of them are also fields, as in the answers of earlier versions."""
+    """Values of a model's measures, by name.
+
+    Two of them are also fields, as in the answers of earlier versions.
+    """
 
     values: dict[str, float] = Field(description="by measure", examples=[{"ndcg": 0.21, "recall": 0.34}])
 
@@ -124,7 +136,7 @@ class MeasureValues(BaseModel):
 
 
 def measure_hits(hits: Hits, relevant: Counts) -> Measures:
-    """Every metric's mean over the users; all zero where there are none."""
+    """Computes every metric's mean over the users; all 0 without users."""
     if len(relevant) == 0:
         return Measures(dict.fromkeys(METRICS, 0.0), 0)
     values = {name: float(metric.per_user(hits, relevant).mean()) for name, metric in METRICS.items()}
@@ -132,7 +144,10 @@ def measure_hits(hits: Hits, relevant: Counts) -> Measures:
 
 
 def measure_ranks(ranks: Counts) -> Measures:
-    """Every session metric's mean over examples. ranks: of the only relevant item, from 1 on; 0: a miss, (P,)."""
+    """Computes every session metric's mean over examples.
+
+    ranks: of the only relevant item, from 1; 0 for a miss, (P,).
+    """
     values = {}
     for k in SESSION_KS:
         hits = ranks[:, None] == np.arange(1, k + 1)

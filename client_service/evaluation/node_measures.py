@@ -18,7 +18,10 @@ CHANCE_AUC = 0.5  # the area under the curve where nothing is told apart, or whe
 
 
 def choose_primary(classes: int) -> str:
-    """Names the measure by which validation chooses: with two classes the area under the ROC curve."""
+    """Returns the name of the measure by which validation chooses.
+
+    With two classes it is the area under the ROC curve, else accuracy.
+    """
     return AUC if classes == 2 else ACCURACY
 
 
@@ -77,7 +80,10 @@ class NodeContributions:
 
 
 def node_contributions(probabilities: NDArray[np.floating], labels: Int64) -> NodeContributions | None:
-    """Splits the primary measure into contributions of nodes; None where it says nothing, as of one class."""
+    """Splits the primary measure into contributions of nodes.
+
+    None where it is undefined, as for nodes of one class.
+    """
     if probabilities.shape[1] != 2:
         return NodeContributions(((probabilities.argmax(1) == labels).astype(np.float64),)) if len(labels) else None
     positive = labels == 1

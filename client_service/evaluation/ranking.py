@@ -1,4 +1,4 @@
-"""Ranked lists and held-out items -> measures of quality, for all users at once."""
+"""Measures ranked lists of all users against held-out items."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TopItems = Callable[[Rows, sparse.csr_array, int], Rows]
 
 
 def evaluate(top: TopItems, target: sparse.csr_array, seen: sparse.csr_array, users: Rows | None = None) -> Measures:
-    """Means over all users with a target item, or over those among `users`.
+    """Measures the lists of all users with a target item, or of those among `users`.
 
     target: (M, N) held-out items. seen: (M, N) items that are no candidates.
     """
@@ -49,7 +49,7 @@ def find_hits(
 
 
 def split_users(users: Rows, items: int) -> list[Rows]:
-    """In blocks that are ranked at a time."""
+    """Splits users into blocks that are ranked at a time."""
     step = min(CHUNK, max(LEAST_CHUNK, SCORES // items))
     return np.split(users, np.arange(step, len(users), step))
 
@@ -62,7 +62,10 @@ them until the next: one memory serves all."""
 def find_candidate_hits(
     candidates: Candidates, target: sparse.csr_array, seen: sparse.csr_array, users: Rows, interrupt: Interrupt = NEVER
 ) -> tuple[list[Hits], Counts]:
-    """As `find_hits` gives them, of several candidates in one pass over `users`, a block of them at a time."""
+    """Finds the hits of several candidates in one pass over the users.
+
+    Returns as `find_hits` does, with a list of hits for each candidate.
+    """
     counts = np.diff(target.indptr)
     judged = users[counts[users] > 0]
 
@@ -85,13 +88,16 @@ def mark_held_out(target: sparse.csr_array, rows: Rows) -> NDArray[np.bool_]:
 
 
 def sample_validation_users(users: int, seed: int) -> Rows:
-    """At most 2,000 users of M, the same in every round."""
+    """Samples at most 2,000 of M users, the same in every round."""
     rows = np.random.default_rng(seed).permutation(users)[:VALIDATION_USERS]
     return np.sort(rows).astype(np.int64)
 
 
 def list_hits(ranked: Rows, target: sparse.csr_array) -> Hits:
-    """Which ranked items are held out, (B, k): keys are unique pairs, looked up in the sorted target pairs."""
+    """Marks the ranked items that are held out, (B, k).
+
+    Keys are unique pairs, looked up in the sorted target pairs.
+    """
     width = target.shape[1] + 1
     rows = np.arange(len(ranked))[:, None]
     owner = np.repeat(np.arange(len(ranked)), np.diff(target.indptr))
@@ -99,17 +105,23 @@ def list_hits(ranked: Rows, target: sparse.csr_array) -> Hits:
 
 
 def measure_validation(shard: Shard, top: TopItems, users: Rows) -> Measures:
-    """Measures on validation items; candidates are all items outside the training items."""
+    """Measures lists on validation items; candidates are all items outside training."""
     return evaluate(top, shard.valid, shard.train, users)
 
 
 def measure_test(shard: Shard, top: TopItems) -> Measures:
-    """Measures on test items, all users; candidates are all items outside training and validation."""
+    """Measures the lists of all users on test items.
+
+    Candidates are all items outside training and validation.
+    """
     return evaluate(top, shard.test, sparse.csr_array(shard.train + shard.valid))
 
 
 def rank_by_scores(scores: Callable[[Rows], NDArray[np.floating]]) -> TopItems:
-    """Lists from a function of user rows (B,) -> scores of every item (B, N)."""
+    """Builds lists from a function that scores every item.
+
+    scores: user rows (B,) -> (B, N).
+    """
 
     def top(users: Rows, seen: sparse.csr_array, k: int) -> Rows:
         return best_unseen(np.array(scores(users), dtype=np.float32), seen, k)
@@ -118,7 +130,10 @@ def rank_by_scores(scores: Callable[[Rows], NDArray[np.floating]]) -> TopItems:
 
 
 def best_unseen(values: Float32, seen: sparse.csr_array, k: int) -> Rows:
-    """The k best columns of each row of scores (B, N), which are overwritten, without `seen` (B, N)."""
+    """Chooses the k best unseen columns of each row of scores (B, N).
+
+    The scores are overwritten. seen: (B, N).
+    """
     values[np.repeat(np.arange(len(values)), np.diff(seen.indptr)), seen.indices] = -np.inf
     chosen, best = top_columns(values, k)
     return pad_lists(np.where(np.isneginf(best), -1, chosen), k, -1)

@@ -1,4 +1,4 @@
-"""Ranks the click that came next among all items, by a model or by what sessions tell without one."""
+"""Ranks the next click among all items, by a model or by a baseline."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ScoreItems = Callable[[Prefixes], Float32]
 
 
 def rank_targets(scores: Float32, columns: Int64) -> Int64:
-    """The rank, from 1 on, of one column of each row: above it are better scores, and equal ones further left.
+    """Computes the rank, from 1, of one column of each row.
 
-    The rank is 0, a miss, where a score of its row is no number: a model that has diverged would otherwise have
-    everything in the first place.
+    Better scores rank above it, and equal ones further left. The rank is 0, a miss, where a score of its row is NaN:
+    a model that has diverged would otherwise rank everything first.
     """
     own = scores[np.arange(len(scores)), columns][:, None]
     better = np.count_nonzero(scores > own, axis=1)
@@ -35,12 +35,15 @@ def rank_targets(scores: Float32, columns: Int64) -> Int64:
 
 
 def measure_prefixes(score: ScoreItems, examples: Prefixes, items: int, interrupt: Interrupt = NEVER) -> Measures:
-    """The measures of a way to score on all examples. items: N, the number of the scores' columns."""
+    """Measures scores of all examples.
+
+    items: N, the number of the scores' columns.
+    """
     return measure_ranks(rank_prefixes(score, examples, items, interrupt))
 
 
 def rank_prefixes(score: ScoreItems, examples: Prefixes, items: int, interrupt: Interrupt = NEVER) -> Int64:
-    """The rank of each example's target, 0 for a miss, (P,)."""
+    """Computes the rank of each example's target, 0 for a miss, (P,)."""
     ranks = np.zeros(len(examples), dtype=np.int64)
     for rows in interrupt.check_each(_blocks(examples, items)):
         block = examples.select(rows)
@@ -49,7 +52,7 @@ def rank_prefixes(score: ScoreItems, examples: Prefixes, items: int, interrupt: 
 
 
 def _blocks(examples: Prefixes, items: int) -> Iterator[Int64]:
-    """Rows of examples of similar lengths, so that little is padding."""
+    """Yields rows of examples of similar lengths, to keep padding small."""
     order = np.argsort(examples.lengths, kind="stable")
     step = max(1, min(MOST, SCORES // max(items, 1)))
     return (order[first : first + step] for first in range(0, len(order), step))
@@ -59,7 +62,7 @@ SMOOTHING = 20.0  # of the item neighbours: an item of few sessions is not near 
 
 
 def build_floors(clicks: Int64, starts: Int64, items: int) -> dict[str, ScoreItems]:
-    """Each floor by its name, from training sessions over `items` items."""
+    """Builds each baseline from training sessions over `items` items, by name."""
     return {
         "popularity": score_by_popularity(clicks, items),
         "repeats": score_by_recency(items),
@@ -69,13 +72,16 @@ def build_floors(clicks: Int64, starts: Int64, items: int) -> dict[str, ScoreIte
 
 
 def score_by_popularity(clicks: Int64, items: int) -> ScoreItems:
-    """How often an item was clicked."""
+    """Scores an item by its number of clicks."""
     counts = np.bincount(clicks, minlength=items).astype(np.float32)
     return lambda examples: np.broadcast_to(counts, (len(examples), items))
 
 
 def score_by_recency(items: int) -> ScoreItems:
-    """The place of an item's last click in the session: nothing but repeats, the last clicked item first."""
+    """Scores an item by the position of its last click in the session.
+
+    So only repeats are recommended, the last clicked item first.
+    """
 
     def score(examples: Prefixes) -> Float32:
         clicks, lengths = examples.pad()
@@ -90,7 +96,7 @@ def score_by_recency(items: int) -> ScoreItems:
 
 
 def score_by_successors(clicks: Int64, starts: Int64, items: int) -> ScoreItems:
-    """How often an item was clicked next after the last click."""
+    """Scores an item by how often it was clicked right after the last click."""
     counts = count_successors(clicks, starts, items)
     return lambda examples: _rows(counts, examples.last)
 
@@ -104,7 +110,10 @@ def count_successors(clicks: Int64, starts: Int64, items: int) -> sparse.csr_arr
 
 
 def score_by_neighbours(clicks: Int64, starts: Int64, items: int) -> ScoreItems:
-    """The cosine of an item's sessions and those of the last click, |both| / sqrt(|a| |b|), damped for rare items."""
+    """Scores an item by the cosine of its sessions with those of the last click.
+
+    |both| / sqrt(|a| |b|), damped for rare items.
+    """
     owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     having = mark_pairs(owners, clicks, (len(starts) - 1, items))
     both = sparse.csr_array(having.T @ having)

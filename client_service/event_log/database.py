@@ -1,4 +1,4 @@
-"""The SQLite file of posted events: schema, versions, transactions, and the values it holds."""
+"""SQLite database of posted events: schema, versions and transactions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ EVENT_BYTES, USER_BYTES = 16, 32
 
 @dataclass(frozen=True)
 class LoggedInteraction:
-    """One row. `time`: seconds since 1970, UTC."""
+    """Posted interaction as the log has it.
+
+    `time`: seconds since 1970, UTC.
+    """
 
     sequence: int
     user: str
@@ -33,12 +36,13 @@ class LoggedInteraction:
 
 @dataclass(frozen=True)
 class LogSnapshot:
-    """All but the interactions, at one moment.
+    """Snapshot of the log without interactions: item metadata, erased users, counters.
 
-    erased: marks of erased users, made with `key`. rewritten: how often interactions were taken away, after which a
-    reader begins anew. forgotten: what it was at the last erasure whose mark has gone again, because the shard has
-    forgotten the user. absorbed: how often a shard has absorbed what there was; shard: the digest of the last that did,
-    "" before. changed: how often items were told of, -1 where none of it was read; items: those that were told of.
+    items: metadata of items that were posted. erased: marks of erased users, made with `key`. rewritten: how often
+    interactions were deleted, after which a reader reads all again. forgotten: its value at the last erasure whose
+    mark was deleted, because the shard has no such user any more. absorbed: how often a shard has absorbed the log;
+    shard: digest of the last that did, "" before. changed: version of the items, which grows with each post; -1: not
+    read.
     """
 
     items: dict[str, ItemIn] = field(default_factory=dict)
@@ -51,15 +55,17 @@ class LogSnapshot:
     forgotten: int = 0
 
     def erases(self, user: str) -> bool:
-        """Is this user erased, under this spelling of the id or under its usual one?"""
+        """Tells whether a user is erased, by either spelling of the id."""
         marks = {hash_user(one, self.key) for one in (user, normalise_id(user))} if self.erased else set()
         return not marks.isdisjoint(self.erased)
 
 
 @dataclass(frozen=True)
 class AbsorbedBatch:
-    """What a shard is to absorb: all interactions, and what was told at that moment. `upto`: the last sequence number
-    that any interaction had by then."""
+    """Content of the log that a shard is to absorb.
+
+    `upto`: last sequence number that any interaction had by then.
+    """
 
     interactions: list[LoggedInteraction]
     snapshot: LogSnapshot
@@ -68,7 +74,10 @@ class AbsorbedBatch:
 
 @dataclass(frozen=True)
 class ErasureReceipt:
-    """Of an erasure, without the id. `asked`, `done`: seconds since 1970, UTC; None: not yet."""
+    """Receipt of an erasure, without the id.
+
+    `asked`, `done`: seconds since 1970, UTC; None: not yet.
+    """
 
     receipt: str
     asked: int
@@ -76,12 +85,15 @@ class ErasureReceipt:
 
 
 def hash_user(user: str, key: bytes) -> bytes:
-    """What stands for an erased user: without the key it tells nothing, with it whether it is somebody."""
+    """Computes the mark of an erased user.
+
+    It tells nothing without the key; with it, it tells whether a given id is meant.
+    """
     return hashlib.blake2b(user.encode(), key=key, digest_size=USER_BYTES).digest()
 
 
 def hash_event(event: str, key: bytes) -> bytes:
-    """What stands for the id of an event, which may hold a user's: likewise."""
+    """Computes the mark of an event's id, which may contain a user's."""
     return hashlib.blake2b(event.encode(), key=key, digest_size=EVENT_BYTES, person=b"event").digest()
 
 
@@ -132,7 +144,10 @@ INSERT INTO place (key, last, held, told) SELECT
 
 
 class EventDatabase:
-    """The file, open. `writing` False: for a process that may only read. DataError for another file or version."""
+    """Open database of posted events.
+
+    `writing` False: for a process that only reads. Raises DataError for another file or version.
+    """
 
     def __init__(self, folder: Path, *, writing: bool) -> None:
         self.path, self._lock = folder / NAME, threading.Lock()
@@ -170,7 +185,7 @@ class EventDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing; durable once it ends."""
+        """Opens a transaction that writes: all or nothing, durable once it ends."""
         with self._translate_errors(), self._lock, _open_transaction(self._rows, "BEGIN IMMEDIATE"):
             yield self._rows
 
@@ -181,7 +196,7 @@ class EventDatabase:
             return rewritten, changed
 
     def change_number(self) -> int:
-        """Returns a number that differs after every write, of this process or another.
+        """Returns a number that changes with every write of any process.
 
         A call takes some 3 microseconds.
         """
@@ -233,7 +248,7 @@ class EventDatabase:
         self._respell_ids()
 
     def _respell_ids(self) -> None:
-        """Give ids that an earlier version kept with blanks around them, and the like, their one spelling."""
+        """Normalises ids that an earlier version stored in another spelling."""
         self._rows.create_function("spelled", 1, normalise_id, deterministic=True)
         self._rows.create_function("is_spelled", 1, lambda text: normalise_id(text) == text, deterministic=True)
         with _open_transaction(self._rows, "BEGIN IMMEDIATE"):
@@ -246,7 +261,7 @@ class EventDatabase:
         self._rows.execute("INSERT INTO place (key) VALUES (?)", [secrets.token_bytes(KEY_BYTES)])
 
     def _migrate(self) -> None:
-        """Bring the tables of an earlier version over, which had the ids of events as they are."""
+        """Migrates the tables of an earlier version, which stored ids of events unhashed."""
         names = {name for (name,) in self._rows.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
         old = [name for name in EARLIER_TABLES if name in names]
         (key,) = self._rows.execute("SELECT key FROM place").fetchone()
@@ -260,7 +275,7 @@ class EventDatabase:
         self._execute_statements("".join(f"DROP TABLE earlier_{name};" for name in old) + "UPDATE place SET loose = 1;")
 
     def _execute_statements(self, script: str) -> None:
-        """Statements within the transaction at hand, which `executescript` would end."""
+        """Runs statements within the open transaction, which `executescript` would end."""
         for statement in filter(str.strip, script.split(";")):
             self._rows.execute(statement)
 
@@ -270,7 +285,7 @@ class EventDatabase:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """No message of the database leaves here: one may quote a row."""
+        """Raises UnavailableError instead of errors of SQLite, whose messages may quote a row."""
         try:
             yield
         except sqlite3.Error as error:
@@ -295,13 +310,15 @@ def _open_transaction(rows: sqlite3.Connection, begin: str) -> Iterator[None]:
 
 
 def has_log(folder: Path) -> bool:
-    """Is there a log in this state directory, where this version or an earlier one keeps it?"""
+    """Tells whether a state directory has a log of this or an earlier version."""
     return (folder / NAME).is_file() or (folder / EARLIER_NAME).is_file()
 
 
 def _prepare_folder(folder: Path) -> None:
-    """The folder, and in it what an earlier version kept beside it: first the journal, without which the rows of a
-    process that was killed are not whole."""
+    """Makes the folder, and moves the files of an earlier version into it.
+
+    The journal first: without it the rows of a process that was killed are not complete.
+    """
     make_private_folder(folder / FOLDER)
     for end in (JOURNAL, ""):
         earlier = folder / f"{EARLIER_NAME}{end}"
@@ -311,5 +328,5 @@ def _prepare_folder(folder: Path) -> None:
 
 
 def _error_name(error: sqlite3.Error) -> str:
-    """What Python itself raises has no name of SQLite's."""
+    """Returns SQLite's name of an error, or the name of its class."""
     return str(getattr(error, "sqlite_errorname", type(error).__name__))

@@ -1,4 +1,4 @@
-"""What is known of the items of a catalogue -> which of them have a value, as masks (N,), and each item's own facts.
+"""Metadata of items: masks of the items with a value, and the metadata of each.
 
 An item has the features of its shard, and over them what applications have posted of it.
 """
@@ -33,9 +33,9 @@ Filters = Iterable[tuple[str, tuple[str, ...]]]
 
 
 class _Index(NamedTuple):
-    """All keys; and of what was posted, rows of the items with an attribute, and with each value of a key.
+    """Index of posted metadata: all keys, and rows of items by attribute and by value.
 
-    outside: ids of the items outside the catalogue with each value of a key.
+    outside: ids of the items outside the catalogue by value.
     """
 
     keys: frozenset[str]
@@ -57,8 +57,11 @@ class ItemMetadata:
         self.mask_value = lru_cache(maxsize=most)(self._mask_value)
 
     def mask(self, filters: Filters) -> Mask:
-        """The items that have, of every key, one of its values; of an unknown value there are none. ProtocolError for a
-        key that no item has, which names the known ones."""
+        """Marks the items that match all filters, (N,).
+
+        An item must have, of every key, one of its values. Raises ProtocolError for a key that no item has, which
+        names the known ones.
+        """
         found = np.ones(len(self._shard.item_ids), dtype=bool)
         for key, values in filters:
             if key not in self._keys:
@@ -96,7 +99,7 @@ class ItemMetadata:
         return frozenset() if found is None else found
 
     def search_outside_titles(self, words: Sequence[str]) -> list[str]:
-        """Lists items outside the catalogue whose titles hold all of the folded words.
+        """Lists items outside the catalogue whose titles have all of the folded words.
 
         Returns ids, ascending.
         """
@@ -111,7 +114,7 @@ class ItemMetadata:
         return [item for item, _ in titles], FoldedTexts.of([title for _, title in titles])
 
     def describe(self, item: str) -> ItemIn | None:
-        """What is known of an item; None for one outside the catalogue of which nobody has posted anything."""
+        """Returns the metadata of an item; None for an unknown item."""
         row, described = self._shard.find_item(item), self._described.get(item)
         if row is None:
             return described
@@ -124,7 +127,7 @@ class ItemMetadata:
         return posted.model_copy(update={"title": title, "attributes": {**facts, **posted.attributes}})
 
     def _mask_value(self, key: str, value: str) -> Mask:
-        """The items (N,) with this value of a key, not to be written to."""
+        """Marks the items with a value of a key, (N,); the mask is read-only."""
         found, asked = self._mask_feature(key, value), _parse_value(value)
         found[self._index.with_attribute.get(key, [])] = False  # what was posted takes the feature's place
         for one in asked:
@@ -140,12 +143,12 @@ class ItemMetadata:
 
     @cached_property
     def _columns(self) -> dict[str, str]:
-        """Names of the shard's features, composed and as they are."""
+        """Names of the shard's features by their composed form."""
         return {compose(name): name for name in self._shard.features}
 
     @property
     def _keys(self) -> frozenset[str]:
-        """What can be asked for."""
+        """Keys that filters may use."""
         return self._index.keys
 
     @cached_property
@@ -177,7 +180,10 @@ def _values_of(facts: ItemIn) -> Iterator[tuple[str, Value]]:
 
 
 def _unknown_key(key: str, known: Iterable[str]) -> ProtocolError:
-    """What can be asked for; the key that came may be the caller's secret, and is not repeated."""
+    """Builds the error for an unknown key, which lists the known ones.
+
+    The key itself may be a secret of the caller, and is not repeated.
+    """
     names = sorted(known)
     room = np.cumsum([len(name) + 2 for name in names])
     described = names[: max(1, int(np.searchsorted(room, LONGEST_KEYS_TOLD)))]
@@ -188,9 +194,9 @@ def _unknown_key(key: str, known: Iterable[str]) -> ProtocolError:
 
 
 class MatchingItems(AbstractSet[str]):
-    """Ids of the items without a row that match some filters: described ones, and unmet ones by a mask (U,).
+    """Ids of the items without a row that match filters.
 
-    Of an unmet item that an application has described, what it posted counts.
+    Posted items by id, unmet ones by a mask (U,). Posted metadata of an unmet item replace its own.
     """
 
     def __init__(self, described: frozenset[str], unmet: UnmetItems, mask: Mask, posted: Mapping[str, ItemIn]) -> None:
@@ -212,7 +218,7 @@ class MatchingItems(AbstractSet[str]):
 
     @property
     def unmet(self) -> Mask:
-        """Marks those of the unmet items that match, (U,)."""
+        """Mask of the unmet items that match, (U,)."""
         return self._mask
 
     def _is_described(self, item: str) -> bool:
@@ -231,7 +237,7 @@ def _read_number(value: str) -> float | None:
 
 
 def _parse_value(value: str) -> list[Value]:
-    """What a value that is written so can be: text, and a number where it is one."""
+    """Lists the readings of a written value: text, and a number where possible."""
     found: list[Value] = [value]
     with suppress(ValueError):
         found.append(float(value))

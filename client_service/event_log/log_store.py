@@ -1,4 +1,4 @@
-"""Erasures and stale shards, which every event log of a silo keeps on the disk."""
+"""Store of erasures and outdated shards, common to the event logs of all tasks."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ FORGOTTEN = "done IS NULL AND (mark IS NULL OR mark NOT IN (SELECT mark FROM era
 
 
 class ErasureRegister:
-    """Marks of who was erased, and receipts without their ids.
+    """Register of erased users and of receipts without their ids.
 
-    remove: takes all of an id out of the log's rows; how much it was, and may some of it be in a shard being written?
+    remove: deletes an id from the log's rows; it returns how many rows, and whether a shard that is being written may
+    have some.
     """
 
     def __init__(self, database: EventDatabase, remove: Callable[[Connection, str], tuple[int, bool]]) -> None:
         self._database, self._remove = database, remove
 
     def erase_user(self, user: str, *, known: bool) -> tuple[int, ErasureReceipt]:
-        """Deletes a user, or a node, from the log; counts the rows, and gives a receipt.
+        """Deletes a user or a node from the log; returns the rows and a receipt.
 
-        The receipt is not done yet.
-
-        known: the shard has this user, or may have. He is marked then, and also where what is taken away has been
-        handed to a shard that is being written. A later erasure of the same user is marked anew: a shard that was to
-        forget the earlier one may have taken in what came in between. While the earlier one waits, both have its
-        receipt, so that no more wait than the shard has users.
+        The receipt is not done yet. known: the shard has this user, or may have. The user is marked then, and also
+        where deleted rows were read for a shard that is being written. A later erasure of the same user is marked
+        anew: a shard that was to forget the earlier one may have taken in what came in between. While the earlier one
+        waits, both have its receipt, so that no more wait than the shard has users.
         """
         receipt, now = secrets.token_hex(16), int(time.time())
         with self._database.transaction() as rows:
@@ -75,9 +74,9 @@ class ErasureRegister:
             return _complete(rows, "done IS NULL AND mark IS NULL")
 
     def complete(self) -> int:
-        """Completes these erasures, and those of ids that no shard has any more.
+        """Completes erasures of ids that no shard has any more, and counts them.
 
-        No file may be left that was computed from what the shard was.
+        No file may be left that was computed from an earlier shard.
         """
         self._database.compact()
         with self._database.transaction() as rows:
@@ -88,9 +87,9 @@ class ErasureRegister:
 
 
 def _complete(rows: Connection, which: str) -> int:
-    """Marks erasures as done, and counts them.
+    """Sets erasures as done, and counts them.
 
-    Receipts of those that were done long ago go, and the oldest of very many.
+    Old receipts are deleted, and the oldest of very many.
     """
     now = int(time.time())
     count = rows.execute(f"UPDATE erasures SET done = ?, mark = NULL WHERE {which}", [now]).rowcount
@@ -102,13 +101,12 @@ def _complete(rows: Connection, which: str) -> int:
 
 @dataclass(frozen=True)
 class MergeResult(Generic[S]):
-    """Result of a merge: the shard before and after, the same object without a change.
+    """Result of a merge of the log into a shard.
 
-    handed: what there was to absorb.
-
-    kept: what of it stays in the log, by its sequence number or id. waiting: how much of this waits, for example for
-    items that the federation's catalogue does not list. dropped: how much of these would have stayed if there was room.
-    forgotten: how many users or nodes the shard has no more.
+    before, after: the shard; the same object without a change. batch: what was read from the log. kept: what of it
+    stays there, by sequence number or id. waiting: how much of this waits, for example for items that the
+    federation's catalogue does not list. dropped: how much of these had no room. forgotten: how many users or nodes
+    the shard has no more.
     """
 
     before: S
@@ -138,40 +136,43 @@ class LogStore:
         self._database.close()
 
     def has_new_events(self, count: int, least_rating: float) -> bool:
-        """Checks if so many events came since a shard has looked that one would absorb."""
+        """Checks if at least `count` new events wait to be absorbed."""
         raise NotImplementedError
 
     def delete_absorbed(self, batch: Any, shard: str, kept: Iterable[Any]) -> None:
-        """Deletes what the shard of this digest has absorbed, but for what is `kept`."""
+        """Deletes all events that a shard has absorbed, except `kept`.
+
+        shard: its digest.
+        """
         raise NotImplementedError
 
     def add_stale_shards(self, *shards: str) -> None:
-        """Notes digests of shards whose derived files are to be removed."""
+        """Records digests of shards whose derived files are to be removed."""
         with self._database.transaction() as rows:
             rows.executemany("INSERT OR IGNORE INTO stale VALUES (?)", ([shard] for shard in shards))
 
     def list_stale_shards(self) -> tuple[str, ...]:
-        """Reads digests of shards of which files may be left."""
+        """Lists the digests of shards that may have files left."""
         with self._database.reading() as rows:
             return tuple(shard for (shard,) in rows.execute("SELECT shard FROM stale"))
 
     def remove_stale_shards(self, shards: Iterable[str]) -> None:
-        """Removes digests of shards of which no file is left."""
+        """Removes digests of shards without files."""
         with self._database.transaction() as rows:
             rows.executemany("DELETE FROM stale WHERE shard = ?", ([shard] for shard in shards))
 
     def compact(self) -> None:
-        """Compacts the database, so that no file holds what was deleted.
+        """Compacts the database, so that no file has deleted rows.
 
-        UnavailableError where the disk does not allow that.
+        Raises UnavailableError where the disk does not allow that.
         """
         self._database.compact()
 
 
 def record_absorbed(rows: Connection, upto: int, rewritten: int, shard: str) -> None:
-    """Says that the shard of this digest holds what was handed over.
+    """Records that the shard of a digest has absorbed the log.
 
-    upto: the last number of what was. rewritten: what it was then; marks of erasures up to it go.
+    upto: last absorbed number. rewritten: the counter when it was read; marks of erasures up to it are deleted.
     """
     forgotten = [rewritten]
     (last,) = rows.execute("SELECT max(number) FROM erased WHERE number <= ?", forgotten).fetchone()

@@ -1,4 +1,7 @@
-"""The JSON messages by which applications tell what users did and what items are. They stay in the silo."""
+"""JSON messages by which applications post interactions, items and nodes.
+
+They stay in the silo.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +33,17 @@ def _require_printable(text: str) -> str:
 
 
 def _require_storable(time: datetime) -> datetime:
-    """A shard holds the years 1 to 9999 of UTC; an offset may lead out of them."""
+    """Checks that a time lies in the years 1 to 9999 of UTC.
+
+    An offset may lead out of them.
+    """
     if not FIRST <= seconds_of(time) <= LAST:
         raise ValueError("expected a time in the years 1 to 9999 of UTC, got one outside")
     return time
 
 
 def seconds_of(time: datetime) -> int:
-    """Whole seconds since 1970, UTC; fractions are cut off."""
+    """Returns whole seconds since 1970, UTC; fractions are cut off."""
     return math.floor(time.timestamp())
 
 
@@ -49,7 +55,7 @@ StoredTime = Annotated[AwareDatetime, AfterValidator(_require_storable)]
 
 
 class InteractionIn(Message):
-    """One user met one item."""
+    """Interaction of one user with one item."""
 
     event: Word = Field(
         description="an id of the caller's choosing: what comes again under it changes nothing",
@@ -66,13 +72,13 @@ class InteractionIn(Message):
 
 
 class InteractionsIn(Message):
-    """A batch; all of it is on the disk before it is answered, or nothing."""
+    """Batch of interactions; it is stored as a whole or not at all."""
 
     interactions: tuple[InteractionIn, ...] = Field(min_length=1, max_length=10_000, description="in any order")
 
 
 class InteractionsOut(Message):
-    """What became of a batch."""
+    """Result of a batch of interactions."""
 
     accepted: int = Field(ge=0, description="which are on the disk now")
     repeated: int = Field(ge=0, description="whose event id has come before", examples=[0])
@@ -82,7 +88,7 @@ class InteractionsOut(Message):
 
 
 class ItemIn(Message):
-    """What an application says of an item; it replaces what was said before."""
+    """Metadata of an item; they replace what was posted before."""
 
     title: Text | None = Field(None, description="shown in lists, and searched", examples=["Winter boots"])
     categories: tuple[Word, ...] = Field(
@@ -95,7 +101,7 @@ class ItemIn(Message):
 
 
 class ErasureOut(Message):
-    """Where an erasure stands, without the id of whom it is about."""
+    """State of an erasure, without the id."""
 
     receipt: str = Field(pattern="^[0-9a-f]{32}$", description="by which it can be asked for again", examples=[RECEIPT])
     asked_at: datetime = Field(description="when the user was erased from the answers, UTC")
@@ -104,7 +110,7 @@ class ErasureOut(Message):
 
 
 class ErasedOut(ErasureOut):
-    """What erasing a user has done by now."""
+    """Result of erasing a user so far."""
 
     interactions: int = Field(ge=0, description="erased from the log", examples=[3])
 
@@ -120,7 +126,10 @@ FeatureValues = (
 
 
 def require_edge_limit(given: Any) -> Any:
-    """Returns a request about nodes as it is. ValueError, before anything else is looked at, for too many edges."""
+    """Returns a request about nodes unchanged; raises ValueError for too many edges.
+
+    It is called before anything else is checked.
+    """
     nodes = given.get("nodes") if isinstance(given, dict) else None
     edges = [one.get("neighbours") for one in nodes if isinstance(one, dict)] if isinstance(nodes, list | tuple) else []
     if (count := sum(len(one) for one in edges if isinstance(one, list | tuple))) > MOST_EDGES:
@@ -129,7 +138,7 @@ def require_edge_limit(given: Any) -> Any:
 
 
 class EdgeIn(Message):
-    """An edge of a node that is posted."""
+    """Edge of a posted node."""
 
     node: StoredId = Field(description="the neighbour, of the silo or not yet", examples=["worker-4"])
     weight: float = Field(
@@ -138,7 +147,7 @@ class EdgeIn(Message):
 
 
 class NodeEventIn(Message):
-    """What an application says of a node; what it leaves out stays as it was."""
+    """Posted changes of a node; omitted fields stay as they were."""
 
     node: StoredId = Field(description="its id, of the silo or not yet", examples=["worker-17"])
     features: FeatureValues | None = Field(
@@ -156,7 +165,7 @@ class NodeEventIn(Message):
 
 
 class NodesIn(Message):
-    """A batch; all of it is on the disk before it is answered, or nothing."""
+    """Batch of nodes; it is stored as a whole or not at all."""
 
     nodes: tuple[NodeEventIn, ...] = Field(min_length=1, max_length=MOST_NODES, description="later ones count")
 
@@ -167,13 +176,13 @@ class NodesIn(Message):
 
 
 class NodesOut(Message):
-    """What became of a batch."""
+    """Result of a batch of nodes."""
 
     accepted: int = Field(ge=0, description="nodes that are on the disk now")
     waiting: int = Field(ge=0, examples=[0], description="of these, new ones without features: they wait for them")
 
 
 class ErasedNodeOut(ErasureOut):
-    """What erasing a node has done by now."""
+    """Result of erasing a node so far."""
 
     events: int = Field(ge=0, description="rows of the log that had something of the node", examples=[1])

@@ -53,7 +53,7 @@ class NodeLog(SiloLog[NodeStore, NodeOverlay]):
         return [(event, self._name_features(event)) for event in events]
 
     def _name_features(self, event: NodeEventIn) -> Mapping[str, float] | None:
-        """Names the features of an event, without zeros."""
+        """Returns the non-zero features of an event by their names."""
         given, names = event.features, self._names
         if given is None:
             return None

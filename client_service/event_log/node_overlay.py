@@ -122,7 +122,7 @@ class NodeOverlay:
         return self._later.facts.get(node, NO_FACTS)
 
     def links(self, node: str) -> Mapping[str, float]:
-        """Returns posted weights of the node's edges by the other node's id; 0 removes an edge."""
+        """Returns posted weights of the node's edges by neighbour; 0: removed."""
         return self._later.links.get(node, {})
 
     def label(self, node: str | None, row: int | None) -> str | None:
@@ -142,7 +142,10 @@ class NodeOverlay:
             self._apply_facts(self._later.facts)
 
     def follow(self) -> None:
-        """Takes up all that any process has written to the log since the last call; some microseconds without news."""
+        """Reads what any process has written to the log since the last call.
+
+        A call without news takes some microseconds.
+        """
         store = self._store
         if store is None or store.change_number() == self._followed:
             return

@@ -28,9 +28,8 @@ CREATE INDEX IF NOT EXISTS nodes_changed ON nodes (changed);
 class NodeFacts(Message):
     """Facts that were posted of one node.
 
-    neighbours: weights of edges by the other node's id, 0 where there is none.
-
-    features: values by name, none where they are as before. labelled: was a label snapshot, or that there is none?
+    neighbours: weights of edges by the other node's id, 0 where there is none. features: values by name; None:
+    unchanged. labelled: a label was posted, which may be none.
     """
 
     features: dict[str, float] | None = None
@@ -63,7 +62,10 @@ NamedEvent = tuple[NodeEventIn, Mapping[str, float] | None]
 
 @dataclass(frozen=True)
 class AbsorbedNodeBatch:
-    """What a shard is to absorb: all facts, and what was known of erasures then. `upto`: the last change by then."""
+    """Posted facts that a shard is to absorb, with the erasures known then.
+
+    `upto`: number of the last change by then.
+    """
 
     facts: dict[str, NodeFacts]
     snapshot: LogSnapshot
@@ -147,9 +149,9 @@ class NodeStore(LogStore):
             return changed, self._read_since(rows, after)
 
     def begin_merge(self) -> AbsorbedNodeBatch:
-        """Hands over all that a shard is to absorb.
+        """Reads all that a shard is to absorb.
 
-        From now on the shard may have it: what is erased later must be erased from the shard too.
+        From now on the shard may have it: later erasures must reach the shard too.
         """
         with self._database.transaction() as rows:
             rows.execute("UPDATE place SET handed = changed")
@@ -157,9 +159,9 @@ class NodeStore(LogStore):
             return AbsorbedNodeBatch(self._read_since(rows, -1), snapshot, snapshot.changed)
 
     def delete_absorbed(self, batch: AbsorbedNodeBatch, shard: str, kept: Iterable[str]) -> None:
-        """Deletes what the shard of this digest holds now.
+        """Deletes all posts that a shard has absorbed.
 
-        What was posted later stays, and so do nodes `kept`.
+        shard: its digest. Later posts stay, and so do nodes `kept`.
         """
         with self._database.transaction() as rows:
             gone = [(node, batch.upto) for node in batch.facts.keys() - set(kept)]
@@ -167,7 +169,7 @@ class NodeStore(LogStore):
             record_absorbed(rows, batch.upto, batch.snapshot.rewritten, shard)
 
     def has_new_events(self, count: int, least_rating: float) -> bool:
-        """Checks if so many nodes were posted since a shard has looked."""
+        """Checks if at least `count` new nodes wait to be absorbed."""
         del least_rating
         some = "SELECT count(*) FROM (SELECT 1 FROM nodes WHERE changed > (SELECT looked FROM place) LIMIT ?)"
         with self._database.reading() as rows:
@@ -184,7 +186,10 @@ class NodeStore(LogStore):
         return {node: _parse(text, self.path) for node, text in found}
 
     def _read_one(self, rows: Connection, node: str, text: str = "") -> NodeFacts | None:
-        """Reads what was posted of a node; None without, and where it does not have this piece of JSON."""
+        """Reads the posted facts of a node; None without any.
+
+        text: None too where the facts do not contain this piece of JSON.
+        """
         query = "SELECT facts FROM nodes WHERE node = ? AND (? = '' OR instr(facts, ?) > 0)"
         found = rows.execute(query, [node, text, text]).fetchone()
         return None if found is None else _parse(found[0], self.path)

@@ -1,4 +1,4 @@
-"""Merges the log of nodes into a shard: new nodes, features, edges and labels, and erasures."""
+"""Merges the log of nodes into a shard: nodes, features, edges, labels, erasures."""
 
 from __future__ import annotations
 

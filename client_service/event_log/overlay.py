@@ -1,4 +1,4 @@
-"""What the event log changes in answers: latest likings, seen items, erased users, item masks."""
+"""Changes of answers by the event log: new likes, seen items, erasures and item metadata."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ class ChangedTitles(Sequence[str | None]):
 
 
 class LatestEvent(NamedTuple):
-    """The latest interaction with one item. time: seconds since 1970, UTC."""
+    """Latest interaction of a user with one item.
+
+    time: seconds since 1970, UTC.
+    """
 
     time: int
     liked: bool
@@ -53,8 +56,10 @@ class LatestEvent(NamedTuple):
 
 @dataclass(frozen=True)
 class LatestEvents:
-    """What one user has met since: rows of the items liked, of those that were liked once and are no more, or never,
-    and of all that were seen, each ascending."""
+    """Items of one user's later interactions, as ascending rows.
+
+    liked; disliked: met and not liked, or no longer; seen: all of them.
+    """
 
     liked: Rows
     disliked: Rows
@@ -63,13 +68,16 @@ class LatestEvents:
 
 @dataclass(frozen=True)
 class UserHistory:
-    """The latest interaction of one user with each item, by its row. Nothing changes it: another takes its place."""
+    """Latest interaction of one user with each item, by row.
+
+    It never changes: a new one replaces it.
+    """
 
     events: Mapping[int, LatestEvent]
 
     @cached_property
     def latest(self) -> LatestEvents:
-        """The same object, as long as nothing new has come."""
+        """Later events of the user; the same object until something new comes."""
         rows = np.array(sorted(self.events), dtype=np.int64)
         liked = np.array([self.events[row].liked for row in rows.tolist()], dtype=bool)
         return LatestEvents(rows[liked], rows[~liked], rows)
@@ -79,8 +87,11 @@ HIDDEN = ItemIn(hidden=True)  # what is said of most items that are taken away: 
 
 
 class Overlay:
-    """What is later than the shard; empty without a store. `least_rating`: below it an item is seen, not liked; None:
-    as the shard says. SettingsError where the shard says another."""
+    """Changes of answers since the shard was written; empty without a store.
+
+    `least_rating`: smallest rating of a like; None: as the shard states. Raises SettingsError where the shard states
+    another.
+    """
 
     def __init__(
         self, shard: CompiledShard, store: EventStore | None = None, *, least_rating: float | None = None
@@ -102,18 +113,23 @@ class Overlay:
             self.attach_store(store)
 
     def latest_events(self, user: str) -> LatestEvents | None:
-        """None for a user of whom nothing has come that could change an answer; else the same object until more has
-        come of him."""
+        """Returns the later events of a user; None where nothing changes an answer.
+
+        The same object is returned until more events of the user come.
+        """
         later = self._later.get(user)
         return None if later is None else later.latest
 
     def user_row(self, user: str) -> int | None:
-        """The user's row in the shard; None for somebody who is not there, or erased since."""
+        """Returns the user's row in the shard; None for an unknown or an erased user."""
         row = self._shard.user_row(user)
         return None if row is not None and self._is_erased(user) else row
 
     def met_rows(self, user: str) -> Rows:
-        """Rows of the items that the shard says a user has met and does not like; none of somebody erased since."""
+        """Returns rows of items that a user has met without liking them.
+
+        They are those of the shard; none for an erased user.
+        """
         met = self._shard.items_met_by(user)
         return met[:0] if len(met) and self._is_erased(user) else met
 
@@ -129,16 +145,16 @@ class Overlay:
 
     @property
     def has_item_changes(self) -> bool:
-        """Tells whether applications have said anything of any item."""
+        """True where applications have posted metadata of an item."""
         return bool(self._items)
 
     def is_hidden_outside(self, item: str) -> bool:
-        """Tells whether an application has hidden an item that has no row."""
+        """Tells whether an application has hidden an item without a row."""
         snapshot = self._items.get(item)
         return snapshot is not None and snapshot.hidden
 
     def take_item_changes(self) -> dict[str, ItemIn]:
-        """Returns what was said of items since the last call of this method."""
+        """Returns the metadata posted since the last call of this method."""
         if not self._item_changes:
             return {}
         with self._lock:
@@ -146,13 +162,13 @@ class Overlay:
             return found
 
     def contains(self, user: str) -> bool:
-        """Has the shard anything of this user, who has not been erased since?"""
+        """Tells whether the shard has a user who is not erased since."""
         known = self._shard.user_row(user) is not None or user in self._shard.met_only_users
         return known and not self._is_erased(user)
 
     @property
     def known_users(self) -> int:
-        """How many users have a row in the shard who have not been erased since."""
+        """Number of users with a row in the shard who are not erased since."""
         snapshot = self._snapshot
         if not snapshot.erased:
             return len(self._shard.user_ids)
@@ -162,27 +178,27 @@ class Overlay:
 
     @property
     def has_erased(self) -> bool:
-        """Tells whether somebody has been erased since the shard was written."""
+        """True where a user was erased since the shard was written."""
         return self._missed_erasure or bool(self._snapshot.erased)
 
     @property
     def shard_digest(self) -> str:
-        """Of the shard than which it is later, likings and what else was met."""
+        """Digest of the shard that this overlay changes, with met events."""
         return self._shard.lists_digest
 
     @property
     def is_absorbed_elsewhere(self) -> bool:
-        """Has another shard absorbed the log than that of this overlay?"""
+        """True where another shard than this one has absorbed the log."""
         return self._snapshot.shard not in ("", self.shard_digest)
 
     @property
     def last_sequence(self) -> int:
-        """Returns the sequence number of the last interaction taken up, or 0."""
+        """Sequence number of the last interaction read, or 0."""
         return self._last
 
     @property
     def items_changed(self) -> int:
-        """Returns how many changes of items have been taken up from the log."""
+        """Version of the item metadata read so far."""
         return self._snapshot.changed
 
     def count_unknown(self, interactions: Iterable[LoggedInteraction]) -> int:
@@ -191,11 +207,11 @@ class Overlay:
 
     @property
     def has_store(self) -> bool:
-        """Is there a log that it follows?"""
+        """True where the overlay follows a log."""
         return self._store is not None
 
     def attach_store(self, store: EventStore) -> None:
-        """Follow this log from now on: it is what has happened since this shard was written."""
+        """Follows a log from now on, whose events are later than the shard."""
         with self._lock:
             self._store, self._later, self._followed = store, {}, store.change_number()
             self._met_outside = {}
@@ -203,9 +219,10 @@ class Overlay:
             self._base, self._missed_erasure = self._snapshot.absorbed, False
 
     def follow(self) -> None:
-        """Takes up all that any process has written to the log since the last call.
+        """Reads what any process has written to the log since the last call.
 
-        A call without news costs some microseconds, so every answer about a user begins with one. Any thread may call.
+        A call without news costs some microseconds, so every answer about a user begins with one. Any thread may
+        call.
         """
         store = self._store
         if store is None or store.change_number() == self._followed:
@@ -225,9 +242,9 @@ class Overlay:
         self.add_interactions(store.interactions(self._last))
 
     def reload(self) -> None:
-        """Read all interactions; answers see the old until the new is there.
+        """Reads all interactions again; answers use the old state until it is done.
 
-        Where another shard has absorbed the log since, what was known stays: this shard has not got it.
+        Where another shard has absorbed the log since, what was known stays: this shard does not have it.
         """
         assert self._store is not None
         with self._lock:
@@ -251,27 +268,30 @@ class Overlay:
         self._snapshot = replace(snapshot, items={})
 
     def _keep_histories(self, snapshot: LogSnapshot) -> dict[str, UserHistory]:
-        """What was known of users who are not erased; nothing where somebody was whose mark came and went unseen."""
+        """Returns the histories of users who are not erased.
+
+        None are kept where an erasure came and was absorbed before it was read.
+        """
         if snapshot.forgotten > self._snapshot.rewritten:
             return {}
         return {user: met for user, met in self._later.items() if not snapshot.erases(user)}
 
     def _reuse_histories(self, later: dict[str, UserHistory]) -> dict[str, UserHistory]:
-        """The same, and of whom nothing has changed the very object that was there: whatever is kept for it stays."""
+        """Replaces unchanged histories by the objects known before, which keeps caches valid."""
         known = self._later
         return {user: known[user] if known.get(user) == met else met for user, met in later.items()}
 
     def update_items(self, changed: int, items: Mapping[str, ItemIn]) -> None:
-        """Takes up what the store holds of these items.
+        """Applies item metadata of the store.
 
-        changed: how many changes of items the store has counted by now.
+        changed: version of the metadata in the store.
         """
         with self._lock:
             self._snapshot = replace(self._snapshot, changed=changed)
             self._apply_items(items)
 
     def add_interactions(self, interactions: Sequence[LoggedInteraction]) -> int:
-        """Takes up stored interactions and counts those with items outside the catalogue."""
+        """Applies stored interactions, and counts those with items outside the catalogue."""
         if not interactions:
             return 0
         with self._lock:
@@ -285,7 +305,7 @@ class Overlay:
     def _find_outside(
         self, before: Mapping[str, frozenset[str]], interactions: Iterable[LoggedInteraction]
     ) -> dict[str, frozenset[str]]:
-        """Finds the users who have met items outside the catalogue, with the ids of all these items."""
+        """Finds the items outside the catalogue that each user has met."""
         found: dict[str, set[str]] = {}
         for one in interactions:
             if self._shard.item_row(one.item) is None:
@@ -295,8 +315,11 @@ class Overlay:
     def _merge_interactions(
         self, before: Mapping[str, UserHistory], interactions: Iterable[LoggedInteraction]
     ) -> tuple[dict[str, UserHistory], int]:
-        """The users of these interactions with all that they have met, and how many are of items outside the
-        catalogue. Of two with one item the later one counts, and of equal times that which came last."""
+        """Merges interactions into histories, and counts those outside the catalogue.
+
+        Returns the histories of the users concerned. Of two interactions with one item the later one counts, and of
+        equal times the one that came last.
+        """
         found: dict[str, dict[int, LatestEvent]] = {}
         unknown = 0
         for one in interactions:
@@ -314,7 +337,7 @@ class Overlay:
         return {user: UserHistory(met) for user, met in found.items()}, unknown
 
     def _is_outdated(self, user: str, row: int, event: LatestEvent) -> bool:
-        """Does the shard say the opposite of this item, and later?"""
+        """Tells whether the shard has a later event that contradicts this one."""
         if event.liked:
             known = self._shard.met_time(user, row)
         else:
@@ -325,13 +348,13 @@ class Overlay:
     def _is_erased(self, user: str) -> bool:
         """Tells whether a user counts as erased.
 
-        Where another shard absorbed an erasure before this overlay read it, the erased user cannot be snapshot from the
-        others: all users count as erased until the new shard is in place.
+        Where another shard absorbed an erasure before this overlay read it, the erased user cannot be identified: all
+        users count as erased until the new shard is in place.
         """
         return self._missed_erasure or self._snapshot.erases(user)
 
     def _apply_items(self, items: Mapping[str, ItemIn]) -> None:
-        """Put what was snapshot of these items over what was known of them."""
+        """Replaces known metadata by those of these items."""
         if not items:
             return
         self._items.update({item: HIDDEN if facts == HIDDEN else facts for item, facts in items.items()})

@@ -1,4 +1,7 @@
-"""Event logs by task. A task that is missing here takes no events. No import loads torch, polars, scipy or pandas."""
+"""Registry of event logs by task.
+
+A task that is missing here takes no events. No import loads torch, polars, scipy or pandas.
+"""
 
 from __future__ import annotations
 

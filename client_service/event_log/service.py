@@ -1,4 +1,4 @@
-"""What applications tell -> the log, durable first, and then every answer."""
+"""Event log of a silo: writes events to the disk first, then changes every answer."""
 
 from __future__ import annotations
 
@@ -58,11 +58,10 @@ Store = TypeVar("Store", bound=LogStore)
 
 
 class SiloLog(Generic[Store, Changes]):
-    """The store and the overlay of one silo, changed together. What is no coroutine waits for the disk: not in an event
-    loop.
+    """Store and overlay of one silo, changed together.
 
-    folder: of the shard, which another process may have rewritten since it was read. states_other: has it a shard of
-    another digest by now?
+    Methods that are not coroutines wait for the disk: never call them in an event loop. folder: of the shard, which
+    another process may have rewritten. states_other: tells whether the folder has a shard of another digest.
     """
 
     def __init__(self, store: Store, overlay: Changes, folder: Path, states_other: Callable[[Path, str], bool]) -> None:
@@ -72,20 +71,18 @@ class SiloLog(Generic[Store, Changes]):
 
     @property
     def least_rating(self) -> float:
-        """A posted interaction with a lower rating is no liking."""
+        """Smallest rating of a like."""
         return self.overlay.least_rating
 
     def follow(self) -> None:
-        """Takes up what other processes have written to the log."""
+        """Reads what other processes have written to the log."""
         with self._lock:
             self.overlay.follow()
 
     def erase(self, one: str) -> tuple[int, ErasureReceipt]:
         """Erases a user or a node, which is unknown from the next answer on.
 
-        Answers and log change at once, the rest with a refresh.
-
-        Returns how many rows the log had of it, and the receipt.
+        Answers and log change at once, the rest with a refresh. Returns how many rows the log had, and the receipt.
         """
         with self._lock:
             gone, given = self.store.erasures.erase_user(one, known=self._may_contain(one))
@@ -97,9 +94,9 @@ class SiloLog(Generic[Store, Changes]):
         return gone, receipt
 
     def _may_contain(self, one: str) -> bool:
-        """Checks if the shard may have this user or node.
+        """Checks if the shard may have a user or node.
 
-        A shard that was written since answers came from it is not looked into.
+        True where the shard was rewritten since it was loaded.
         """
         if self.overlay.contains(one):
             return True
@@ -109,14 +106,20 @@ class SiloLog(Generic[Store, Changes]):
             return True
 
     def _compact_log(self) -> None:
-        """Where the disk does not allow it now, a refresh tries again: the erasure stands all the same."""
+        """Compacts the log after an erasure.
+
+        Where the disk does not allow it now, a refresh tries again: the erasure is valid all the same.
+        """
         try:
             self.store.erasures.complete_unknown()
         except UnavailableError as error:
             LOGGER.warning("erasure_not_settled", reason=str(error))
 
     def read_erasure(self, receipt: str) -> ErasureOut:
-        """NotFoundError for a receipt that was never given, or that was forgotten."""
+        """Returns the state of an erasure by its receipt.
+
+        Raises NotFoundError for an unknown receipt, and for one that was deleted.
+        """
         found = self.store.erasures.read_receipt(receipt)
         if found is None:
             raise NotFoundError(f"expected the receipt of an erasure of the last {KEPT_DAYS} days, got another")
@@ -134,7 +137,10 @@ class SiloLog(Generic[Store, Changes]):
             self.overlay = overlay
 
     def delete_absorbed(self, batch: Any, shard: str, kept: Sequence[Any]) -> None:
-        """Take out of the log what the shard of this digest has, which answers come from."""
+        """Deletes all events that a shard has absorbed from the log.
+
+        shard: its digest.
+        """
         with self._lock:
             self.store.delete_absorbed(batch, shard, kept)
             self.overlay.reload()
@@ -197,7 +203,7 @@ class EventLog(SiloLog[EventStore, Overlay]):
 
 
 class LogSettings(Protocol):
-    """The settings of a client or its server that the log needs."""
+    """Settings of a client or its server that the log needs."""
 
     @property
     def state_directory(self) -> Path: ...
@@ -217,10 +223,7 @@ def open_store(settings: LogSettings) -> EventStore:
 
 
 def open_log(settings: LogSettings, overlay: Overlay) -> EventLog:
-    """Opens the log of interactions since the shard was written, for writing.
-
-    The overlay, which is what the log changes in answers, follows it from then on.
-    """
+    """Opens the log for writing, and lets the overlay follow it."""
     store = open_store(settings)
     overlay.attach_store(store)
     return EventLog(store, overlay, settings.shard)

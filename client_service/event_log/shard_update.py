@@ -1,4 +1,4 @@
-"""Merges the event log into a shard: new interactions, taken-back likings, erasures."""
+"""Merges the event log into a shard: new interactions, withdrawn likes, erasures."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ CATEGORIES = frozenset(("category", "categories", "genre", "genres"))  # feature
 
 
 def append_events(shard: Shard, table: pl.DataFrame, path: Path, items: pl.DataFrame | None = None) -> Shard:
-    """The shard with the interactions of `table` (user, item; split, time and rating where known) besides.
+    """Adds the interactions of a table to a shard.
 
-    An interaction without a split is for training; one of the split `met` is no liking, and takes a liking of the same
-    pair back. Of a pair that is liked and met the later event decides, and where times do not tell that of `table`,
-    there the last. A pair that is liked in both stays in the earlier of the two splits. A liked item that the catalogue
-    lacks joins it, with its row in `items` (item, title) where there is one; a met one does not. `path` is named in
-    errors. Raises DataError, also when nobody would have a training item left.
+    Columns: user, item; split, time and rating where known. An interaction without a split is for training; one of
+    the split `met` is no like, and withdraws a like of the same pair. Of a pair that is liked and met the later event
+    decides; where times do not tell, the table's, there the last. A pair that is liked in both stays in the earlier
+    of the two splits. A liked item that the catalogue lacks joins it, with its row in `items` (item, title) where
+    there is one; a met one does not. `path` is named in errors. Raises DataError, also where no user would have a
+    training item left.
     """
     if "split" not in table.columns:
         table = table.with_columns(split=pl.lit("train"))
@@ -46,7 +47,7 @@ def append_events(shard: Shard, table: pl.DataFrame, path: Path, items: pl.DataF
 
 
 def _join_items(posted: pl.DataFrame | None, unmet: pl.DataFrame | None, path: Path) -> pl.DataFrame | None:
-    """Joins what was posted of items without a row with what the silo's own table says; the former counts."""
+    """Joins posted metadata of items without a row with the silo's own; the former count."""
     if posted is None:
         return unmet
     posted = posted.with_columns(id_column(posted, "item", path))
@@ -60,31 +61,34 @@ def _join_items(posted: pl.DataFrame | None, unmet: pl.DataFrame | None, path: P
 
 
 def _keep_other_data(built: Shard, shard: Shard) -> Shard:
-    """Adds to a rebuilt shard what its tables do not hold: unmet items, rating and vectors."""
+    """Adds to a rebuilt shard what its tables lack: unmet items, rating scale, vectors."""
     whole, vectors = with_unmet_items(built, shard.unmet), shard.feature_file
     return replace(whole, rating=shard.rating, feature_file=vectors, feature_digest=shard.feature_digest)
 
 
 def erase_users(shard: Shard, user_ids: Collection[str]) -> Shard:
-    """The shard without these users and all that they did, in whatever spelling it has their ids. An id that it does
-    not know changes nothing.
+    """Removes users and all their events from a shard.
 
-    The catalogue stays: it is the silo's list of items, not of what somebody did. Raises DataError when nobody is left.
+    Ids match in any spelling; an unknown id changes nothing. The catalogue stays: it is the silo's list of items.
+    Raises DataError where no user is left.
     """
     return _drop_events(shard, pl.DataFrame({"user": list(user_ids)}, schema={"user": pl.String}))
 
 
 def erase_events(shard: Shard, pairs: pl.DataFrame, path: Path) -> Shard:
-    """The shard without these interactions (user, item), liked or met. A user without a training item left goes too,
-    and is counted; what else he liked stays as met.
+    """Removes interactions (user, item), liked or met, from a shard.
 
-    `path` is named in errors. Raises DataError when nobody is left.
+    A user without a training item left is removed too, and counted; the user's other likes stay as met. `path` is
+    named in errors. Raises DataError where no user is left.
     """
     return _drop_events(shard, pl.DataFrame({name: id_column(pairs, name, path) for name in ("user", "item")}))
 
 
 def count_unknown(shard: Shard, keys: pl.DataFrame) -> tuple[int, int]:
-    """Of users (user) or interactions (user, item), each once: how many the shard does not have, and how many came."""
+    """Counts the keys that a shard does not have, and all keys, each once.
+
+    keys: users (user) or interactions (user, item).
+    """
     asked = _spell_ids(keys).unique()
     return len(asked.join(_spell_ids(shard.all_events_with_ids()), on=keys.columns, how="anti")), len(asked)
 
@@ -94,7 +98,7 @@ def _spell_ids(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _match_spelling(events: pl.DataFrame, shard: Shard) -> pl.DataFrame:
-    """The same with each id as the shard spells it, which an earlier version may have written."""
+    """Spells each id as the shard does, which an earlier version may have written."""
     known = {"user": shard.user_ids, "item": shard.item_ids}
     return events.with_columns(match_ids(events[name], known[name]) for name in known if name in events.columns)
 
@@ -112,9 +116,9 @@ def _drop_events(shard: Shard, keys: pl.DataFrame) -> Shard:
 
 
 def add_items(shard: Shard, items: pl.DataFrame) -> Shard:
-    """Adds described items that nobody has to the unmet items of a shard.
+    """Adds described items without users to the unmet items of a shard.
 
-    items: item, title, and features of the shard's; they take the place of what was known.
+    items: item, title, and features of the shard's; they replace what was known.
     """
     where = Path(f"shard {shard.name!r}")
     return with_unmet_items(shard, _join_items(items, shard.unmet, where), where)
@@ -126,14 +130,14 @@ LOG = {"sequence": pl.Int64, "user": pl.String, "item": pl.String, "time": pl.In
 def merge_log_into_shard(
     before: Shard, store: EventStore, least_rating: float | None, listed: Collection[str] | None = None
 ) -> MergeResult[Shard]:
-    """The next shard, which is not written. The log stays: see `EventStore.delete_absorbed`.
+    """Merges the log into a shard, and returns the next shard, unwritten.
 
-    Erased users go first, so that one who has come back keeps what is later. Of several interactions of a user with an
-    item the latest counts. A liking joins the training pairs, one of an item that is not among those `listed` waits
-    in the log (None: any item joins the catalogue). A lower rating joins what was met, and takes a liking back that is
-    no later; it also stays in the log while there is room, for processes that answer from an earlier shard. Done again
-    before the log is forgotten, it changes nothing. Items of which a text was posted join the catalogue, liked or not.
-    DataError where nobody would be left.
+    The log stays: see `EventStore.delete_absorbed`. Erased users are removed first, so that a user who has come back
+    keeps later events. Of several interactions of a user with an item the latest counts. A like joins the training
+    pairs; one of an item that is not among those `listed` waits in the log (None: any item joins the catalogue). A
+    lower rating joins the met events, and withdraws a like that is no later; it also stays in the log while there is
+    room, for processes that answer from an earlier shard. Repeated before the log is emptied, it changes nothing.
+    Items with a posted text join the catalogue, liked or not. Raises DataError where no user would be left.
     """
     least_rating = choose_least_rating(least_rating, before.rating)
     batch = store.begin_merge()
@@ -154,7 +158,10 @@ def merge_log_into_shard(
 
 
 def _choose_latest(batch: AbsorbedBatch) -> pl.DataFrame:
-    """Of each user and item the interaction with the latest time, of equal times that which came last."""
+    """Chooses the latest interaction of each user and item.
+
+    Of equal times the one that came last.
+    """
     rows = [(one.sequence, one.user, one.item, one.time, one.rating) for one in batch.interactions]
     table = pl.DataFrame(rows, schema=LOG, orient="row").sort("time", "sequence")
     return table.unique(["user", "item"], keep="last", maintain_order=True)
@@ -174,9 +181,9 @@ def _add_liked(shard: Shard, liked: pl.DataFrame, snapshot: LogSnapshot, where: 
 
 
 def _add_described_items(shard: Shard, snapshot: LogSnapshot, listed: Collection[str] | None) -> Shard:
-    """Adds the items with a posted text to a shard, if the silo knows its items by texts.
+    """Adds posted items to a shard, if the silo describes its items by texts.
 
-    Hidden ones stay out, and those that are not among the `listed` ones.
+    Hidden ones are left out, and those that are not among the `listed` ones.
     """
     if shard.titles is None and shard.features is None:
         return shard
@@ -193,10 +200,9 @@ def _add_described_items(shard: Shard, snapshot: LogSnapshot, listed: Collection
 
 
 def _build_item_table(shard: Shard, posted: Mapping[str, ItemIn]) -> pl.DataFrame:
-    """Converts what was posted of items to rows of a shard's catalogue.
+    """Builds rows of a shard's catalogue from posted metadata.
 
-    Columns: item, title, and those of the shard's features that were posted. Categories are posted by a feature of this
-    name.
+    Columns: item, title, and those of the shard's features that were posted. Categories fill a feature of this name.
     """
     known = {} if shard.features is None else dict(shard.features.schema)
     columns = {"item": list(posted), "title": [facts.title for facts in posted.values()]}
@@ -217,8 +223,10 @@ def _read_item_value(facts: ItemIn, name: str, *, texts: bool) -> str | float | 
 
 
 def _add_met(shard: Shard, low: pl.DataFrame, where: Path) -> Shard:
-    """The shard in which low ratings are met, and take back likings that are no later. Likings stay where otherwise
-    nobody would be left: answers know of the ratings all the same."""
+    """Adds low ratings as met events, which withdraw likes that are no later.
+
+    Likes stay where otherwise no user would be left: answers know of the ratings all the same.
+    """
     if low.is_empty():
         return shard
     pairs = shard.events_with_ids()
@@ -231,6 +239,9 @@ def _add_met(shard: Shard, low: pl.DataFrame, where: Path) -> Shard:
 
 
 def _choose_kept(waiting: pl.DataFrame, low: pl.DataFrame, room: int) -> tuple[list[int], int]:
-    """Sequence numbers of the newest that have room, and how many of those that wait have none."""
+    """Chooses the newest interactions that have room in the log.
+
+    Returns their sequence numbers, and how many of the waiting ones have no room.
+    """
     first, second = (table["sequence"].sort(descending=True).to_list() for table in (waiting, low))
     return [*first, *second][:room], max(0, len(first) - room)

@@ -34,10 +34,11 @@ COLUMNS = "sequence, user, item, time, rating"
 
 
 class EventStore(LogStore):
-    """Interactions and facts of items, on the disk. `most`: interactions that it may hold, items, and ids of events
-    that are known again; `most_item_bytes`: of all items together; `writing` False: for a process that may only read.
+    """Store of interactions and item metadata on the disk.
 
-    What is told stays in memory for as long as it is in the log, so that it is bounded in bytes too.
+    most: largest number of interactions, of items, and of remembered event ids. most_item_bytes: largest size of all
+    items together. writing False: for a process that only reads. The log's content is kept in memory too, so that it
+    is bounded in bytes.
     """
 
     def __init__(
@@ -50,18 +51,27 @@ class EventStore(LogStore):
 
     @property
     def kept_capacity(self) -> int:
-        """How many interactions may stay once a shard has absorbed the log: the rest is for those that come."""
+        """Number of interactions that may stay once a shard has absorbed the log.
+
+        The rest is for new ones.
+        """
         return self._most // 2
 
     def append(self, interactions: Sequence[InteractionIn]) -> list[LoggedInteraction]:
-        """Those whose event id is new, durable; ConflictError where the log would hold too many."""
+        """Stores the interactions whose event id is new, durably.
+
+        Raises ConflictError where the log would hold too many.
+        """
         (found,) = self.append_each([interactions])
         if isinstance(found, ConflictError):
             raise found
         return found
 
     def append_each(self, batches: Sequence[Sequence[InteractionIn]]) -> list[list[LoggedInteraction] | ConflictError]:
-        """Likewise of each batch, all of them durable at once. One that has no room leaves the others be."""
+        """Stores batches, all durable at once, and returns the new interactions of each.
+
+        A batch without room gives a ConflictError, and the others are stored.
+        """
         now = time.time()
         with self._id_bytes.writing(self._database) as rows:
             return [self._append(rows, batch, now) for batch in batches]
@@ -91,31 +101,39 @@ class EventStore(LogStore):
         return logged
 
     def interactions(self, after: int = 0) -> list[LoggedInteraction]:
-        """Those with a higher sequence number, in its order."""
+        """Lists interactions after a sequence number, in order."""
         with self._database.reading() as rows:
             return _select(rows, after)
 
     def read_all(self, changed: int = -1) -> tuple[LogSnapshot, list[LoggedInteraction]]:
-        """What was told, and all interactions, of one moment. Of items those that were told of after so many were."""
+        """Reads a snapshot and all interactions of one moment.
+
+        changed: only items of later versions are read.
+        """
         with self._database.reading() as rows:
             return self._read_snapshot(rows, changed), _select(rows, 0)
 
     def read_items(self, after: int) -> tuple[int, dict[str, ItemIn]]:
-        """How often items were told of by now, and those told of since `after` of these."""
+        """Reads the version of the items, and those changed after a version."""
         with self._database.reading() as rows:
             (changed,) = rows.execute("SELECT changed FROM place").fetchone()
             return changed, self._read_items(rows, after)
 
     def begin_merge(self) -> AbsorbedBatch:
-        """All that a shard is to absorb. From now on it may have it: who is erased then is erased from it too."""
+        """Reads all that a shard is to absorb.
+
+        From now on the shard may have it: later erasures must reach the shard too.
+        """
         with self._database.transaction() as rows:
             rows.execute("UPDATE place SET handed = last")
             (upto,) = rows.execute("SELECT last FROM place").fetchone()
             return AbsorbedBatch(_select(rows, 0), self._read_snapshot(rows), upto)
 
     def delete_absorbed(self, batch: AbsorbedBatch, shard: str, kept: Iterable[int]) -> None:
-        """Take away what the shard of this digest holds now, or holds no more. What was told later stays, and so do the
-        interactions of the sequence numbers `kept`."""
+        """Deletes all events that a shard has absorbed.
+
+        shard: its digest. Later posts stay, and so do the interactions of the sequence numbers `kept`.
+        """
         upto, oldest = batch.upto, int(time.time()) - REMEMBERED_SECONDS
         with self._database.transaction() as rows:
             rows.execute("CREATE TEMP TABLE IF NOT EXISTS kept (sequence INTEGER PRIMARY KEY)")
@@ -128,15 +146,17 @@ class EventStore(LogStore):
             record_absorbed(rows, upto, batch.snapshot.rewritten, shard)
 
     def put_item(self, item: str, facts: ItemIn) -> int:
-        """Replace what is known of an item; how often items were told of by now. ConflictError for one item more, or
-        more bytes, than the log may hold, TooLargeError for more than may be said of one."""
+        """Replaces the metadata of an item, and returns the new version of the items.
+
+        Raises ConflictError where the log would hold too many items or bytes, TooLargeError for too much of one item.
+        """
         (found,) = self.put_each([(item, facts)])
         if isinstance(found, FederationError):
             raise found
         return found
 
     def put_each(self, items: Sequence[tuple[str, ItemIn]]) -> list[int | FederationError]:
-        """Likewise of each item, all of them durable at once."""
+        """Stores metadata of several items, all durable at once."""
         with self._item_bytes.writing(self._database) as rows:
             return [self._put_item(rows, *one) for one in items]
 
@@ -158,7 +178,7 @@ class EventStore(LogStore):
         return int(changed) + 1
 
     def has_new_events(self, count: int, least_rating: float) -> bool:
-        """Have so many interactions come since a shard has looked that one would absorb?"""
+        """Checks if at least `count` new likes wait to be absorbed."""
         liked = "sequence > (SELECT looked FROM place) AND (rating IS NULL OR rating >= ?)"
         with self._database.reading() as rows:
             some = f"SELECT count(*) FROM (SELECT 1 FROM interactions WHERE {liked} LIMIT ?)"
@@ -177,7 +197,10 @@ class EventStore(LogStore):
         return {item: self._read_facts(row, text) for row, item, text in found}
 
     def _read_facts(self, row: int, text: bytes) -> ItemIn:
-        """DataError for a row that is damaged, which does not say what it holds."""
+        """Parses the metadata of a row.
+
+        Raises DataError, without the content, for a damaged row.
+        """
         try:
             return ItemIn.model_validate_json(text)
         except ValidationError:
@@ -199,8 +222,10 @@ class _CachedSum:
         self._rewritten = -1
 
     def has_room(self, rows: Connection, more: int, most: int) -> bool:
-        """Would the sum stay within `most`? What is known is too much where rows were taken away since: it is counted
-        anew before anything is refused."""
+        """Tells whether the sum plus `more` stays within `most`.
+
+        After rows were deleted the known sum is too large: it is computed again before anything is refused.
+        """
         (rewritten,) = rows.execute("SELECT rewritten FROM place").fetchone()
         if self._known is None or (self._known + more > most and self._rewritten != rewritten):
             (self._known,) = rows.execute(self._query).fetchone()
@@ -208,7 +233,7 @@ class _CachedSum:
         return self._known + more <= most
 
     def add(self, size: int) -> None:
-        """So much more is about to be written."""
+        """Adds a size that is about to be written."""
         if self._known is not None:
             self._known += size
 
@@ -241,7 +266,10 @@ def _insert(rows: Connection, logged: Iterable[LoggedInteraction]) -> None:
 
 
 def _drop_repeated(rows: Connection, interactions: Iterable[InteractionIn], key: bytes) -> dict[bytes, InteractionIn]:
-    """Those whose event is new, each under its mark; of several with one id the first."""
+    """Returns the interactions with a new event id, by their marks.
+
+    Of several with one id the first counts.
+    """
     new: dict[bytes, InteractionIn] = {}
     for one in interactions:
         new.setdefault(hash_event(one.event, key), one)
@@ -256,7 +284,10 @@ def _choose_time(one: InteractionIn, now: float) -> int:
 
 
 def _remove_user(rows: Connection, user: str) -> tuple[int, bool]:
-    """Deletes a user's interactions; how many they were, and have some been handed to a shard?"""
+    """Deletes a user's interactions.
+
+    Returns how many, and whether some were read for a shard that is being written.
+    """
     (handed,) = rows.execute("SELECT handed FROM place").fetchone()
     (first,) = rows.execute("SELECT min(sequence) FROM interactions WHERE user = ?", [user]).fetchone()
     gone = rows.execute("DELETE FROM interactions WHERE user = ?", [user]).rowcount
