@@ -441,7 +441,7 @@ class ClientSettings(ListenSettings, EnvironmentSettings):
     def list_warnings(self) -> list[str]:
         """Lists warnings of `Listening`, of missing keys, and of an aggregator without https."""
         found = [
-            f"without {name} every caller can see {what}: set {name}"
+            f"without {name} every caller can see {what}: set a key"
             for name, what in KEYS.items()
             if self.key(name) is None
         ]

@@ -197,9 +197,7 @@ async def test_one_key_alone_guards_its_own_routes(settings: ClientSettings, ope
         http.headers.pop("Authorization", None)
         assert (await ask(http, ("GET", "/v1/status"), None)).status_code == 401
         assert (await ask(http, ("POST", "/v1/recommendations"), None)).status_code == 200
-    assert alone.list_warnings() == [
-        "without application_key every caller can see lists of recommendations: set application_key"
-    ]
+    assert alone.list_warnings() == ["without application_key every caller can see lists of recommendations: set a key"]
 
 
 async def test_each_key_has_a_pace_of_its_own_and_guessing_is_slowed_down(
