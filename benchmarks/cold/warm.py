@@ -25,8 +25,8 @@ from client_service.data.interactions import Shard, build_shard_from_matrices
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import find_hits
 from client_service.models.closed_form.content import ContentSums, add_constant, sum_content
-from client_service.models.closed_form.part import Scorer
 from client_service.models.closed_form.registry import ClosedFormScorers
+from client_service.models.closed_form.scorer_part import Scorer
 from client_service.sums.registry import SILO_SUMS
 from client_service.training.filter_search import best_filter
 from client_service.training.fusion_search import fused_top

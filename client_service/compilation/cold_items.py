@@ -20,7 +20,7 @@ from client_service.data.interactions import Shard
 from client_service.model_store.model_files import ServedItems
 from client_service.models.closed_form.content import ContentWeights
 from client_service.models.closed_form.ease import UserWeights
-from client_service.models.closed_form.part import ItemWeights
+from client_service.models.closed_form.scorer_part import ItemWeights
 from client_service.models.cold_items import EaseWeights, fit_cold_items, usual_setting
 from client_service.models.ranker import Rows
 from client_service.runtime.interruption import Interrupt

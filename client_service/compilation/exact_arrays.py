@@ -17,7 +17,7 @@ from client_service.models.closed_form.ease import UserWeights
 from client_service.models.closed_form.frequency import Frequency
 from client_service.models.closed_form.full_spectrum import FullSpectrum
 from client_service.models.closed_form.least_squares import LeastSquares
-from client_service.models.closed_form.part import ItemWeights, Scorer
+from client_service.models.closed_form.scorer_part import ItemWeights, Scorer
 from client_service.models.encoder import Encoder
 from client_service.models.encoders.ngcf import NGCF
 from client_service.models.item_table import Factors, FoldedVectors

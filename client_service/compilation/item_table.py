@@ -24,7 +24,7 @@ from client_service.models.closed_form.ease import UserWeights
 from client_service.models.closed_form.frequency import Frequency
 from client_service.models.closed_form.full_spectrum import FullSpectrum
 from client_service.models.closed_form.least_squares import LeastSquares
-from client_service.models.closed_form.part import Code, ItemWeights, Scorer
+from client_service.models.closed_form.scorer_part import Code, ItemWeights, Scorer
 from client_service.models.item_table import Factors
 from client_service.models.low_pass import LowPass
 from client_service.models.ranker import Rows, Side, join_sides

@@ -16,7 +16,7 @@ from client_service.boundary.policy import Policy
 from client_service.evaluation.ranking import VALIDATION_USERS
 from client_service.models.closed_form.ease import ONE_RIDGE_SIDE
 from client_service.models.closed_form.full_spectrum import DENSE_ITEMS
-from client_service.models.closed_form.part import MOST_PAIRS
+from client_service.models.closed_form.scorer_part import MOST_PAIRS
 from client_service.sums.registry import SILO_SUMS
 from client_service.training.margins import ALL_SCORED_NUMBERS, BLOCK_PAIRS, SCORED_NUMBERS
 from client_service.training.recipe_evaluator import MOST_SCORES

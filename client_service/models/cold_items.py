@@ -36,7 +36,7 @@ from client_service.models.closed_form.content import (
     sum_content,
 )
 from client_service.models.closed_form.ease import ONE_RIDGE_SIDE, OWN_SIDE, USUAL_RIDGE, UserWeights, ease
-from client_service.models.closed_form.part import ItemWeights, TrainingGraph
+from client_service.models.closed_form.scorer_part import ItemWeights, TrainingGraph
 from client_service.models.hidden_items import FOLDS, MOST_USERS, hide_columns, hide_items, mean_gain
 from shared.method.graph import Float64, degrees
 from shared.method.parameters import Float32

@@ -16,8 +16,8 @@ from scipy import sparse
 
 from client_service.models.closed_form.content import ContentSetting
 from client_service.models.closed_form.least_squares import Weighting
-from client_service.models.closed_form.part import Code, Scorer
 from client_service.models.closed_form.registry import ClosedFormScorers
+from client_service.models.closed_form.scorer_part import Code, Scorer
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
 

@@ -131,7 +131,7 @@ class ModelRenewal:
         except DataError as error:
             LOGGER.warning("model_not_carried", reason=str(error))
             return None
-        if tensors is None or rows is None or not training.carry(tensors, rows):
+        if tensors is None or rows is None or not training.transfer(tensors, rows):
             return None
         carried = head.model_copy(update={"carried": True})
         return RenewedModel(self.task.freeze(carried.version, training), carried)

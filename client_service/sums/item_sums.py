@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.data.interactions import Shard
-from client_service.models.closed_form.part import Scorer
+from client_service.models.closed_form.scorer_part import Scorer
 from client_service.models.initial_filter import CommonSpectrum
 from client_service.sums.basis import (
     CommonBasis,

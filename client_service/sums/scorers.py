@@ -14,8 +14,8 @@ from scipy.sparse.linalg import eigsh
 
 from client_service.models.closed_form.full_spectrum import COMPONENTS, DENSE_ITEMS, MOST_OWN, FullSpectrum
 from client_service.models.closed_form.least_squares import squares_from_spectrum
-from client_service.models.closed_form.part import ItemScorer, Scorer
 from client_service.models.closed_form.registry import score_sums
+from client_service.models.closed_form.scorer_part import ItemScorer, Scorer
 from client_service.models.initial_filter import CommonSpectrum
 from client_service.sums.basis import EXACT_EXPONENT, CommonBasis, degree_exponents
 from client_service.sums.subspace_iteration import fix_signs

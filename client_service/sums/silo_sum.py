@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.models.closed_form.part import Scorer
+from client_service.models.closed_form.scorer_part import Scorer
 from client_service.models.initial_filter import CommonSpectrum
 from shared.errors import ProtocolError
 from shared.method.declaration import Counts

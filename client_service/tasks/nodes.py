@@ -87,7 +87,7 @@ def begin_training(
     """Begins a run's model, with the closed form of what was summed."""
     training = NodeTrainer(shard, place.method, device, interrupt, place.kind)
     if isinstance(place.basis, SummedGram):
-        training.fuse_with(place.basis)
+        training.add_sums(place.basis)
     return training, {"primary": choose_primary(len(shard.classes))}
 
 
@@ -98,7 +98,7 @@ def rebuild_training(head: ModelHead, shard: NodeShard, folder: Path, device: to
     """
     training, known = NodeTrainer(shard, head.method, device, kind=head.kind), load_model_basis(folder, head)
     if isinstance(known, SummedGram):
-        training.fuse_with(known)
+        training.add_sums(known)
     return training
 
 

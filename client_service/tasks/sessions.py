@@ -85,7 +85,7 @@ def begin_training(
     """Starts a model, with the transitions of all silos if they were summed."""
     training = SessionTrainer(shard, place.method, device, interrupt, place.kind)
     if isinstance(place.basis, Transitions):
-        training.fuse_with(place.basis)
+        training.add_sums(place.basis)
     return training, {}
 
 
@@ -96,7 +96,7 @@ def rebuild_training(head: ModelHead, shard: SessionShard, folder: Path, device:
     """
     training, known = SessionTrainer(shard, head.method, device, kind=head.kind), load_model_basis(folder, head)
     if isinstance(known, Transitions):
-        training.fuse_with(known)
+        training.add_sums(known)
     return training
 
 

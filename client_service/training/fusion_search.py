@@ -13,8 +13,8 @@ from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import PerUser
 from client_service.evaluation.ranking import TopItems, rank_by_scores
 from client_service.models.closed_form.ease import OWN_SIDE
-from client_service.models.closed_form.part import LOUDNESSES, Scorer, ScorerPart, TrainingGraph
 from client_service.models.closed_form.registry import PARTS, ClosedFormScorers
+from client_service.models.closed_form.scorer_part import LOUDNESSES, Scorer, ScorerPart, TrainingGraph
 from client_service.models.initial_filter import Filter
 from client_service.models.ranker import Rows
 from client_service.models.score_fusion import (

@@ -137,17 +137,17 @@ class ItemTrainer(Trainer):
         shard, method = self.shard, self.method
         others = None if self._content is None else self._content.sums
         self.content = "" if self._content is None else self._content.digest
-        begun = build_start_model(
+        start = build_start_model(
             shard, self.spectrum, method, self.kind, self._given, self.interrupt, self._basis, others
         )
         self.basis = self._basis.digest if self._basis is not None else ""
-        self.start, self.recipe, self.fusion, self.codes = begun.start, begun.recipe, begun.fusion, begun.codes
-        self.cold = begun.cold
+        self.start, self.recipe, self.fusion, self.codes = start.start, start.recipe, start.fusion, start.codes
+        self.cold = start.cold
         self.tables = PopularityTables(shard.train, method.width).to(self.device)
         sizes = {"batch_size": method.batch_size, "negatives": method.negatives}
         self.batches = PairSampler(shard.train, device=self.device, **sizes)
         self._fitted = False
-        return begun.model
+        return start.model
 
     @property
     def anchor(self) -> Float64 | None:
@@ -225,8 +225,8 @@ class ItemTrainer(Trainer):
         """Groups embeddings and kernels at one rate, and both MLPs at another."""
         return group_parameters(self.model, self.method, only)
 
-    def carry(self, trained: Mapping[str, Tensor], old: ShardRows) -> bool:
-        """Copies parameters trained on another shard; see `Trainer.carry`.
+    def transfer(self, trained: Mapping[str, Tensor], old: ShardRows) -> bool:
+        """Copies parameters trained on another shard; see `Trainer.transfer`.
 
         Where the encoder begins at no filter, new users, and users whose new items the graph does not show, begin as a
         basket of their items would.

@@ -70,7 +70,7 @@ class NodeTrainer(NodeNetworkTrainer):
 
     summed: SummedGram | None = None
 
-    def fuse_with(self, known: SummedGram) -> None:
+    def add_sums(self, known: SummedGram) -> None:
         """Adds the sums of all silos, by which the closed form answers from now on."""
         self.summed, self.basis = known, known.digest
         for fitted in ("closed_form", "refitted_form"):

@@ -16,7 +16,7 @@ from client_service.compiled.top_items import top_columns
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, K, PerUser
 from client_service.evaluation.ranking import find_candidate_hits, mark_held_out, sample_validation_users, split_users
-from client_service.models.closed_form.part import Scorer
+from client_service.models.closed_form.scorer_part import Scorer
 from client_service.models.ranker import Rows
 from client_service.models.score_fusion import standard_scores, standardise
 from client_service.runtime.interruption import Interrupt

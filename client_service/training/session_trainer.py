@@ -40,7 +40,7 @@ class SessionTrainer(Trainer):
     model: SRGNN
     transitions: VisitScores | None = None
 
-    def fuse_with(self, known: Transitions) -> None:
+    def add_sums(self, known: Transitions) -> None:
         """Scores with the transitions of all silos too, from now on; slow."""
         self.basis = known.digest
         if self.method.fusion:
@@ -72,7 +72,7 @@ class SessionTrainer(Trainer):
         self._examples = self.shard.train.renumber(self.own)
         return MODELS[self.kind](len(self._rows), self.method.width)
 
-    def take_up(self, shard: SessionShard) -> None:
+    def switch_shard(self, shard: SessionShard) -> None:
         """Switches to another shard; its parameters are loaded afterwards.
 
         Optimiser states are dropped.

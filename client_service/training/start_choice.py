@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from client_service.data.interactions import Shard
 from client_service.models.closed_form.content import ColdItemScorer, ContentSums, find_item_features
-from client_service.models.closed_form.part import Scorer
 from client_service.models.closed_form.registry import ClosedFormScorers
+from client_service.models.closed_form.scorer_part import Scorer
 from client_service.models.initial_filter import CommonSpectrum, Filter, build_start
 from client_service.models.model import Model, ModelInputs, build_model
 from client_service.models.score_fusion import Codes, Fusion, Recipe, build_fusion

@@ -210,7 +210,7 @@ class Trainer(ABC):
             for only, memory in state.optimiser_states().items()
         }
 
-    def carry(self, trained: Mapping[str, Tensor], old: ShardRows) -> bool:
+    def transfer(self, trained: Mapping[str, Tensor], old: ShardRows) -> bool:
         """Copies parameters that were trained on a shard with the rows `old`.
 
         Returns False, and changes nothing, for another kind of model or another catalogue. Rows that both shards have

@@ -33,7 +33,7 @@ class StatelessDevices:
 
     def visit(self, device: str, context: RoundContext) -> LocalClient:
         """Returns the one model, with that device's sessions."""
-        self._training.take_up(self._clients[device])
+        self._training.switch_shard(self._clients[device])
         self._training.context = context
         return self._training
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import linalg, sparse
 
 from client_service.data.interactions import Shard
-from client_service.models.closed_form.part import LOUDNESSES, ScorerPart, TrainingGraph
+from client_service.models.closed_form.scorer_part import LOUDNESSES, ScorerPart, TrainingGraph
 from client_service.models.hidden_items import FOLDS, MOST_USERS, hide_columns, hide_items, mean_gain
 from client_service.text.item_features import ItemFeatures, item_features
 from shared.method.graph import Float64, degrees

@@ -15,7 +15,7 @@ from scipy import sparse
 from scipy.linalg import lapack
 
 from client_service.models.closed_form.full_spectrum import DENSE_ITEMS
-from client_service.models.closed_form.part import ItemWeights, ScorerPart, SummedPairs, TrainingGraph
+from client_service.models.closed_form.scorer_part import ItemWeights, ScorerPart, SummedPairs, TrainingGraph
 from shared.method.parameters import Float32
 
 RIDGES = (30.0, 100.0, 300.0, 1000.0, 3000.0)

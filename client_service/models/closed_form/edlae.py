@@ -13,7 +13,7 @@ from scipy import sparse
 
 from client_service.models.closed_form.ease import invert_definite, remove_self_weights
 from client_service.models.closed_form.full_spectrum import DENSE_ITEMS
-from client_service.models.closed_form.part import FEW_LOUDNESSES, ItemWeights, ScorerPart, TrainingGraph
+from client_service.models.closed_form.scorer_part import FEW_LOUDNESSES, ItemWeights, ScorerPart, TrainingGraph
 from shared.method.parameters import Float32
 
 RIDGE = 30.0  # in users, beside what grows with the frequency

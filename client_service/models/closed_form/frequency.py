@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from client_service.models.closed_form.part import ScorerPart
+from client_service.models.closed_form.scorer_part import ScorerPart
 from shared.method.graph import degrees
 from shared.method.parameters import Float32
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.compiled.top_items import inner_products
-from client_service.models.closed_form.part import ItemWeights, ScorerPart, SummedPairs, TrainingGraph
+from client_service.models.closed_form.scorer_part import ItemWeights, ScorerPart, SummedPairs, TrainingGraph
 from shared.method.graph import Float64, degrees, normalise, power
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.compiled.top_items import inner_products
-from client_service.models.closed_form.part import ScorerPart, SummedPairs
+from client_service.models.closed_form.scorer_part import ScorerPart, SummedPairs
 from shared.cores import map_in_threads
 from shared.method.graph import Float64
 from shared.method.parameters import Float32

@@ -26,8 +26,8 @@ from client_service.models.closed_form.edlae import EDLAE
 from client_service.models.closed_form.frequency import FREQUENCY
 from client_service.models.closed_form.full_spectrum import FILTER
 from client_service.models.closed_form.least_squares import SQUARES
-from client_service.models.closed_form.part import ItemScorer, Scorer, ScorerPart, SummedPairs, TrainingGraph
 from client_service.models.closed_form.rp3beta import RP3BETA
+from client_service.models.closed_form.scorer_part import ItemScorer, Scorer, ScorerPart, SummedPairs, TrainingGraph
 from client_service.models.cold_items import choose_content_setting
 from shared.errors import SettingsError
 from shared.method.parameters import Float32

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from client_service.models.closed_form.full_spectrum import DENSE_ITEMS
-from client_service.models.closed_form.part import FEW_LOUDNESSES, ItemWeights, ScorerPart, TrainingGraph
+from client_service.models.closed_form.scorer_part import FEW_LOUDNESSES, ItemWeights, ScorerPart, TrainingGraph
 from shared.method.graph import degrees, power
 
 BETA = 0.4

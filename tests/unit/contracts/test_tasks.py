@@ -143,8 +143,8 @@ def test_what_was_trained_is_carried_to_a_model_on_the_same_shard_and_to_no_othe
     parameters = {name: torch.from_numpy(value) for name, value in values(trained).items()}
     rows = given.task.rows(given.shard)
     untouched = values(fresh)
-    assert not fresh.carry({**parameters, "another": torch.zeros(1)}, rows) and same(values(fresh), untouched)
-    assert fresh.carry(parameters, rows)
+    assert not fresh.transfer({**parameters, "another": torch.zeros(1)}, rows) and same(values(fresh), untouched)
+    assert fresh.transfer(parameters, rows)
     assert given.judge(fresh) == given.judge(trained)
 
 

@@ -61,11 +61,11 @@ def test_items_that_both_shards_have_keep_their_rows(
     fewer = replace(without_first_items(shop, 5), places=np.arange(5, len(shop.item_ids)))
     before, after = train(shop, method), SessionTrainer(fewer, method, CPU)
     trained = {name: value.detach().clone() for name, value in before.model.named_parameters()}
-    assert after.carry(trained, list_session_rows(shop))
+    assert after.transfer(trained, list_session_rows(shop))
     rows = after.model.item.table.detach()
     assert torch.equal(rows[after.own], trained[ITEM_TABLE][before.own][5:])
     assert torch.equal(after.model.transform.weight, trained["transform.weight"])
-    assert not after.carry(trained, replace(list_session_rows(shop), catalogue="another"))
+    assert not after.transfer(trained, replace(list_session_rows(shop), catalogue="another"))
 
 
 def test_a_changed_shard_has_the_trained_model_without_a_run(

@@ -18,7 +18,7 @@ from client_service.models.closed_form.content import (
     predicts_taste,
     sum_content,
 )
-from client_service.models.closed_form.part import TrainingGraph
+from client_service.models.closed_form.scorer_part import TrainingGraph
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.errors import DataError
 from shared.method.parameters import Float32

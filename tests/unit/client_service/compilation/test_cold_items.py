@@ -10,7 +10,7 @@ from scipy import sparse
 
 from client_service.compilation.cold_items import compress_factors, find_cold_items
 from client_service.data.interactions import build_shard_from_matrices
-from client_service.models.closed_form.part import ItemWeights
+from client_service.models.closed_form.scorer_part import ItemWeights
 from client_service.models.cold_items import ColdSetting, fit_cold_items
 from client_service.text.projection import unit_rows
 

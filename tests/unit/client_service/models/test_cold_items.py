@@ -8,7 +8,7 @@ from scipy import sparse
 
 from client_service.compiled.cold_items import squared_distances
 from client_service.models.closed_form.ease import ease
-from client_service.models.closed_form.part import ItemWeights
+from client_service.models.closed_form.scorer_part import ItemWeights
 from client_service.models.cold_items import (
     ColdSetting,
     carry_weights,

@@ -32,8 +32,8 @@ from client_service.models.closed_form.content import (
     predicts_taste,
     sum_content,
 )
-from client_service.models.closed_form.part import TrainingGraph
 from client_service.models.closed_form.registry import ClosedFormScorers
+from client_service.models.closed_form.scorer_part import TrainingGraph
 from client_service.models.initial_filter import Filter
 from client_service.models.score_fusion import ChosenPart, Recipe, build_fusion, standard_scores
 from client_service.runtime.interruption import NEVER

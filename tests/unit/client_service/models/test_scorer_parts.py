@@ -11,9 +11,9 @@ from scipy import sparse
 
 from client_service.data.interactions import Shard
 from client_service.models.closed_form.edlae import EDLAE, RIDGE, edlae_by_users, edlae_from_pairs
-from client_service.models.closed_form.part import ItemWeights, ScorerPart, SummedPairs, TrainingGraph
 from client_service.models.closed_form.registry import PARTS, ClosedFormScorers, score_sums
 from client_service.models.closed_form.rp3beta import RP3BETA, make_rp3beta
+from client_service.models.closed_form.scorer_part import ItemWeights, ScorerPart, SummedPairs, TrainingGraph
 from client_service.models.initial_filter import Filter
 from client_service.models.score_fusion import build_fusion, standard_scores
 from client_service.sums.basis import CommonBasis

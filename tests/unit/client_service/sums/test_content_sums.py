@@ -19,7 +19,7 @@ from client_service.models.closed_form.content import (
     find_item_features,
     sum_content,
 )
-from client_service.models.closed_form.part import TrainingGraph
+from client_service.models.closed_form.scorer_part import TrainingGraph
 from client_service.sums.content import CONTENT_SILO_SUM, ContentStatistics, digest_content
 from client_service.sums.silo_sum import SumRound, Sums
 from client_service.sums.storage import load_basis, save_basis

@@ -73,7 +73,7 @@ def test_a_model_that_starts_at_random_ranks_as_before_and_knows_the_new_user(
 ) -> None:
     before, after = train(planted, kind, rounds=20), begin(grown, kind)
     untrained = quality(after)
-    assert after.carry(parameters(before), list_item_rows(planted))
+    assert after.transfer(parameters(before), list_item_rows(planted))
     assert quality(before) > untrained + 0.2 and quality(after) > quality(before) - 0.05
     row, users = grown.user_row("newcomer"), after.model.encoder.embedding.detach().numpy()
     assert row is not None
@@ -88,7 +88,7 @@ def test_one_that_starts_at_a_filter_keeps_what_training_has_added(planted: Shar
     start = Filter(CUTOFF, ridge=0.1, exponent=0.25)
     before, after = train(planted, kind, start), begin(grown, kind, start)
     at_start = quality(after)
-    assert after.carry(parameters(before), list_item_rows(planted))
+    assert after.transfer(parameters(before), list_item_rows(planted))
     assert quality(after) >= min(at_start, quality(before)) - 0.05
     old, new = planted.user_row("u12"), grown.user_row("u12")
     assert torch.equal(after.model.encoder.embedding[new], before.model.encoder.embedding[old])
@@ -100,7 +100,7 @@ def test_on_the_same_shard_nothing_changes_but_the_order_of_rows(planted: Shard)
     """The filter's columns are turned by what lies nearest: by nothing, where nothing has changed."""
     start = Filter(CUTOFF, ridge=0.1, exponent=0.25)
     before, after = train(planted, "lgcn", start), begin(planted, "lgcn", start)
-    assert after.carry(parameters(before), list_item_rows(planted))
+    assert after.transfer(parameters(before), list_item_rows(planted))
     assert all(torch.equal(value, parameters(before)[name]) for name, value in parameters(after).items())
 
 
@@ -108,7 +108,7 @@ def test_a_user_whose_items_have_changed_is_folded_in_where_no_graph_tells_of_th
     planted: Shard, grown: Shard
 ) -> None:
     before, after = train(planted, "mf"), begin(grown, "mf")
-    assert after.carry(parameters(before), list_item_rows(planted))
+    assert after.transfer(parameters(before), list_item_rows(planted))
     embedding, known = after.model.encoder.embedding, before.model.encoder.embedding
     for user in planted.user_ids:
         same = torch.equal(embedding[grown.user_row(user)], known[planted.user_row(user)])
@@ -124,7 +124,7 @@ def test_a_model_of_another_kind_or_catalogue_changes_nothing(
         given["embedding"] = given["embedding"][:, :4]
     after = begin(grown, "mf")
     untouched = parameters(after)
-    assert not after.carry(given, replace(rows, catalogue=wrong.get("catalogue", "")))
+    assert not after.transfer(given, replace(rows, catalogue=wrong.get("catalogue", "")))
     assert all(torch.equal(value, untouched[name]) for name, value in parameters(after).items())
 
 

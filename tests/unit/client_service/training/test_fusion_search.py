@@ -18,8 +18,8 @@ from client_service.model_store.model_files import freeze
 from client_service.models.closed_form.ease import EASE, RIDGES, ease, ridges_for
 from client_service.models.closed_form.frequency import item_frequency
 from client_service.models.closed_form.least_squares import Weighting
-from client_service.models.closed_form.part import TrainingGraph
 from client_service.models.closed_form.registry import PARTS, ClosedFormScorers
+from client_service.models.closed_form.scorer_part import TrainingGraph
 from client_service.models.initial_filter import Filter
 from client_service.models.score_fusion import (
     ChosenPart,
