@@ -18,7 +18,7 @@ from tests.support.small import small_client
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-SHOWN = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, flags=re.S))
+SHOWN = re.sub(r"\\\n\s*", "", "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, flags=re.S)))
 COMMANDS = re.findall(r"^lpsfed (.+)$", SHOWN, flags=re.M)
 
 
