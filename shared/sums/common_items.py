@@ -124,8 +124,8 @@ def describe_guesses(basis: BasisSettings) -> str:
     """Describes what all silos learn by the list of common items."""
     del basis
     return (
-        f"which of their own items {LEAST_HOLDERS} silos or more have. Nobody is told an id. Who guesses an id can test"
-        f" whether {LEAST_HOLDERS} silos have it; the aggregator can test whether any silo has it, but not which one"
+        f"which of their own items {LEAST_HOLDERS} silos or more have. No id is revealed, but a guessed id can be"
+        f" tested: by silos, whether {LEAST_HOLDERS} silos have it; by the aggregator, whether any silo has it"
     )
 
 

@@ -153,7 +153,7 @@ def entry_deviations(entries: int, deviation: float) -> Float64:
     return found
 
 
-LEARNT = "which items somebody has, how often, and which go together"
+LEARNT = "which items some silo has, how often, and which go together"
 HAVE_ITEM, DIRECTIONS = (
     "how many of its users have each item",
     "products of its users' items with directions that all silos know",

@@ -93,7 +93,7 @@ def hash_items(items: int, counters: int, row: int) -> tuple[UInt32, UInt32]:
     return first, second
 
 
-LEARNT = "which items somebody has, how often, and which go together"
+LEARNT = "which items some silo has, how often, and which go together"
 
 
 TRANSITIONS = Sum(

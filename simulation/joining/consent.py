@@ -20,6 +20,11 @@ from shared.words import count_noun
 
 QUICK_PAIRS = 80_000  # users x items, whose forecast takes a few seconds
 
+MASKED = (
+    "- masked: only the sum over all silos can be read, if the others are who the aggregator says (`lpsfed members`)"
+)
+OPEN = "- in the open: the aggregator reads this silo's own statistics"
+
 
 def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
     """Describes in lines what leaves a silo, what others learn, and what stays."""
@@ -38,14 +43,16 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
     over = "nodes, their neighbours and their labels" if federation.task == "nodes" else over
     over += ", and of their titles and attributes" if CONTENT in chosen else ""
     return (
-        f"{name}: this federation of silos sums statistics of {over}. With --accept sums",
+        f"{name}: this federation sums statistics of {over}. With --accept sums:",
         *(f"- leaves this silo: {one}" for one in sums),
+        MASKED if federation.secure else OPEN,
         _describe_training(strategy, declared, secure=federation.secure),
-        *(f"- the others learn, from the sums over all silos: {one}" for one in learnt),
+        f"- the others learn, from the sums over all silos: {learnt[0]}",
+        *(f"- and they learn: {one}" for one in learnt[1:]),
         "- all other silos together could subtract their parts from a sum, and see this silo's",
-        "- stays: ids, names, single nodes, edges and labels, metrics"
+        "- stays here: ids, names, single nodes, edges and labels, metrics"
         if federation.task == "nodes"
-        else "- stays: users, ids of users, single interactions, titles, metrics",
+        else "- stays here: users, ids of users, single interactions, titles, metrics",
     )
 
 
@@ -55,13 +62,8 @@ def _describe_sums(declared: Declaration, method: MethodSettings, *, secure: boo
     words = dict.fromkeys(chosen.words.get(spec.name, chosen.tells) for spec in declared.uploaded)
     sent = sum(math.prod(spec.shape) for spec in declared.uploaded) * 4 * count
     rounds = f" in {count} rounds" if count > 1 else ", once"
-    masked = (
-        "masked: only the sum over all silos can be read, if the others are who the aggregator says (`lpsfed members`)"
-        if secure
-        else "in the open: the aggregator reads this silo's"
-    )
     one_of = "" if method.basis.places is None else f", where the list of common items chooses {method.basis.kind} sums"
-    return f"{', and '.join(words)}: {format_bytes(sent)}{rounds}{one_of}, {masked}"
+    return f"{', and '.join(words)}: {format_bytes(sent)}{rounds}{one_of}, {'masked' if secure else 'in the open'}"
 
 
 def _describe_training(strategy: Strategy, declared: Declaration, *, secure: bool) -> str:
