@@ -23,7 +23,14 @@ from aggregator_service.pages.collaboration import draw_heat_map
 from aggregator_service.pages.curves import constant_scalars, run_charts
 from aggregator_service.pages.forms import FIELDS, errors_by_field, fill_start_form, form_guard, read_form, read_start
 from aggregator_service.pages.overview import build_overview
-from aggregator_service.pages.rows import SHOWN_CLIENTS, arrivals_page, arrivals_window, client_rows, round_rows
+from aggregator_service.pages.rows import (
+    SHOWN_CLIENTS,
+    arrivals_page,
+    arrivals_window,
+    client_rows,
+    describe_purpose,
+    round_rows,
+)
 from aggregator_service.process import run_in_worker
 from shared.errors import ConflictError, FederationError, ForbiddenError, NotFoundError, ProtocolError, SettingsError
 from shared.method.declaration import Declaration
@@ -34,7 +41,7 @@ from shared.web.pages import PageHead, describe_declaration, load_templates, pag
 from shared.web.problems import find_status
 from shared.web.routes import FORM, DeclaredRoute
 
-SECTIONS = (("now", "Now"), ("rounds", "Rounds"), ("clients", "Clients"), ("runs", "Runs"), ("arrivals", "Arrivals"))
+SECTIONS = (("now", "Now"), ("rounds", "Rounds"), ("clients", "Clients"), ("runs", "Runs"), ("arrivals", "Audit log"))
 SHOWN_RUNS = 20
 TEMPLATE = load_templates(Path(__file__).parent / "templates").get_template("federation.html")
 
@@ -123,6 +130,7 @@ def render_page(seen: PageContent) -> str:
         quarantined=seen.quarantined[:SHOWN_CLIENTS],
         charts=() if run is None else run_charts(run),
         constants=() if run is None else constant_scalars(run),
+        purpose=describe_purpose,
         runs=seen.runs[: -SHOWN_RUNS - 1 : -1],
         arrived=arrivals_page(seen.arrivals, asked.run),
         declared=describe_declaration(seen.declaration),

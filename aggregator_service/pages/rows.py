@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from aggregator_service.pages.client_grid import RunSnapshot
 from aggregator_service.pages.overview import awaited_clients, join_names, round_seconds
 from aggregator_service.storage.arrivals import LEAST_REFUSED
+from shared.method.declaration import TRAINING
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut, ParticipantOut, RoundOut, RunHistoryOut
+from shared.sums import describe_part
 from shared.web.pages import Verdict, format_duration, format_time
 from shared.words import count_noun
 
@@ -97,6 +99,13 @@ def client_rows(run: RunHistoryOut) -> tuple[ClientRow, ...]:
 def _client(name: str, parts: list[ParticipantOut], missed: int) -> ClientRow:
     sent = [one for one in parts if one.received]
     return ClientRow(name, len(sent), missed, sum(one.size for one in sent), sent[-1] if sent else None)
+
+
+def describe_purpose(run: RunHistoryOut) -> str:
+    """Describes what a run trains or sums."""
+    if run.request.part != TRAINING:
+        return describe_part(run.request.part, run.request.method.basis.kind)
+    return f"training with the basis of {run.request.basis}" if run.request.basis else "training"
 
 
 SHOWN = 20

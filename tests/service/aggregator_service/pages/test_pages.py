@@ -13,7 +13,15 @@ import pytest
 from aggregator_service.pages.client_grid import ClientActivity, RunSnapshot
 from aggregator_service.pages.curves import SHOWN_LINES, constant_scalars, run_charts
 from aggregator_service.pages.overview import NAMED, build_overview, join_names
-from aggregator_service.pages.rows import SHOWN, SHOWN_CLIENTS, SHOWN_ROUNDS, arrivals_window, client_rows, round_rows
+from aggregator_service.pages.rows import (
+    SHOWN,
+    SHOWN_CLIENTS,
+    SHOWN_ROUNDS,
+    arrivals_window,
+    client_rows,
+    describe_purpose,
+    round_rows,
+)
 from shared.protocol.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunIn
 from tests.support.small import TOKEN
 
@@ -133,7 +141,7 @@ async def test_what_was_refused_is_marked_with_its_reason(running: Running) -> N
         north, _ = await federation.opened()
         assert (await north.put(1, b"no update")).status_code == 422
         shown = await page(federation)
-        assert "3 on record" in shown and shown.count(">refused: protocol<") == 1 and shown.count(">taken<") == 2
+        assert "3 entries" in shown and shown.count(">refused: protocol<") == 1 and shown.count(">accepted<") == 2
 
 
 @pytest.mark.anyio
@@ -249,6 +257,22 @@ def test_the_head_sums_up_the_run() -> None:
     }
     assert (found.done, found.rounds, found.warnings) == (4, 4, ())
     assert build_overview(history(4), ("a",), url="http://here/").warnings
+
+
+def test_the_head_says_what_to_do_next() -> None:
+    def advice(run: RunHistoryOut | None) -> str:
+        return build_overview(run, ("a", "b", "c"), url="http://here/").advice
+
+    assert "start a run" in advice(None) and "remove the cause" in advice(history(1, phase="failed"))
+    assert advice(history(1, phase="open")).startswith("Nothing to do")
+    assert "its page shows what joining brought" in advice(history(1))
+    run = history(1)
+    summed = run.model_copy(update={"request": run.request.model_copy(update={"part": "items"})})
+    assert "start the run that the form below proposes" in advice(summed)
+    assert (describe_purpose(run), describe_purpose(summed)) == ("training", "common items")
+    assert describe_purpose(run.model_copy(update={"request": run.request.model_copy(update={"basis": "run-1"})})) == (
+        "training with the basis of run-1"
+    )
 
 
 def test_a_sentence_holds_only_so_many_names() -> None:
