@@ -84,7 +84,7 @@ PARAMETERS: Responses = {200: {"content": {MEDIA_TYPE: BINARY}, "description": "
 NOT_YET: Responses = {204: {"description": "not aggregated within the wait; ask again"}}
 REPEATED: Responses = {201: {"model": ReceiptOut, "description": "accepted; 200: it was accepted before"}}
 UPDATE_BODY = {"requestBody": {"required": True, "content": {MEDIA_TYPE: BINARY}}}
-# The first of each is for /docs alone; who is calling is decided by `Signed` and `TokenRoute`.
+# These are for /docs only; `SignedRoute` and `TokenRoute` authenticate the caller.
 SIGNED = [Depends(APIKeyHeader(name="Signature", auto_error=False))]
 BY_TOKEN = [Depends(HTTPBearer(auto_error=False))]
 client_routes = APIRouter(

@@ -102,7 +102,7 @@ def _client(name: str, parts: list[ParticipantOut], missed: int) -> ClientRow:
 
 
 def describe_purpose(run: RunHistoryOut) -> str:
-    """Describes what a run trains or sums."""
+    """Describes the purpose of a run: training, or the sum that it makes."""
     if run.request.part != TRAINING:
         return describe_part(run.request.part, run.request.method.basis.kind)
     return f"training with the basis of {run.request.basis}" if run.request.basis else "training"
