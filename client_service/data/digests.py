@@ -1,4 +1,4 @@
-"""A shard's content -> the digests that stand for it, in hexadecimal."""
+"""Digests of a shard's content, in hexadecimal."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ NO_TIME = np.iinfo(np.int64).min  # stands for a time that is not known
 
 
 def content_digest(ids: Sequence[Sequence[str | None] | None], matrices: Sequence[sparse.csr_array]) -> str:
-    """sha256 over users, items, titles and the three matrices. The order of rows in the files and the shard's name do
-    not count: the digest keys what is computed from the content."""
+    """Computes sha256 over users, items, titles and the three matrices.
+
+    The order of rows in the files and the shard's name do not count: the digest keys what is computed from the
+    content.
+    """
     digest = hashlib.sha256()
     for part in ids:
         digest.update(json.dumps(part).encode() + b"\n")
@@ -26,7 +29,10 @@ def content_digest(ids: Sequence[Sequence[str | None] | None], matrices: Sequenc
 
 
 def table_digest(content: str, tables: Sequence[pl.DataFrame]) -> str:
-    """sha256 over another digest and the columns of `tables`, each with its name; rows in the order they have."""
+    """Computes sha256 over another digest and the columns of tables, with their names.
+
+    Rows count in their order.
+    """
     digest = hashlib.sha256(content.encode())
     for column in (column for table in tables for column in table.get_columns()):
         digest.update(json.dumps(column.name).encode() + b"\n" + _column_bytes(column) + b"\n")
@@ -34,7 +40,7 @@ def table_digest(content: str, tables: Sequence[pl.DataFrame]) -> str:
 
 
 def _column_bytes(column: pl.Series) -> bytes:
-    """The same for the same values, whatever width of number a file keeps them in."""
+    """Encodes a column; equal values give equal bytes, whatever their width."""
     if column.dtype == pl.String:
         return json.dumps(column.to_list()).encode()
     if column.dtype.is_integer():
@@ -43,10 +49,10 @@ def _column_bytes(column: pl.Series) -> bytes:
 
 
 def encode_list(ids: Iterable[str]) -> bytes:
-    """A list of ids as a file has it, one a line."""
+    """Encodes ids one a line, as in a file."""
     return ("\n".join(ids) + "\n").encode()
 
 
 def list_digest(ids: Iterable[str]) -> str:
-    """sha256 of that file, by which two silos see whether theirs is the same."""
+    """Computes sha256 over a list of ids, by which two silos compare theirs."""
     return hashlib.sha256(encode_list(ids)).hexdigest()

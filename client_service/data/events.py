@@ -1,9 +1,9 @@
-"""A table of interactions as it came -> events: columns checked, and each (user, item) pair once.
+"""Reads and cleans tables of interactions: columns are checked, each pair is kept once.
 
 An event is one interaction: user, item, split, and where it is known its time (whole seconds since 1970, UTC) and its
-rating. A split `train`, `valid` or `test` says that the user likes the item; `met` says that the user has met it and
-does not like it: a low rating, something sent back. Nobody is trained on it, and nobody is recommended it again.
-Pairs are cleaned here and nowhere else. No message contains an id.
+rating. A split `train`, `valid` or `test` states that the user likes the item; `met` states that the user has met it
+and does not like it: a low rating, something sent back. Models are not trained on it, and lists leave it out. Pairs
+are cleaned here and nowhere else. No message contains an id.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ DETAILS = ("time", "rating")  # the columns that a table may have besides user, 
 
 
 def read_events(table: pl.DataFrame, path: Path, *, exact: bool = False) -> pl.DataFrame:
-    """The columns user, item (strings), split, and time (Int64) and rating (Float64) where the table has them.
+    """Reads the columns user, item, split, and where present time and rating.
 
-    exact: ids stay as a shard that was written has them. Raises DataError for a missing column or a value of another
-    kind.
+    user and item become strings, time Int64, rating Float64. exact: ids stay as a written shard has them. Raises
+    DataError for a missing column or a value of another kind.
     """
     columns = {name: id_column(table, name, path, exact=exact) for name in ("user", "item")}
     columns["split"] = _read_splits(table, path)
@@ -39,29 +39,35 @@ def read_events(table: pl.DataFrame, path: Path, *, exact: bool = False) -> pl.D
 
 
 def drop_empty_columns(events: pl.DataFrame) -> pl.DataFrame:
-    """The events without a time or rating column that holds nothing."""
+    """Drops a time or rating column without values."""
     return events.drop([name for name in DETAILS if name in events.columns and events[name].is_null().all()])
 
 
 def sort_pairs(events: pl.DataFrame) -> pl.DataFrame:
-    """The events by user, then item: by each id's place among all, which takes a quarter of the time that text does."""
+    """Sorts events by user, then item.
+
+    Ids are sorted by their place among all, which takes a quarter of the time that text does.
+    """
     return events.sort(*(ids.cast(pl.Enum(ids.unique().sort())) for ids in (events["user"], events["item"])))
 
 
 def row_numbers(ids: pl.Series, listed: pl.Series) -> NDArray[np.int64]:
-    """The place of each id in `listed` (sorted, distinct); -1 where it is not listed."""
+    """Finds the place of each id in `listed`, -1 where it is missing.
+
+    listed: sorted and distinct.
+    """
     codes = ids.cast(pl.Enum(listed), strict=False).to_physical()
     return codes.cast(pl.Int64).fill_null(-1).to_numpy()
 
 
 def clean_events(events: pl.DataFrame, where: Path | str) -> tuple[pl.DataFrame, list[str]]:
-    """Each (user, item) pair once; likings only of users with a training item; and what was changed, counted.
+    """Cleans events: each pair once, and likes only of users with a training item.
 
-    Of several likings of a pair the one in the first split stays, there the earliest, and of several met events the
-    latest: the order of rows does not count. Of a pair that is liked and met the later event decides; where times do
-    not tell, the one with the highest `order` (a column of whole numbers, where there is one), else the liking. The
-    likings of a user without a training item become `met`. Raises DataError, beginning with `where`, when no training
-    event is left.
+    Returns them, and counts of what was changed. Of several likes of a pair the one in the first split stays, there
+    the earliest, and of several met events the latest: the order of rows does not count. Of a pair that is liked and
+    met the later event decides; where times do not tell, the one with the highest `order` (a column of whole numbers,
+    where there is one), else the like. The likes of a user without a training item become `met`. Raises DataError,
+    beginning with `where`, when no training event is left.
     """
     pairs, counted = _unique_pairs(events)
     liked = pl.col("split") != MET
@@ -98,10 +104,9 @@ def _unique_pairs(events: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, s
 
 
 def _drop_contradicted(events: pl.DataFrame) -> pl.DataFrame:
-    """The events without the likings that a later `met` event of the same pair takes back, and the reverse.
+    """Drops likes that a later `met` event of the same pair contradicts, and the reverse.
 
-    Where times do not tell which is later, the highest `order` (which is dropped) overrules the rest; without that the
-    liking stays.
+    Where times do not tell which is later, the highest `order` (which is dropped) counts; without it the like stays.
     """
     pair, met = ("user", "item"), pl.col("split") == MET
     time = pl.col("time") if "time" in events.columns else pl.lit(None, dtype=pl.Int64)
@@ -115,7 +120,10 @@ def _drop_contradicted(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def id_column(table: pl.DataFrame, name: str, path: Path, *, exact: bool = False) -> pl.Series:
-    """A column of ids as strings, each in its one spelling, or, `exact`, as it is. Raises DataError on another kind."""
+    """Reads a column of ids as strings, normalised unless `exact`.
+
+    Raises DataError for another kind of column.
+    """
     if name not in table.columns:
         # Other columns are counted, not named: those of a user-item matrix saved as a table are item ids.
         raise DataError(f"{path}: expected a column {name!r}, got {count_noun(table.width, 'column')} of other names")

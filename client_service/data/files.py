@@ -1,4 +1,4 @@
-"""Reads tables and texts within the memory that there is, and replaces several files of a folder at once."""
+"""Reads files within the available memory, and replaces several files at once."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ TEXT_SHARE, TABLE_SHARE = 8, 2  # one byte of usable memory in so many may be un
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file's content, or a DataError naming it.
+    """Reads a regular file.
 
-    A pipe or a device is none: of it could come anything, without end, or nothing for ever.
+    Raises DataError that names it. A pipe or a device is refused: it may never end, or never give anything.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -53,7 +53,7 @@ def _require_memory(path: Path, size: int) -> None:
 
 
 def require_text_memory(path: Path, text: str, separator: str) -> None:
-    """DataError, before a line is split, where the cells that the text would make would fill the memory.
+    """Raises DataError, before a line is split, for text with too many cells.
 
     Each line counts as three cells more: of itself, of its number, and of the list of its fields.
     """
@@ -64,7 +64,10 @@ def require_text_memory(path: Path, text: str, separator: str) -> None:
 
 
 def unpack_content(path: Path, packed: bytes) -> bytes:
-    """The content of a file that is packed if its name says so, and only then, and once. DataError for another."""
+    """Unpacks a gzip file, which its name must state.
+
+    It is unpacked once. Raises DataError where name and content differ.
+    """
     named, is_gzip = path.name.endswith(".gz"), packed.startswith(GZIP)
     if not packed:
         return packed
@@ -93,8 +96,12 @@ def _unpack_gzip(path: Path, packed: bytes) -> bytes:
 
 
 def decode_text(path: Path, data: bytes, *, latin: bool = False) -> str:
-    """Text in UTF-8 or UTF-16, with or without a byte order mark, its lines ending in "\\n" alone. `latin`: else in
-    latin-1. DataError with the line of the first byte that is none, and for more than there is memory to work on."""
+    r"""Decodes UTF-8 or UTF-16, with or without a byte order mark.
+
+    Lines end in "\
+    " alone. `latin`: other text is read as latin-1. Raises DataError with the line of the first wrong byte, and for
+    text larger than the memory allows.
+    """
     if len(data) > (most := memory.usable_memory() // TEXT_SHARE):
         expected = f"expected text of at most {most:,} bytes, an eighth of this machine's memory"
         raise DataError(f"{path}: {expected}, got {len(data):,}: divide the file")
@@ -112,7 +119,10 @@ def decode_text(path: Path, data: bytes, *, latin: bool = False) -> str:
 
 
 def _find_encoding(data: bytes) -> str:
-    """Windows' tools write UTF-16; of text in Latin letters every other byte of it is 0."""
+    """Finds the encoding of text: UTF-8, or UTF-16 as tools of Windows write it.
+
+    In UTF-16 every other byte of Latin letters is 0.
+    """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     even, odd = data[:64:2], data[1:64:2]
@@ -122,7 +132,10 @@ def _find_encoding(data: bytes) -> str:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file, plain or .gz, that are not empty. DataError for one that cannot be read."""
+    """Reads the non-empty lines of a text file, plain or .gz.
+
+    Raises DataError for one that cannot be read.
+    """
     text = decode_text(path, unpack_content(path, read_bytes(path)))
     return [line for line in text.split("\n") if line]
 
@@ -131,13 +144,13 @@ STAGED, COMMITTED, LOCK = ".staged", ".committed", ".lock"
 
 
 def current_file(folder: Path, name: str) -> Path:
-    """Where the file's committed content lies now."""
+    """Returns the path of a file's committed content."""
     committed = folder / COMMITTED / name
     return committed if committed.exists() else folder / name
 
 
 def commit_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Replace the files of these names, all or none; durable when this returns."""
+    """Replaces files of a folder, all or none; durable when this returns."""
     make_private_folder(folder)
     finish_commit(folder)
     drop_staged(folder)
@@ -153,12 +166,12 @@ def commit_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def drop_staged(folder: Path) -> None:
-    """Remove what a change has left that was cut off before its commit."""
+    """Removes the files of a change that was interrupted before its commit."""
     shutil.rmtree(folder / STAGED, ignore_errors=True)
 
 
 def finish_commit(folder: Path) -> None:
-    """Put committed files in their places; nothing to do where the last change was not interrupted."""
+    """Moves committed files to their places after an interrupted change."""
     committed = folder / COMMITTED
     if not committed.is_dir():
         return
@@ -170,7 +183,10 @@ def finish_commit(folder: Path) -> None:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Nobody else changes the folder meanwhile. DataError where somebody does, or where it cannot be written."""
+    """Keeps other processes from changing a folder.
+
+    Raises DataError where another process changes it, and where it cannot be written.
+    """
     try:
         lock = (folder / LOCK).open("w", encoding="utf-8")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Foreign edges of a silo, from own nodes to nodes of other silos, and sums over them."""
+"""Foreign edges of a silo, which lead to nodes of other silos, and their sums."""
 
 from __future__ import annotations
 
@@ -104,10 +104,10 @@ def build_foreign_edges(rows: Int64, ids: Sequence[str], weights: Float32, nodes
 
 
 def read_foreign_edges(table: pl.DataFrame, ids: pl.Series, path: Path) -> ForeignEdges | None:
-    """Reads columns node, foreign and, where there is one, weight, over the silo's sorted ids.
+    """Reads foreign edges from columns node, foreign and, where present, weight.
 
-    DataError for an end that should be the silo's own and is not, for a foreign end that is, and for weights that are
-    not finite numbers above 0. None for a table without rows.
+    ids: the silo's, sorted. Raises DataError for an end that should be the silo's own and is not, for a foreign end
+    that is, and for weights that are not finite numbers above 0. None for a table without rows.
     """
     rows, foreign = (
         row_numbers(id_column(table, NODE, path, exact=True), ids),

@@ -1,7 +1,8 @@
-"""Ids -> one spelling of each, and which of them could be none. Files, lists and the services' API share this rule.
+"""Normal spelling of ids, and which ids are usable.
 
-An id is text. Blanks and byte order marks around it do not count, letters are composed (Unicode NFC), and a whole
-number that a data frame wrote as a float ("17.0") is that number ("17"). All else stays: "017" is not "17".
+Files, lists and the services' API share this rule. An id is text. Blanks and byte order marks around it do not count,
+letters are composed (Unicode NFC), and a whole number that a data frame wrote as a float ("17.0") is that number
+("17"). All else stays: "017" is not "17".
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _whole_float = re.compile(WHOLE_FLOAT)
 
 
 def normalise_id(text: str) -> str:
-    """The one spelling of an id, as `normalise_ids` has it; "" where nothing but blanks came."""
+    """Normalises an id as `normalise_ids` does; blanks alone become ""."""
     text = text.strip(BLANKS)
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
@@ -38,13 +39,16 @@ def normalise_id(text: str) -> str:
 
 
 def find_row(rows: Mapping[str, int], text: str) -> int | None:
-    """The place of an id in `index_ids`, in whatever spelling it comes; None for an unknown one."""
+    """Finds an id in `index_ids`, in any spelling; None for an unknown one."""
     row = rows.get(text)
     return rows.get(normalise_id(text)) if row is None else row
 
 
 def require_usable_id(text: str) -> str:
-    """The id in its one spelling. ValueError for one that `find_unusable_ids` would find; it is not quoted."""
+    """Returns the normalised id; raises ValueError for an unusable one.
+
+    Unusable ids are those of `find_unusable_ids`. The id is not quoted.
+    """
     text = normalise_id(text)
     kinds = (
         (not text, NOTHING),
@@ -59,5 +63,5 @@ def require_usable_id(text: str) -> str:
 
 
 def has_control_characters(text: str) -> bool:
-    """Is there a control character in it?"""
+    """Tells whether text has a control character."""
     return _unprinted.search(text) is not None

@@ -1,6 +1,6 @@
-"""A folder of files <-> a Shard.
+"""Reads and writes the files of a Shard.
 
-No message of this module contains a user's or an item's id: errors end up in logs, and logs travel.
+No message of this module contains a user's or an item's id: errors end up in logs, and logs leave the silo.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ FEATURES = "features.npz"  # vectors of the items, if the silo has computed some
 
 
 def shard_head(shard: Shard) -> ShardHead:
-    """The head of this content, in the first format that has a place for it: earlier versions read that."""
+    """Builds the head of a shard, in the first format that has all its fields.
+
+    Earlier versions read that.
+    """
     return ShardHead(
         format=_choose_format(shard),
         name=shard.name,
@@ -64,16 +67,20 @@ def _choose_format(shard: Shard) -> Literal["lpsfed-shard/1", "lpsfed-shard/2", 
 def write_shard(
     folder: Path, name: str, interactions: pl.DataFrame, items: pl.DataFrame | None, notes: Sequence[str] = ()
 ) -> ShardHead:
-    """Clean `interactions` (user, item, split, and time and rating where known) and write them as a shard.
+    """Cleans interactions and writes them as a shard.
 
-    `items` is the catalogue (item, title, features); without it the items that occur. Raises DataError.
+    `interactions`: user, item, split, and time and rating where known. `items`: the catalogue (item, title,
+    features); without it the items that occur. Raises DataError.
     """
     events, counted = clean_events(read_events(interactions, folder / INTERACTIONS), folder / INTERACTIONS)
     return save_shard(folder, build_shard(name, events, items, (*notes, *counted), folder / ITEMS, exact=False))
 
 
 def save_shard(folder: Path, shard: Shard) -> ShardHead:
-    """Put the shard into the folder, in the place of the one that is there: whole or not at all."""
+    """Writes a shard into a folder in place of the old one.
+
+    It is written whole or not at all.
+    """
     head = shard_head(shard)
     text = json.dumps(head.model_dump(exclude_none=True), indent=2, ensure_ascii=False) + "\n"
     tables = {ITEMS: shard.items_with_ids(), INTERACTIONS: shard.all_events_with_ids().cast({"split": pl.String})}
@@ -85,10 +92,11 @@ def save_shard(folder: Path, shard: Shard) -> ShardHead:
 
 
 def load_shard(folder: Path) -> Shard:
-    """The shard in `folder`. With a head, sizes and digests must agree with it; without one it is derived, and the
-    data are cleaned as by `write_shard`, so that a silo may bring nothing but its own interactions.parquet.
+    """Loads the shard in a folder.
 
-    Raises DataError naming the file, what was expected and what came.
+    With a head, sizes and digests must agree with it; without one it is derived, and the data are cleaned as by
+    `write_shard`, so that a silo may bring its own interactions.parquet alone. Raises DataError naming the file, what
+    was expected and what came.
     """
     path, head_path = current_file(folder, INTERACTIONS), current_file(folder, HEAD)
     head = read_shard_head(head_path) if head_path.exists() else None
@@ -114,11 +122,12 @@ def load_shard(folder: Path) -> Shard:
 
 
 def with_places(shard: Shard, path: Path | None, size: int, *, partly: bool = False) -> Shard:
-    """The shard with its items' places in the catalogue of `size` items; as it is where there is no catalogue.
+    """Returns the shard with its items' places in a catalogue of `size` items.
 
-    The list is public among the clients; which of its items a silo has is not, and no message here says so. partly: an
-    item may be missing from it, and then has the place -1. Raises DataError for a list of another length, with repeats,
-    without any item of the shard, or, unless partly, without one that the shard has.
+    Without a catalogue the shard stays as it is. The list is public among the clients; which of its items a silo has
+    is not, and no message here states it. partly: an item may be missing from it, and then has the place -1. Raises
+    DataError for a list of another length, with repeats, without any item of the shard, or, unless partly, without
+    one that the shard has.
     """
     if path is None:
         return shard
@@ -127,14 +136,20 @@ def with_places(shard: Shard, path: Path | None, size: int, *, partly: bool = Fa
 
 
 def read_catalogue(path: Path) -> pl.Series:
-    """The ids that a file has, one a line, as they stand there. DataError for one that cannot be read."""
+    """Reads the ids of a list file, one a line, unchanged.
+
+    Raises DataError for one that cannot be read.
+    """
     return pl.Series("item", read_lines(path), dtype=pl.String)
 
 
 def find_places(
     item_ids: Sequence[str], path: Path, size: int, *, partly: bool = False
 ) -> tuple[NDArray[np.int64], str]:
-    """The row of each item in the sorted list at `path`, (N,), and the list's digest: see `with_places`."""
+    """Finds each item's row in the sorted list of a file, (N,).
+
+    Returns the list's digest too. See `with_places`.
+    """
     listed = read_catalogue(path)
     if len(listed) != size or listed.n_unique() != size:
         expected = f"{size} different item ids, as many as the method's setting `catalogue` says"
@@ -149,17 +164,21 @@ def find_places(
 
 @contextmanager
 def lock_shard(folder: Path) -> Iterator[Shard]:
-    """The shard in `folder`, which nobody else changes meanwhile, without what an earlier change has left that was cut
-    off. DataError where it is refused, or where another process changes it."""
+    """Loads the shard in a folder, and keeps other processes from changing it.
+
+    Files of an interrupted change are removed. Raises DataError where the shard is refused, or where another process
+    changes it.
+    """
     with lock_folder(folder):
         drop_staged(folder)
         yield load_shard(folder)
 
 
 def change_shard(folder: Path, change: Callable[[Shard], Shard]) -> tuple[Shard, Shard]:
-    """Replace the shard in `folder` by what `change` makes of it, whole or not at all; returns the old and the new.
+    """Changes the shard in a folder, whole or not at all.
 
-    Raises DataError, and leaves the old shard, where one of both is refused or another process changes it too.
+    Returns the old and the new. Raises DataError, and leaves the old shard, where one of both is refused or another
+    process changes it too.
     """
     with lock_shard(folder) as before:
         after = change(before)

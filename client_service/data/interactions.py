@@ -34,22 +34,22 @@ from shared.words import count_noun, counted_lines
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """One silo's data: M users, each with at least one training event, and N items of its catalogue; ids sorted.
+    """Data of one silo: M users with training events, and N items; ids sorted.
 
-    events: the likings, one row for each (user, item) pair, sorted by split, user and item: `user` and `item` (row
+    events: the likes, one row for each (user, item) pair, sorted by split, user and item: `user` and `item` (row
     numbers, Int32), `split`, and `time` (seconds since 1970 UTC, Int64) and `rating` (Float64) where any is known.
     titles: (N,), None where unknown. features: N rows, a column (Float64 or String) for each feature of the items.
     places: (N,), each item's row in a catalogue that the whole federation shares, None where there is no such
-    catalogue. catalogue: its digest. matched_ids: (N,), what the federation calls each item, None where the silo
-    has matched none of them.
-    met_events: what users have met and do not like, None where there is nothing: `user` and `item` (ids, String: also
-    users who like nothing, and items outside the catalogue), `time` and `rating` where any is known, sorted by user and
-    item. No pair of it is among the likings. Models learn nothing of it; lists leave it out.
-    unmet: items of the silo's catalogue that nobody has met, which have no row, None where there are none: `item`,
-    `title` and the columns of `features`, sorted by item. No model is fitted to them: their text recommends them.
-    split_digest: of the shard that this one is `everything` of, "" for one that is itself.
-    rating: what ratings mean, None where nobody has said it. feature_file: where vectors of the items lie that the silo
-    has computed, None where it has none; see `client_service.text.item_features`. feature_digest: sha256 of that file.
+    catalogue. catalogue: its digest. matched_ids: (N,), the federation's name of each item, None where the silo has
+    matched none of them.
+    met_events: events of items that users have met and do not like, None without any: `user` and `item` (ids, String:
+    also users who like nothing, and items outside the catalogue), `time` and `rating` where any is known, sorted by
+    user and item. No pair of it is among the likes. Models learn nothing of it; lists leave it out.
+    unmet: items of the silo's catalogue without users, which have no row, None without any: `item`, `title` and the
+    columns of `features`, sorted by item. No model is fitted to them: their text recommends them.
+    split_digest: digest of the shard that this one is `everything` of, else "".
+    rating: scale of the ratings, None where unknown. feature_file: where vectors of the items lie that the silo has
+    computed, None without; see `client_service.text.item_features`. feature_digest: sha256 of that file.
     """
 
     name: str
@@ -71,38 +71,41 @@ class Shard:
 
     @property
     def shared_ids(self) -> tuple[str, ...]:
-        """What the federation calls each item, (N,); "" for an item that is none of the federation's."""
+        """Name of each item in the federation, (N,); "" for an item without one."""
         return self.item_ids if self.matched_ids is None else self.matched_ids
 
     @cached_property
     def train(self) -> sparse.csr_array:
-        """(M, N) training pairs: 0/1, float64, sorted indices."""
+        """Training pairs, (M, N): 0/1, float64, sorted indices."""
         return self._matrix("train")
 
     @cached_property
     def valid(self) -> sparse.csr_array:
-        """(M, N) validation pairs, disjoint from the training pairs."""
+        """Validation pairs, (M, N), disjoint from the training pairs."""
         return self._matrix("valid")
 
     @cached_property
     def test(self) -> sparse.csr_array:
-        """(M, N) test pairs, disjoint from the others."""
+        """Test pairs, (M, N), disjoint from the others."""
         return self._matrix("test")
 
     @cached_property
     def met(self) -> sparse.csr_array:
-        """(M, N) pairs that were met and are not liked, of the users and items that have a row."""
+        """Met pairs without a like, (M, N), of users and items with a row."""
         rows, columns = self._met_coordinates
         inside = (rows >= 0) & (columns >= 0)
         return interaction_matrix(rows[inside], columns[inside], (len(self.user_ids), len(self.item_ids)))
 
     @cached_property
     def known_pairs(self) -> sparse.csr_array:
-        """(M, N) all pairs, liked or met: what no list recommends to a user who has met it."""
+        """All pairs, liked or met, (M, N), which lists leave out."""
         return sparse.csr_array(self.train + self.valid + self.test + self.met)
 
     def items_met_by(self, user_id: str) -> NDArray[np.int64]:
-        """Rows of the items that somebody has met and does not like, ascending; also of who likes nothing."""
+        """Returns rows of items that a user has met without liking them, ascending.
+
+        Users who like nothing are known too.
+        """
         row = self.user_row(user_id)
         if row is None:
             return self._met_by_others.get(user_id, np.zeros(0, dtype=np.int64))
@@ -110,7 +113,7 @@ class Shard:
 
     @cached_property
     def met_only_users(self) -> frozenset[str]:
-        """The ids of those who have met items and like none: they have no row."""
+        """Ids of users who have met items and like none; they have no row."""
         if self.met_events is None:
             return frozenset()
         users = self.met_events["user"].unique()
@@ -118,34 +121,36 @@ class Shard:
 
     @cached_property
     def met_digest(self) -> str | None:
-        """sha256 over the met events; None where there are none."""
+        """sha256 over the met events; None without any."""
         return None if self.met_events is None else table_digest("", [self.met_events])
 
     @cached_property
     def unmet_digest(self) -> str | None:
-        """sha256 over the unmet items and what is known of them; None where there are none."""
+        """sha256 over the unmet items and their features; None without any."""
         return None if self.unmet is None else table_digest("", [self.unmet])
 
     @cached_property
     def lists_digest(self) -> str:
-        """sha256 over `digest`, the met events and the unmet items, `digest` where there are none: the key of lists
-        computed ahead, and of what the log of later events counts from."""
+        """Digest of the likes, the met events and the unmet items.
+
+        It is `digest` without the latter two. It keys precomputed lists and the event log.
+        """
         return combine_digests(self.kept_digest, self.met_digest, self.unmet_digest)
 
     @cached_property
     def digest(self) -> str:
-        """sha256 over users, items, titles and the three matrices: the key of caches, checkpoints, kept models and
-        accounts, and a part of the seed of random generators.
+        """sha256 over users, items, titles and the three matrices.
 
-        Times and ratings, on which nothing under this key depends, are left out, so that shards that earlier versions
-        wrote without them keep their digest and their draws. `events_digest` covers them. Met events are left out too:
+        It keys caches, checkpoints, saved models and accounts, and is a part of the seed of random generators. Times
+        and ratings, on which nothing under this key depends, are left out, so that shards that earlier versions wrote
+        without them keep their digest and their draws. `events_digest` covers them. Met events are left out too:
         `lists_digest` covers them; and attributes and the file of features, which `text_digest` covers.
         """
         return content_digest((self.user_ids, self.item_ids, self.titles), (self.train, self.valid, self.test))
 
     @cached_property
     def text_digest(self) -> str:
-        """sha256 over what is known of the items beside their titles: attributes, and the file of features.
+        """sha256 over the items' attributes and the file of features.
 
         "" where there is neither. `digest` covers the titles.
         """
@@ -155,45 +160,48 @@ class Shard:
 
     @property
     def kept_digest(self) -> str:
-        """The digest of the likings of the shard on the disk, under which models are kept."""
+        """Digest of the shard on the disk, which keys saved models."""
         return self.split_digest or self.digest
 
     @cached_property
     def everything(self) -> Shard:
-        """The shard with its validation and test pairs among the training pairs: what a silo may answer from."""
+        """Shard with validation and test pairs among the training pairs.
+
+        A silo may answer from it.
+        """
         events = self.events.with_columns(split=pl.lit("train", dtype=SPLIT_TYPE)).sort("user", "item")
         return replace(self, events=events, split_digest=self.digest)
 
     @cached_property
     def events_digest(self) -> str | None:
-        """sha256 over `digest` and every time, rating and feature; None for a shard that has none of them."""
+        """sha256 over `digest`, times, ratings and features; None without any of these."""
         details = self.events.select(name for name in DETAILS if name in self.events.columns)
         if details.width == 0 and self.features is None:
             return None
         return table_digest(self.digest, [details] if self.features is None else [details, self.features])
 
     def user_row(self, user_id: str) -> int | None:
-        """The user's row in the matrices, or None for somebody who is not in the shard."""
+        """Returns the user's row in the matrices; None for an unknown user."""
         return find_row(self._user_rows, user_id)
 
     def item_row(self, item_id: str) -> int | None:
-        """The item's column in the matrices, or None for an item outside the catalogue."""
+        """Returns the item's column in the matrices; None for an unknown item."""
         return find_row(self._item_rows, item_id)
 
     def events_with_ids(self) -> pl.DataFrame:
-        """The likings with the ids of users and items instead of row numbers."""
+        """Returns the likes with ids of users and items instead of row numbers."""
         users, items = pl.Series(self.user_ids, dtype=pl.String), pl.Series(self.item_ids, dtype=pl.String)
         return self.events.with_columns(user=users.gather(self.events["user"]), item=items.gather(self.events["item"]))
 
     def all_events_with_ids(self) -> pl.DataFrame:
-        """Likings and met events, as the file has them: what a shard that is rewritten must keep."""
+        """Returns likes and met events with ids, as the file has them."""
         liked = self.events_with_ids()
         if self.met_events is None:
             return liked
         return pl.concat([liked, self.met_events.with_columns(split=pl.lit(MET, dtype=SPLIT_TYPE))], how="diagonal")
 
     def items_with_ids(self) -> pl.DataFrame:
-        """The catalogue: item, title, and the features."""
+        """Returns the catalogue: item, title, and the features."""
         titles = self.titles or (None,) * len(self.item_ids)
         items = pl.DataFrame({"item": self.item_ids, "title": titles}, schema={"item": pl.String, "title": pl.String})
         return items if self.features is None else items.hstack(self.features)
@@ -205,7 +213,7 @@ class Shard:
 
     @cached_property
     def _met_coordinates(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The row and the column of each met event, -1 for who or what has none."""
+        """Row and column of each met event, -1 where it has none."""
         if self.met_events is None:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         users, items = (pl.Series(ids, dtype=pl.String) for ids in (self.user_ids, self.item_ids))
@@ -238,10 +246,11 @@ def build_shard(
     *,
     exact: bool = True,
 ) -> Shard:
-    """Clean events (user, item, split, time, rating) and a catalogue `items` (item, title, features) -> a Shard.
+    """Builds a shard from clean events and a catalogue.
 
-    Without `items` the catalogue is the items that are liked. `path`: of the items. not exact: their ids get their one
-    spelling. DataError where it lacks one.
+    events: user, item, split, time, rating. items: item, title, features; without it the catalogue has the liked
+    items. `path`: of the items. not exact: their ids are normalised. Raises DataError where an item of the events is
+    missing.
     """
     met = events.filter(pl.col("split") == MET)
     events = events.filter(pl.col("split") != MET) if len(met) else events
@@ -269,10 +278,10 @@ def build_shard(
 
 
 def with_unmet_items(shard: Shard, items: pl.DataFrame | None, path: Path = Path("items")) -> Shard:
-    """Returns the shard with other unmet items: the described items of a table that have no row.
+    """Returns the shard with other unmet items: the table's described items without a row.
 
     items: item, title, features. Columns that the items of the shard do not have are left out: nothing is compared by
-    them. DataError for missing ids, and for ids or titles of another type.
+    them. Raises DataError for missing ids, and for ids or titles of another type.
     """
     if items is None or items.is_empty():
         return replace(shard, unmet=None)
@@ -300,10 +309,11 @@ def _select_met(met: pl.DataFrame) -> pl.DataFrame | None:
 def build_catalogue(
     events: pl.DataFrame, items: pl.DataFrame | None, path: Path, *, exact: bool = True
 ) -> tuple[pl.DataFrame, list[str]]:
-    """(item, title, features), sorted by item, and a note of the columns that were left out.
+    """Builds the catalogue: item, title, features, sorted by item.
 
-    Without `items` the items that occur in the events. A feature is a column of numbers, Booleans or strings. Raises
-    DataError for a repeated item or a title that is no string.
+    Returns it with a note of the columns that were left out. Without `items` it has the items that occur in the
+    events. A feature is a column of numbers, Booleans or strings. Raises DataError for a repeated item or a title
+    that is no string.
     """
     if items is None:
         return events.select(pl.col("item").unique().sort(), title=pl.lit(None, dtype=pl.String)), []
@@ -319,7 +329,7 @@ def build_catalogue(
 
 
 def _read_titles(items: pl.DataFrame, path: Path) -> pl.Series:
-    """Reads the titles, null where there are none. DataError for titles that are no strings."""
+    """Reads the titles, null where missing; raises DataError for other types."""
     titles = items["title"] if "title" in items.columns else pl.Series("title", [None] * len(items), dtype=pl.String)
     if titles.dtype not in (pl.String, pl.Null):
         raise DataError(f"{path}: expected strings in column 'title', got {titles.dtype}")
@@ -327,7 +337,7 @@ def _read_titles(items: pl.DataFrame, path: Path) -> pl.Series:
 
 
 def _read_feature(column: pl.Series) -> pl.Series | None:
-    """Float64 or String, None for a column of another kind."""
+    """Converts a feature to Float64 or String; None for another kind."""
     if column.dtype.is_numeric() or column.dtype == pl.Boolean:
         return column.cast(pl.Float64)
     return column.cast(pl.String) if column.dtype in (pl.String, pl.Categorical, pl.Enum) else None
@@ -340,7 +350,10 @@ def build_shard_from_matrices(
     matrices: Sequence[sparse.csr_array],
     places: NDArray[np.int64] | None = None,
 ) -> Shard:
-    """The shard whose train, valid and test matrices, (M, N) 0/1, are given; without times, ratings and titles."""
+    """Builds a shard from its train, valid and test matrices, (M, N) 0/1.
+
+    It has no times, ratings and titles.
+    """
     tables = []
     for split, pairs in zip(SPLITS, matrices, strict=True):
         rows = np.repeat(np.arange(pairs.shape[0]), np.diff(pairs.indptr))

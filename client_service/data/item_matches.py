@@ -25,8 +25,11 @@ NO_MATCH = ""  # what an own item is called that is none of the federation's
 
 
 def sign_matches(matches: Mapping[str, str], path: Path) -> str:
-    """Write the file; the sha256 in it. matches: own id -> the federation's, NO_MATCH for an item that is none of them.
-    DataError where two own items would be one."""
+    """Writes the signed file of matches, and returns the sha256 in it.
+
+    matches: own id -> the federation's, NO_MATCH for an item without one. Raises DataError where two own items have
+    the same match.
+    """
     table = _require_unique_matches(pl.DataFrame({"own": list(matches), "shared": list(matches.values())}), path)
     rows = io.StringIO()
     csv.writer(rows, lineterminator="\n").writerows([table.columns, *table.sort("own").iter_rows()])
@@ -36,12 +39,15 @@ def sign_matches(matches: Mapping[str, str], path: Path) -> str:
 
 
 def is_signed(path: Path) -> bool:
-    """Is this a file that a silo has signed?"""
+    """Tells whether a file has signed matches."""
     return next(iter(read_lines(path)), "").startswith(SIGNATURE)
 
 
 def read_matches(path: Path) -> dict[str, str]:
-    """Own id -> the federation's. DataError for a file that nobody has signed, or that was changed since."""
+    """Reads the federation's id of each own id.
+
+    Raises DataError for an unsigned file, and for one that was changed since.
+    """
     first, *rest = read_lines(path) or [""]
     again = "`lpsfed catalogue sign` signs what it should say"
     if not first.startswith(SIGNATURE):

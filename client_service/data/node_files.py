@@ -1,4 +1,7 @@
-"""Reads and writes the files of a NodeShard. No message of this module contains a node's id."""
+"""Reads and writes the files of a NodeShard.
+
+No message of this module contains a node's id.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ ARRAYS = ("data", "indices", "indptr")
 
 
 class NodeShardHead(Message):
-    """Head of a shard of nodes: sizes, the names of columns and classes, and its digest."""
+    """Head of a shard of nodes: sizes, names of columns and classes, digest."""
 
     format: Literal["lpsfed-nodes/1"] = FORMAT
     name: str = Field(min_length=1, max_length=200)

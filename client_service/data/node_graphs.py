@@ -1,4 +1,4 @@
-"""Node graph of a silo: nodes with features and labels, edges with weights, and who is for training."""
+"""Node graph of a silo: nodes with features, labels and splits, weighted edges."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def build_adjacency(sources: Int64, targets: Int64, weights: Float32, nodes: int
 
 
 def sort_entries(matrix: sparse.csr_array) -> sparse.csr_array:
-    """Sorts the entries of each row by column, with 64-bit indices: equal matrices have equal bytes."""
+    """Sorts the entries of each row by column, with 64-bit indices.
+
+    Equal matrices have equal bytes then.
+    """
     matrix.sort_indices()
     indices, starts = matrix.indices.astype(np.int64), matrix.indptr.astype(np.int64)
     return sparse.csr_array((matrix.data.astype(np.float32), indices, starts), shape=matrix.shape)
@@ -129,9 +132,10 @@ class NodeShard:
         return upper.row.astype(np.int64), upper.col.astype(np.int64), upper.data
 
     def edge_homophily(self, nodes: Int64 | None = None) -> float | None:
-        """Computes the share of edges whose two ends have the same known label (FedGSP, Eq. 35).
+        """Computes the share of edges between nodes of the same label (FedGSP, Eq. 35).
 
-        nodes: only edges between these rows count, such as training nodes. None where no such edge is.
+        Both labels must be known. nodes: only edges between these rows count, such as training nodes. None without
+        such an edge.
         """
         known = self.labels != UNKNOWN
         if nodes is not None:

@@ -1,6 +1,7 @@
-"""What a silo's ratings mean: from which one on an interaction is a liking. Chosen once, and kept in the shard's head.
+"""Scales of ratings: the smallest rating of a like.
 
-Files, appended files and what applications post are read by it alike. An interaction without a rating is a liking.
+It is chosen once, and kept in the shard's head. Files, appended files and posted interactions follow it alike. An
+interaction without a rating is a like.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ Finite = Field(default=None, allow_inf_nan=False)
 
 
 class RatingScale(Message):
-    """least: the lowest rating of a liking. lowest, highest: of the scale, None where it is open."""
+    """Scale of ratings.
+
+    least: smallest rating of a like. lowest, highest: ends of the scale, None where it is open.
+    """
 
     kind: RatingKind
     least: float = Field(allow_inf_nan=False)
@@ -30,11 +34,11 @@ class RatingScale(Message):
     highest: float | None = Finite
 
     def is_liked(self, rating: pl.Expr) -> pl.Expr:
-        """Which of these ratings are likings."""
+        """Returns an expression: which of these ratings are likes."""
         return rating.is_null() | (rating >= self.least)
 
     def count_outside(self, ratings: pl.Series) -> int:
-        """How many ratings lie outside the scale."""
+        """Counts the ratings outside the scale."""
         low = 0 if self.lowest is None else int((ratings < self.lowest).sum())
         return low + (0 if self.highest is None else int((ratings > self.highest).sum()))
 
@@ -51,9 +55,9 @@ RATING_SCALES: Final[dict[str, RatingScale]] = {
 
 
 def choose_least_rating(setting: float | None, scale: RatingScale | None) -> float:
-    """The least rating of a liking: the shard's; where it says none, what is setting for, by default four.
+    """Chooses the smallest rating of a like: the shard's, else the setting, else 4.
 
-    SettingsError where both say something and it is not the same.
+    Raises SettingsError where both are given and differ.
     """
     if scale is None:
         return DEFAULT_LEAST if setting is None else setting

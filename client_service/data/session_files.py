@@ -1,4 +1,7 @@
-"""A folder of files <-> a SessionShard. No message of this module contains an item's id."""
+"""Reads and writes the files of a SessionShard.
+
+No message of this module contains an item's id.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ FORMAT: Literal["lpsfed-sessions/1"] = "lpsfed-sessions/1"
 
 
 class SessionShardHead(Message):
-    """What a shard of sessions says about itself: sizes, and the digest of its content."""
+    """Head of a shard of sessions: sizes, and the digest of its content."""
 
     format: Literal["lpsfed-sessions/1"] = FORMAT
     name: str = Field(min_length=1, max_length=200)
@@ -37,14 +40,16 @@ class SessionShardHead(Message):
 
 
 def describe_session_head(shard: SessionShard) -> SessionShardHead:
-    """The head of a shard whose items have their own rows as places."""
+    """Builds the head of a shard whose items have their own rows as places."""
     sizes = {"sessions": len(shard.splits), "clicks": len(shard.clicks), "items": len(shard.item_ids)}
     return SessionShardHead(name=shard.name, digest=shard.digest, notes=shard.notes, **sizes)
 
 
 def save_session_shard(folder: Path, shard: SessionShard) -> SessionShardHead:
-    """Put the shard into the folder, whole or not at all. Places in a catalogue are not kept: the catalogue gives them
-    again."""
+    """Writes a shard into a folder, whole or not at all.
+
+    Places in a catalogue are not saved: the catalogue gives them again.
+    """
     own = shard.with_places(np.arange(len(shard.item_ids)), "")
     head = describe_session_head(own)
     owners = np.repeat(np.arange(len(own.splits)), np.diff(own.starts))
@@ -63,10 +68,11 @@ def save_session_shard(folder: Path, shard: SessionShard) -> SessionShardHead:
 
 
 def load_session_shard(folder: Path) -> SessionShard:
-    """The shard in `folder`: sessions.parquet with the columns session, item and split, clicks in their order.
+    """Loads the shard in a folder.
 
-    With a head, sizes and digest must agree with it. items.parquet (item, title) is the catalogue; without it the items
-    that occur. Raises DataError naming the file, what was expected and what came.
+    sessions.parquet has the columns session, item and split, clicks in their order. With a head, sizes and digest
+    must agree with it. items.parquet (item, title) is the catalogue; without it the items that occur. Raises
+    DataError naming the file, what was expected and what came.
     """
     path, head_path = current_file(folder, CLICKS), current_file(folder, HEAD)
     head = _read_head(head_path) if head_path.exists() else None
@@ -89,8 +95,10 @@ def build_session_shard(
     *,
     exact: bool = False,
 ) -> SessionShard:
-    """Rows (session, item, split) in the order of clicks -> a shard. exact: ids stay as they are. DataError where they
-    make none."""
+    """Builds a shard from rows (session, item, split) in the order of clicks.
+
+    exact: ids stay as they are. Raises DataError where the rows form no shard.
+    """
     ids, splits = id_column(table, "item", path, exact=exact), _split_column(table, path)
     catalogue, _ = build_catalogue(pl.DataFrame({"item": ids}), items, path.with_name(ITEMS), exact=exact)
     clicks = row_numbers(ids, catalogue["item"])
@@ -118,8 +126,10 @@ def _split_column(table: pl.DataFrame, path: Path) -> np.ndarray[tuple[int], np.
 def _find_session_starts(
     table: pl.DataFrame, splits: np.ndarray[tuple[int], np.dtype[np.int8]], path: Path
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Where each run of equal values of `session` begins, and the end. DataError where one comes twice, or is of two
-    splits."""
+    """Finds the start of each session, and the end of the last.
+
+    Raises DataError where a session is in several parts, or in two splits.
+    """
     owners = id_column(table, "session", path)
     changed = (owners != owners.shift(1)).fill_null(True).to_numpy()
     starts = np.append(np.flatnonzero(changed), len(owners))

@@ -17,29 +17,30 @@ from client_service.data.prefixes import Int64, Prefixes, list_prefixes
 
 
 def count_pairs(rows: Int64, columns: Int64, shape: tuple[int, int]) -> sparse.csr_array:
-    """How often each pair occurs, float32."""
+    """Counts how often each pair occurs, float32."""
     ones = np.ones(len(rows), dtype=np.float32)
     return sparse.csr_array(sparse.coo_array((ones, (rows, columns)), shape=shape))
 
 
 def mark_pairs(rows: Int64, columns: Int64, shape: tuple[int, int]) -> sparse.csr_array:
-    """1 where a pair occurs, float32."""
+    """Marks the pairs that occur with 1, float32."""
     found = count_pairs(rows, columns, shape)
     found.data[:] = 1.0
     return found
 
 
 def scale_rows(matrix: sparse.csr_array, weights: np.ndarray) -> sparse.csr_array:
-    """Each row times its weight."""
+    """Multiplies each row by its weight."""
     found = matrix.copy()
     found.data = found.data * np.repeat(weights, np.diff(found.indptr)).astype(found.data.dtype)
     return found
 
 
 def shuffle_batches(lengths: Int64, size: int, generator: np.random.Generator) -> Iterator[Int64]:
-    """Rows of all examples in batches of `size`, each of similar lengths, so that little is padding.
+    """Yields rows of all examples in random batches of similar lengths.
 
-    Drawn anew: examples are shuffled, sorted by length within WINDOW batches, and the batches come in a drawn order.
+    Examples are shuffled, sorted by length within WINDOW batches of `size`, and the batches come in a random order;
+    little is padding then.
     """
     order = generator.permutation(len(lengths))
     window = np.arange(len(order)) // (size * WINDOW)
@@ -57,7 +58,7 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class SessionShard:
-    """S sessions of K clicks over the silo's own N items.
+    """Click sessions of a silo: S sessions of K clicks over its own N items.
 
     item_ids: ascending, (N,). clicks: rows of these items, session after session, (K,); examples are over these rows
     too. starts: where each session begins, and the end of the last, (S + 1,). splits: of each session, (S,). places:
@@ -76,8 +77,10 @@ class SessionShard:
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of the content and of the places: what is computed from them is kept under it. The name does not
-        count."""
+        """sha256 over content and places, which keys what is computed from them.
+
+        The name does not count.
+        """
         digest = hashlib.sha256(encode_list(self.item_ids))
         for part in (self.clicks, self.starts, self.splits, self.places):
             digest.update(np.ascontiguousarray(part, dtype="<i8").data)
@@ -85,7 +88,7 @@ class SessionShard:
 
     @property
     def lists_digest(self) -> str:
-        """`digest`: what a visit has met comes with each request."""
+        """`digest`: seen items of a visit come with each request."""
         return self.digest
 
     @cached_property
@@ -102,15 +105,15 @@ class SessionShard:
 
     @cached_property
     def rows(self) -> dict[str, int]:
-        """The row of each item by its id."""
+        """Row of each item by its id."""
         return index_ids(self.item_ids)
 
     def with_places(self, places: Int64, catalogue: str) -> SessionShard:
-        """The same over a shared catalogue, of which this is the list's digest."""
+        """Returns the shard over a shared catalogue, by the digest of its list."""
         return replace(self, places=places, catalogue=catalogue)
 
     def split_sessions(self, split: int) -> tuple[Int64, Int64]:
-        """Clicks and starts of one split's sessions."""
+        """Returns clicks and starts of one split's sessions."""
         lengths = np.diff(self.starts)
         chosen = np.repeat(self.splits == split, lengths)
         starts = np.concatenate([[0], np.cumsum(lengths[self.splits == split])])

@@ -49,9 +49,9 @@ class ShardHead(Message):
 
 
 def combine_digests(content: str, met: str | None, unmet: str | None) -> str:
-    """Combines the digests of the likings, of the met events and of the unmet items by sha256.
+    """Combines the digests of likes, met events and unmet items by sha256.
 
-    Without met events and unmet items, the digest of the likings is returned unchanged.
+    Without met events and unmet items, the digest of the likes is returned unchanged.
     """
     for other in (met, unmet):
         content = content if other is None else hashlib.sha256(f"{content} {other}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""A column of times in any of the forms that are read -> seconds or microseconds since 1970 (UTC)."""
+"""Parses columns of times to seconds or microseconds since 1970 (UTC)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ ISO = r"^(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d)(:\d\d(?:[.,]\d+)?)?(Z|z|[+-]\d\d(?
 
 
 def parse_times(column: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """The times as whole seconds (Int64), null where there is none; and a Boolean column: which values are no time.
+    """Parses times to whole seconds (Int64), null where one is missing.
 
-    Numbers are seconds since 1970, or finer where `find_unit` says so of all of them; text is a number or ISO 8601; a
-    date means its first second, a time without a zone is UTC, and fractions of a second are cut off. Outside the years
-    1 to 9999 nothing is a time.
+    Returns also a Boolean column: which values are no time. Numbers are seconds since 1970, or finer where
+    `find_unit` says so of all of them; text is a number or ISO 8601; a date means its first second, a time without a
+    zone is UTC, and fractions of a second are cut off. Outside the years 1 to 9999 nothing is a time.
     """
     micros, wrong = parse_micros(column)
     return micros // MICROS, wrong
 
 
 def parse_micros(column: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Likewise as microseconds, so that times within one second keep their order."""
+    """Parses times as `parse_times` does, to microseconds.
+
+    Times within one second keep their order.
+    """
     missing = column.is_null()
     if column.dtype == pl.String:
         column = column.str.strip_chars()
@@ -36,7 +39,7 @@ def parse_micros(column: pl.Series) -> tuple[pl.Series, pl.Series]:
 
 
 def _read_micros(column: pl.Series) -> pl.Series:
-    """Int64, null for what cannot be read."""
+    """Reads microseconds (Int64), null for unreadable values."""
     if column.dtype.is_numeric():
         return _read_numeric_micros(column)
     if column.dtype.is_temporal() and column.dtype not in (pl.Time, pl.Duration):
@@ -49,7 +52,10 @@ def _read_micros(column: pl.Series) -> pl.Series:
 
 
 def _read_numeric_micros(column: pl.Series) -> pl.Series:
-    """Whole numbers exactly; of others a float holds a microsecond of today."""
+    """Reads microseconds of numbers; whole numbers exactly.
+
+    Of others a float holds a microsecond of today.
+    """
     unit = find_unit(column) or 1
     numbers = column.cast(pl.Float64, strict=False)
     whole = column.cast(pl.Int64, strict=False)
@@ -61,8 +67,11 @@ def _read_numeric_micros(column: pl.Series) -> pl.Series:
 
 
 def find_unit(column: pl.Series) -> int | None:
-    """How many of these are a second, by `FINER`, where each value is a number that as such is a time from 1980 to
-    2100. None for seconds and for what is no number; in seconds none of these would be a time."""
+    """Finds the fraction of a second that numbers count, by `FINER`; None for seconds.
+
+    All values must be numbers that are a time from 1980 to 2100 in that unit; in seconds none of these would be a
+    time. None too for values that are no numbers.
+    """
     if not (column.dtype.is_numeric() or column.dtype == pl.String):
         return None
     values = column.replace("", None) if column.dtype == pl.String else column
@@ -74,7 +83,7 @@ def find_unit(column: pl.Series) -> int | None:
 
 
 def _read_iso(column: pl.Series) -> pl.Series:
-    """ISO 8601 text, completed to one form that is then read: date, time to the second or finer, zone."""
+    """Reads ISO 8601 text, completed to one form: date, time, zone."""
     fields = column.str.extract_groups(ISO).struct.unnest()
     date, minute, second, zone = (fields.to_series(place) for place in range(4))
     zone = zone.str.to_uppercase().fill_null("Z").str.replace(r"^([+-]\d\d)$", "${1}00")

@@ -1,4 +1,4 @@
-"""The client's side of the federation: join, poll, train, gate, upload, fetch, apply; run after run, for ever."""
+"""Agent of a client: joins, polls, trains, uploads and evaluates, run after run."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ ERROR_SECONDS = 0.2  # after an unforeseen error
 
 @dataclass(frozen=True)
 class AbandonedRun:
-    """A run of which this silo computes nothing more, and why."""
+    """Run that this silo computes no further, and the reason."""
 
     run: str
     reason: str
 
 
 class Agent:
-    """Follows the aggregator.
+    """Agent of one client, which follows the aggregator's runs.
 
-    `status`, `training_run`, `silo` and `is_busy` may be read at any time. is_busy: a run asks something of this
-    client, or the aggregator has not been asked yet. earlier_status: of an earlier image of this process.
+    `status`, `training_run`, `silo` and `is_busy` may be read at any time. is_busy: a run needs work of this client,
+    or the aggregator has not been polled yet. earlier_status: status before this process was started again.
     """
 
     def __init__(
@@ -86,10 +86,11 @@ class Agent:
         self._steps, self._round_in_progress = asyncio.Condition(), False  # a round is begun, and not applied
 
     async def follow(self, ends: Callable[[], Awaitable[bool]] | None = None) -> None:
-        """Until cancelled. A refusal or a lost connection is shown in `status` and tried again later.
+        """Follows the aggregator until cancelled, or until `ends` returns True.
 
-        A run that ends in another error, such as a lack of memory, is given up: the silo goes on with the next one.
-        ends: asked between two polls while no run asks anything of this client; True ends this.
+        A refusal or a lost connection is shown in `status`, and tried again later. A run that ends in another error,
+        such as a lack of memory, is abandoned: the silo continues with the next one. ends: called between two polls
+        while no run needs work.
         """
         while ends is None or self.is_busy or not await ends():
             try:
@@ -110,7 +111,10 @@ class Agent:
                 await asyncio.sleep(ERROR_SECONDS)  # an error before any call would else leave no time for others
 
     def _give_up(self, error: Exception) -> None:
-        """Compute nothing more of the run at hand. The error's own words may hold an id, and are not repeated."""
+        """Abandons the current run after an unforeseen error.
+
+        The error's own words may contain an id, and are not repeated.
+        """
         run, reason = self._current_run, describe_failure(error)
         LOGGER.error("run_abandoned_run", run=run, error=type(error).__name__, at=describe_place(error))
         self._reset_run(self.silo)
@@ -121,12 +125,12 @@ class Agent:
         self._schedule_retry(FederationError(reason))
 
     def _schedule_retry(self, error: FederationError) -> None:
-        """The next call waits: see `RetrySchedule`."""
+        """Shows an error, and delays the next call: see `RetrySchedule`."""
         self._set_status(problem=str(error))
         self.poll.record_failure(error)
 
     async def _step(self) -> None:
-        """One change of the federation: wait for it, then do what it asks of this client."""
+        """Waits for the next state of the federation, and does its work."""
         try:
             if not self.poll.joined:
                 await self._join()
@@ -144,11 +148,12 @@ class Agent:
         self.is_busy, self._current_run = state.run is not None and state.phase not in ENDED, None
 
     async def change_silo(self, change: Callable[[Silo], RebuildResult]) -> RefreshResult:
-        """Wait for the end of the round at hand, at most `LONGEST_ROUND` seconds, and go on with another shard.
+        """Changes the silo's shard between two rounds, and continues with the new one.
 
-        Then whoever waits for other clients stops after the poll at hand, and training after the step at hand; the
-        round begins anew. `change` is slow and runs in the worker thread. The run at hand goes on with its parameters
-        and the new shard, as after a restart with one.
+        Waits for the end of the current round, at most `LONGEST_ROUND` seconds. Then a wait for other clients ends
+        after the current poll, and training after the current step; the round begins again. `change` is slow and runs
+        in the worker thread. The current run continues with its parameters and the new shard, as after a restart with
+        one.
         """
         overdue = asyncio.get_running_loop().call_later(LONGEST_ROUND, self._opener.interrupt.set)
         try:
@@ -174,7 +179,10 @@ class Agent:
             self._abandoned_run = None  # with another shard it may be possible
 
     def _reset_run(self, silo: Silo) -> None:
-        """Go on with this silo and with what is kept of the run at hand, as a new process would."""
+        """Continues the current run from its checkpoint, as a new process would.
+
+        silo: the silo to continue with.
+        """
         self.silo = silo
         self._opener = RunOpener(silo, self._aggregator, self._run_counted, self._deadline)
         self._client_run, self.training_run = None, None
@@ -186,7 +194,7 @@ class Agent:
 
     @property
     def counts(self) -> Counts | None:
-        """Sizes of the silo's graph, where its policy gives them."""
+        """Sizes of the silo's graph, where its policy shares them."""
         return self.silo.task.count(self.silo.shard) if self.silo.settings.policy.counts else None
 
     async def _join(self) -> None:
@@ -222,13 +230,13 @@ class Agent:
             await self._finish(run_part, state)
 
     def _is_abandoned(self, run: str) -> bool:
-        """Has this run been given up? An earlier one that was is of no more interest."""
+        """Tells whether a run is abandoned, and forgets an earlier one that was."""
         if self._abandoned_run is not None and self._abandoned_run.run != run:
             self._abandoned_run = None
         return self._abandoned_run is not None
 
     def _was_interrupted(self, state: RunOut, run: str) -> bool:
-        """Was this client stopped in this run, before it had evaluated it?"""
+        """Tells whether this client was stopped in a run that it had not evaluated."""
         if state.part != TRAINING:
             unmade = self._opener.makes_model(state) and not self._has_evaluated(run)
             return state.phase == "finished" and (unmade or not self._opener.has_sums(state))
@@ -236,9 +244,10 @@ class Agent:
         return quality.run == run and not quality.finished
 
     def _joins_late(self, state: RunOut, run: str) -> bool:
-        """Has this client had no part in a run that is over, and can it use the sums that are kept of it?
+        """Tells whether this client can still use the sums of an ended run.
 
-        It takes them over, with what the run has trained, and judges both by its own data. It sends nothing.
+        It had no part in the run. It takes its sums and trained parameters, evaluates both on its own data, and sends
+        nothing.
         """
         uses_sums = state.basis is not None or state.content is not None
         if state.phase != "finished" or not uses_sums or state.standing == "quarantined":
@@ -251,11 +260,11 @@ class Agent:
         return quality.run == run and quality.finished
 
     def _earlier_quality(self) -> QualityOut:
-        """What an earlier process knew of its last run."""
+        """Loads the measures of the last run, written by this or an earlier process."""
         return load_quality(self.silo.settings.models_directory, self.silo.settings.name)
 
     async def _open_run(self, state: RunOut, run: str, number: int) -> ClientRun:
-        """This run as an earlier process left it, or with the run's parameters after round `number`."""
+        """Opens a run from its checkpoint, or with its parameters after round `number`."""
         self._set_status(phase="preparing", run=run)
         run_part = await self._opener.open_run(state, run)
         if not await self._run_counted(run_part.resume, number):
@@ -274,10 +283,10 @@ class Agent:
         return run_part
 
     async def _catch_up(self, run_part: ClientRun, state: RunOut) -> None:
-        """Be after the last round that has closed.
+        """Applies the last round that has closed.
 
-        A round that this client has trained in, or may have before it was restarted, is done again, so that it ends
-        with what it would have had. Nothing is sent: a closed round takes nothing. Other rounds are skipped.
+        A round that this client has trained in, or may have before a restart, is computed again, so that it ends as
+        it would have. Nothing is sent: a closed round accepts nothing. Other rounds are skipped.
         """
         number = _last_closed_round(state)
         if run_part.applied == number - 1 and run_part.has_trained(number):
@@ -291,7 +300,10 @@ class Agent:
             self._set_status(shared_digest=run_part.shared_digest)
 
     async def _round(self, run_part: ClientRun, state: RunOut, number: int) -> None:
-        """Algorithm 1's body at the client. What the aggregator holds already, or cannot take, is not sent."""
+        """Runs the client's part of a round (Algorithm 1).
+
+        An update that the aggregator has already, or cannot accept, is not sent.
+        """
         self._round_in_progress = True
         began, before = time.perf_counter(), replace(self._aggregator.traffic)
         update, seconds = await self._fit(run_part, state, number)
@@ -325,14 +337,17 @@ class Agent:
         return await self._run_counted(run_part.fit, strategy, context, run_part.received)
 
     async def _draw_anchor(self, place: RunContext, state: RunOut, number: int) -> Float64:
-        """K^R of the round, as this client draws it. PrivacyError where the aggregator says another one, and where rho
-        would be compared with more anchors than the silo's policy allows."""
+        """Draws K^R of the round, and checks the aggregator's.
+
+        Raises PrivacyError where they differ, and where rho would be compared with more anchors than the silo's
+        policy allows.
+        """
         said = await self._aggregator.fetch_anchor(place.run, number)
         anchors, question = self.silo.anchors, AnchorInputs(place.method, state.seed, number, place.run)
         return await self._run_counted(anchors.check_anchor, question, said)
 
     async def _wait_for_personalised(self, run_part: ClientRun, number: int) -> Parameters:
-        """Wait for the round to be aggregated."""
+        """Waits for the round's aggregation, and returns this client's parameters."""
         self._set_status(phase="waiting for the round")
         return await self._opener.wait_for_personalised(run_part, number)
 
@@ -349,24 +364,27 @@ class Agent:
         await self._in_worker(return_free_memory)
 
     async def _make_model(self, summed: BasisRun, state: RunOut) -> None:
-        """Make, judge and serve the model that follows from the sums: no run trains one."""
+        """Builds, evaluates and serves the model that follows from sums without training."""
         self.training_run = await self._opener.open_model(summed, state)
         await self._run_counted(self.training_run.begin, Parameters({}), 0)
         await self._run_counted(self.training_run.finish)
         self._set_status(shared_digest=self.training_run.shared_digest)
 
     async def _run_counted(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Work of the run at hand, likewise. SettingsError where the system has killed too many processes amid it."""
+        """Runs work of the current run in the worker thread, and counts killed processes.
+
+        Raises SettingsError where the system has killed too many processes during this work.
+        """
         assert self._current_run is not None, "expected a run at hand"
         with self._killed.guard(self._current_run, WORK.get(name := getattr(function, "__name__", "preparing"), name)):
             return await self._in_worker(function, *args, **kwargs)
 
     async def _in_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """In the worker thread: requests go on being answered meanwhile."""
+        """Runs a function in the worker thread, while requests are still answered."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, lambda: function(*args, **kwargs))
 
     def _warn(self, warnings: tuple[str, ...]) -> None:
-        """Show warnings, and log each when it first holds."""
+        """Shows warnings, and logs each new one."""
         for warning in set(warnings) - set(self.status.warnings):
             LOGGER.warning("warning", reason=warning)
         self._set_status(warnings=warnings)
@@ -376,5 +394,5 @@ class Agent:
 
 
 def _last_closed_round(state: RunOut) -> int:
-    """The last round whose parameters are there to be fetched; 0 before the first."""
+    """Returns the last round whose parameters can be fetched; 0 before the first."""
     return state.round if state.phase == "finished" else max(0, state.round - 1)

@@ -1,7 +1,7 @@
-"""One run that sums at this client: its part of each round, and the statistics that the last sums become.
+"""Client's part of a run that sums: its addends, and the resulting statistics.
 
-The same verbs as those of `training_run`, for the agent. It never touches the network. Its methods are slow and belong
-in a worker thread.
+It has the methods of `training_run` for the agent, and makes no network calls. Its methods are slow and belong in a
+worker thread.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from shared.sums.sum import EMPTY_PART_DIGEST
 
 
 class BasisRun:
-    """The statistics of one run. `applied`: the last round whose sums are here.
+    """Sums of one run, and the statistics that follow from them.
 
-    counted: what the sum has made of the shard (`SiloSum.count`). folder: where the statistics are kept. clients: how
-    many the sums have room for. summed: digests of what the silo adds. federation: the key of its aggregator. items:
-    the list that is summed over, where the silos have summed one; hidden: own items that another one hides there.
-    over, secret: see `SumRound`. everything: are the silo's validation and test data among what it adds?
+    applied: last round whose sums were applied. counted: what the sum has made of the shard (`SiloSum.count`).
+    folder: where the statistics are kept. clients: largest number that the sums have room for. summed: digests of
+    what the silo adds. federation: the key of its aggregator. items: the list that is summed over, where the silos
+    have summed one; hidden: own items that another one hides there. over, secret: see `SumRound`. everything: the
+    silo's validation and test data are among what it adds.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class BasisRun:
 
     @property
     def is_empty(self) -> bool:
-        """Is this silo's part zeros?"""
+        """True where this silo adds zeros."""
         return self.summed is not None and self.summed.catalogue == EMPTY_PART_DIGEST
 
     @property
@@ -89,16 +90,16 @@ class BasisRun:
 
     @property
     def finished(self) -> bool:
-        """Are the statistics kept?"""
+        """True where the statistics are kept."""
         return self.basis is not None
 
     @property
     def shared_digest(self) -> str:
-        """sha256 over the sums that came last."""
+        """sha256 over the latest sums."""
         return digest(self.received.arrays)
 
     def resume(self, closed: int) -> bool:
-        """Take up what an earlier process has kept of this run; False where that is nothing, or of another run."""
+        """Loads the sums that an earlier process kept; False without any of this run."""
         try:
             with safe_open(self._path, framework="numpy") as file:
                 head = dict(file.metadata() or {})
@@ -114,50 +115,56 @@ class BasisRun:
         return self.applied > 0
 
     def begin(self, received: Parameters, number: int) -> None:
-        """Take over the sums after round `number`; 0: there are none yet."""
+        """Applies the sums after round `number`; 0: there are none yet."""
         if number:
             self.skip_round(received, number)
 
     def missing_round(self, number: int) -> int | None:
-        """A round whose sums are needed beside those of round `number`, and are not here; None where none is."""
+        """Returns a round whose sums are still needed with those of round `number`, or None."""
         return next((before for before in self._needed(number) if before not in self._sums), None)
 
     def _needed(self, number: int) -> range:
-        """The rounds whose sums are used together with those of round `number`."""
+        """Returns the earlier rounds whose sums are used with those of round `number`."""
         return range(max(1, number + 1 - self._sum.sums_needed(self._settings)), number)
 
     def has_trained(self, number: int) -> bool:
-        """A closed round is never done again: its sums say all that there is."""
+        """Returns False: sums of a closed round are final."""
         del number
         return False
 
     def fit(self, strategy: Strategy, context: RoundContext, received: Parameters) -> tuple[Parameters, float]:
-        """This silo's part of a round, and the seconds that it took; again, the same."""
+        """Computes this silo's part of a round, and the seconds it took.
+
+        A repetition gives the same part.
+        """
         began = time.perf_counter()
         self.context = context
         update = strategy.fit(self, received)  # type: ignore[arg-type]  # of a client's verbs it needs two
         return update, time.perf_counter() - began
 
     def save_fitted(self, number: int) -> None:
-        """What a round sends follows from the sums of those before, which are kept."""
+        """Does nothing: a round's part follows from the kept sums of earlier rounds."""
 
     def resume_fitted(self, number: int) -> bool:
-        """Nothing is needed to take over a round's sums."""
+        """Returns True: nothing is needed to apply a round's sums."""
         del number
         return True
 
     def load(self, received: Parameters) -> None:
-        """A round begins at the sums of the one before, which are here already."""
+        """Does nothing: a round begins with the kept sums of the one before."""
         del received
 
     def arrays(self) -> Sums:
-        """This silo's part of the round at hand."""
+        """Computes this silo's part of the current round, and marks that it is included."""
         for name in (INCLUDED, ADDED) if self._everything else (INCLUDED,):
             save_mark(self._folder, name, self.place.run)
         return SILO_SUMS[self._sum.name].add(self._round(self.context.round))
 
     def withdraw(self) -> None:
-        """Take back that this silo's part is in the run's sums: it was refused, or came too late."""
+        """Removes the mark that this silo's part is included in the run's sums.
+
+        It was refused, or came too late.
+        """
         for name in (INCLUDED, ADDED):
             remove_mark(self._folder, name, self.place.run)
 
@@ -178,22 +185,25 @@ class BasisRun:
         )
 
     def skip_round(self, received: Parameters, number: int) -> None:
-        """Take over the sums of round `number`. They are durable when this returns."""
+        """Applies the sums of round `number`; they are durable when this returns."""
         self.store_received(received, number)
         self._sums = {kept: self._sums[kept] for kept in (*self._needed(number), number) if kept in self._sums}
         self.applied = number
         self._save_sums()
 
     def store_received(self, received: Parameters, number: int) -> None:
-        """Have the sums of a round at hand."""
+        """Stores the sums of a round in memory."""
         self._sums[number] = {name: np.asarray(value) for name, value in received.arrays.items()}
 
     def apply(self, received: Parameters, costs: RoundCosts) -> None:
-        """Take over a round's sums."""
+        """Applies a round's sums."""
         self.skip_round(received, costs.round)
 
     def finish(self, failure: str | None = None) -> None:
-        """Keep the statistics; of a run that has failed, nothing."""
+        """Saves the statistics of a finished run, and deletes its sums.
+
+        failure: nothing is saved of a failed run.
+        """
         if failure is None:
             included, everything = (has_mark(self._folder, name, self.place.run) for name in (INCLUDED, ADDED))
             self.basis = replace(self._read_sums(), everything=everything, included=included or everything)

@@ -1,4 +1,4 @@
-"""The model of a run that validation prefers: judged after each round, kept on the disk, and served."""
+"""Best model of a run by validation: evaluated after each round, saved, and served."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ A = TypeVar("A", bound=FrozenModel)
 
 
 class BestModel:
-    """Of one run. `quality` is what the silo knows of it so far; each change is on the disk before it can be read.
+    """Best model of one run so far.
 
-    `known` are the fields of QualityOut that are known before the first round. refit: makes what answers of what was
-    judged, where that is another model: it knows the held-out data, so that it is never judged.
+    `quality`: measures of the run; each change is on the disk before it can be read. `known`: fields of QualityOut
+    that are known before the first round. refit: builds the model that answers from the one that was evaluated, where
+    they differ: it was fitted on held-out data too, so that it is never evaluated.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class BestModel:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """What a model, and its training, belong to."""
+        """Fields that identify the shard, run, method and start of a model."""
         place, training = self.place, self._training
         return {
             "shard": self._shard.digest,
@@ -67,9 +68,10 @@ class BestModel:
         }
 
     def judge(self, costs: RoundCosts, **learnt: Any) -> None:
-        """Measure the model as it is now, after the round of `costs`, and serve it if it is the best so far.
+        """Evaluates the current model, and serves it if it is the best so far.
 
-        learnt: loss, saturated and with_margins of the round's training, if this client trained in it.
+        costs: of the round. learnt: loss, saturated and with_margins of the round's training, if this client trained
+        in it.
         """
         began = time.perf_counter()
         served = self._freeze(costs.round)
@@ -84,7 +86,7 @@ class BestModel:
         self._update_quality(**update)
 
     def finish(self, failure: str | None, shared_digest: str) -> None:
-        """Read the test data, once, with the model that validation chose."""
+        """Evaluates the best model on test data, once."""
         assert self.served is not None, "a run begins with a judged model"
         measures = self._task.test(self._shard, self.served, self._interrupt)
         summarise, known = self._task.summarise, dict[str, Any]()
@@ -100,7 +102,10 @@ class BestModel:
         )
 
     def resume(self) -> bool:
-        """Fill the model with the best one of this run that was kept, and serve it. False where there is none."""
+        """Loads the best saved model of this run and serves it.
+
+        Returns False where there is none.
+        """
         place, head = self.place, find_version_of_run(self.place.folder, self.place.run)
         own = (self._shard.digest, place.run, place.method, place.kind, self._training.basis, self._training.content)
         if head is None or (head.shard, head.run, head.method, head.kind, head.basis, head.content) != own:
@@ -114,7 +119,7 @@ class BestModel:
         return True
 
     def serve_current(self, number: int) -> None:
-        """Serve the model as it is, as that of round `number`, without keeping it."""
+        """Serves the current model as that of round `number`, without saving it."""
         served = self._freeze(number)
         served = replace(served, relevance=self._fit_relevance(served))
         self._serve(served, self._refit(served, self._head(number, relevance=served.relevance)))
@@ -130,7 +135,7 @@ class BestModel:
         return ModelHead(round=number, number=self.place.number, **{"values": {}, **known}, **self.origin)
 
     def _refit(self, judged: FrozenModel, head: ModelHead) -> FrozenModel:
-        """The model that answers where this one was judged."""
+        """Returns the model that answers: refitted on all data where the silo does so."""
         if self._refit_model is None:
             return judged
         found: FrozenModel | None = self._refit_model(head, dict(self._training.model.named_parameters()))
@@ -140,7 +145,7 @@ class BestModel:
         self.served, self._answers.served = judged, answering
 
     def _keep_and_serve(self, served: FrozenModel, number: int, measures: Measures) -> None:
-        """The checkpoint first: what is served survives a restart."""
+        """Saves the model, then serves it: a served model survives a restart."""
         pairs, found = self._task.count(self._shard).edges, self._fit_relevance(served)
         head = self._head(number, values=dict(measures.values), chosen_for=pairs, relevance=found)
         answering = self._refit(served, head)
@@ -160,7 +165,10 @@ class BestModel:
 def load_model(
     task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device, *, fit_everything: bool = False
 ) -> FrozenModel | None:
-    """The model kept by an earlier process; None where none fits the shard. DataError where its file is damaged."""
+    """Loads the saved model of an earlier process; None where none fits the shard.
+
+    Raises DataError where its file is damaged.
+    """
     head = load_head(folder)
     if head is None or head.shard != shard.digest or not head.fits_text(task.text_digest(shard)):
         return None
@@ -170,7 +178,7 @@ def load_model(
 def load_model_or_none(
     task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device, *, fit_everything: bool = False
 ) -> FrozenModel | None:
-    """Likewise; None, and the log says why, where its file is damaged."""
+    """Loads the saved model as `load_model`; logs a damaged file and returns None."""
     try:
         return load_model(task, shard, folder, device, fit_everything=fit_everything)
     except DataError as error:
@@ -187,7 +195,10 @@ def load_version(
     *,
     fit_everything: bool = False,
 ) -> FrozenModel:
-    """A kept model of this shard, as it was served. DataError where its file is damaged."""
+    """Loads a saved model of this shard as it was served.
+
+    Raises DataError where its file is damaged.
+    """
     if fit_everything:
         tensors = load_tensors(folder, head)
         if tensors is None:
@@ -203,5 +214,5 @@ def load_version(
 
 
 def with_head(served: A, head: ModelHead) -> A:
-    """The model with what its head says of it."""
+    """Returns the model with the time and the relevance of its head."""
     return replace(served, kept_at=head.kept_at, relevance=head.relevance or UNFITTED)

@@ -1,6 +1,7 @@
-"""Training as it stands before a round <-> one file, replaced whole: arrays as safetensors, the rest as JSON.
+"""Checkpoint of training before a round, in one file that is replaced as a whole.
 
-A client that was killed does the round at hand again, from what it was before it; what is served: serving/checkpoint.
+Arrays are safetensors, the rest is JSON. A client that was killed repeats the round from it. Served models are saved
+elsewhere: see model_store.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FITTED = "fitted"  # a folder with a checkpoint between the training of a round 
 
 
 class Owner(Message):
-    """What training belongs to: a run with its seed and settings, a shard, a model, and the choices made for it."""
+    """Identity of a checkpoint: run, seed, settings, shard, model, and its choices."""
 
     run: str
     seed: int
@@ -47,7 +48,7 @@ class Owner(Message):
 
 
 class TrainingHead(Message):
-    """All of a checkpoint that is no array."""
+    """Metadata of a checkpoint, besides its arrays."""
 
     format: str = FORMAT
     owner: Owner
@@ -59,7 +60,10 @@ class TrainingHead(Message):
 
 @dataclass(frozen=True)
 class TrainingCheckpoint:
-    """Training after round `round` (0: before the first), its parameters received and evaluated."""
+    """Training after round `round`, its parameters received and evaluated.
+
+    round 0: before the first.
+    """
 
     owner: Owner
     round: int
@@ -68,7 +72,7 @@ class TrainingCheckpoint:
 
 
 def save_checkpoint(folder: Path, kept: TrainingCheckpoint) -> None:
-    """Replace the checkpoint of this folder. It is durable when this returns."""
+    """Replaces the checkpoint of a folder; durable when this returns."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {name: np.asarray(value, order="C") for name, value in kept.state.arrays.items()}
     head = _head(kept).model_dump_json()
@@ -76,7 +80,10 @@ def save_checkpoint(folder: Path, kept: TrainingCheckpoint) -> None:
 
 
 def load_checkpoint(folder: Path, owner: Owner) -> TrainingCheckpoint | None:
-    """The checkpoint of this folder; None where there is none, where it is another's, or where it cannot be read."""
+    """Loads the checkpoint of a folder.
+
+    Returns None where there is none, where it has another owner, or where it cannot be read.
+    """
     try:
         return _read(folder / NAME, owner)
     except FileNotFoundError:
@@ -87,7 +94,7 @@ def load_checkpoint(folder: Path, owner: Owner) -> TrainingCheckpoint | None:
 
 
 def delete_checkpoint(folder: Path) -> None:
-    """Nobody goes on with a run that is over, or with training on a shard that is no more."""
+    """Deletes the checkpoints of an ended run or an old shard."""
     for path in (folder / NAME, folder / FITTED / NAME):
         path.unlink(missing_ok=True)
 
@@ -110,15 +117,21 @@ def _head(kept: TrainingCheckpoint) -> TrainingHead:
 
 
 def _checksum(head: str, arrays: Arrays) -> str:
-    """safetensors itself notices a file that is cut off, but not one whose bytes have changed."""
+    """Computes a checksum over head and arrays.
+
+    safetensors notices a truncated file, but no changed bytes.
+    """
     return hashlib.sha256((head + digest(arrays)).encode()).hexdigest()
 
 
 class Recovery:
-    """Of one run: its checkpoint is written after each round, before the next one begins."""
+    """Checkpoints of one run, written after each round before the next begins."""
 
     def __init__(self, place: RunContext, training: Training, best: BestModel, tensors: StrategyTensors) -> None:
-        """tensors: the strategy's, as they are at any time; filled where a checkpoint is taken over."""
+        """Keeps the parts of a run that a checkpoint has.
+
+        tensors: the strategy's, as they are at any time; filled where a checkpoint is loaded.
+        """
         self._place, self._training, self._best, self._tensors = place, training, best, tensors
 
     @property
@@ -126,13 +139,13 @@ class Recovery:
         return Owner(seed=self._place.seed, **self._best.origin)
 
     def save(self, number: int) -> None:
-        """Write all that the round after `number` depends on. It is durable when this returns."""
+        """Writes all state that the round after `number` depends on; durable when this returns."""
         save_checkpoint(self._place.folder, self._checkpoint(number, self._tensors))
 
     def resume(self, closed: int) -> int | None:
-        """Take over what an earlier process kept of this run, and give the round after which it did.
+        """Restores the checkpoint of this run, and returns its round.
 
-        None, and nothing is changed, where nothing fits, or where `closed`, the aggregator's last round, is behind it.
+        None, and nothing is changed, where none fits, or where `closed`, the aggregator's last round, is behind it.
         """
         kept = load_checkpoint(self._place.folder, self._owner)
         if kept is None:
@@ -149,7 +162,7 @@ class Recovery:
         return kept.round
 
     def save_fitted(self, number: int, memory: Arrays) -> None:
-        """Write training as it stands after the local epochs of round `number`, beside the checkpoint.
+        """Writes training after the local epochs of round `number`, beside the checkpoint.
 
         memory: the client memory that these epochs gave.
         """
@@ -157,7 +170,10 @@ class Recovery:
         save_checkpoint(self._place.folder / FITTED, self._checkpoint(number, tensors))
 
     def resume_fitted(self, number: int) -> bool:
-        """Take that over. False, and nothing is changed, where it is of another round."""
+        """Restores what `save_fitted` wrote.
+
+        False, and nothing is changed, where it is of another round.
+        """
         kept = load_checkpoint(self._place.folder / FITTED, self._owner)
         if kept is None or kept.round != number or not self._training.fits(kept.state):
             return False
@@ -173,7 +189,7 @@ class Recovery:
         self._tensors.broadcast, self._tensors.memory = state.part(BROADCAST), state.part(MEMORY)
 
     def resume_from_best(self, number: int) -> None:
-        """Without a checkpoint: go on from the best model of this run that was kept, and from its figures."""
+        """Continues from the best saved model and its measures, without a checkpoint."""
         place = self._place
         head, quality = find_version_of_run(place.folder, place.run), load_quality(place.folder, "")
         if head is None or head.round > number or not self._best.resume():
@@ -185,5 +201,5 @@ class Recovery:
             self._best.quality = self._best.quality.model_copy(update=changes)
 
     def delete(self) -> None:
-        """Nobody goes on with a run that is over."""
+        """Deletes the checkpoints of an ended run."""
         delete_checkpoint(self._place.folder)

@@ -1,4 +1,4 @@
-"""A run at this client: its place, its settings, and what the agent and the upload need of it."""
+"""Client's run: its context, its settings, and its interface for agent and upload."""
 
 from __future__ import annotations
 
@@ -43,9 +43,11 @@ from shared.sums.sum import EMPTY_PART_DIGEST
 
 @dataclass(frozen=True)
 class Silo:
-    """What the agent works with and the network never sees. `interrupt`: what its slow work looks at. `guard`: there
-    with differential privacy, `basis_guard`: with that of the common basis; `masking`: there in a secure federation;
-    `anchors`: which ones rho was compared with."""
+    """Data and state of a silo that the agent works with; they never leave it.
+
+    `interrupt`: ends slow work. `guard`: with differential privacy. `basis_guard`: with noise on the common basis.
+    `masking`: in a secure federation. `anchors`: the ones that rho was compared with.
+    """
 
     settings: ClientSettings
     task: Task[Any, Any]
@@ -67,10 +69,11 @@ class Silo:
 
 @dataclass(frozen=True)
 class RefreshResult:
-    """What a refresh did. `changed`: False where nothing had happened that the shard absorbs; then it stays as it is.
+    """Result of a refresh.
 
-    waiting: likings that stay in the log until the catalogue of the federation lists their items. dropped: interactions
-    that would have stayed, and for which the log had no room.
+    `changed`: False where no event was to be absorbed; the shard stays as it is then. waiting: likes that stay in the
+    log until the federation's catalogue lists their items. dropped: interactions that would have stayed, and for
+    which the log had no room.
     """
 
     changed: bool
@@ -82,20 +85,23 @@ class RefreshResult:
 
 @dataclass(frozen=True)
 class RebuildResult:
-    """The silo as it goes on, and what is left to do once it does: `finish` clears the log, and says what the refresh
-    did. It is slow; where it fails it is done by the next refresh."""
+    """Silo after a rebuild, and the rest of its work.
+
+    `finish` clears the log and returns the result of the refresh. It is slow; where it fails the next refresh does
+    it.
+    """
 
     silo: Silo
     finish: Callable[[], RefreshResult]
 
 
 def basis_folder(settings: ClientSettings) -> Path:
-    """Where is kept what sums have become."""
+    """Returns the folder that keeps statistics of sums."""
     return settings.state_directory / FOLDER
 
 
 def build_run_context(settings: ClientSettings, run: str, seed: int, method: MethodSettings) -> RunContext:
-    """The place of a run without a common basis."""
+    """Builds the context of a run without a common basis."""
     strategy = build_strategy(settings.strategy, method)
     folder, cache = settings.models_directory, settings.cache_directory
     number = find_run_number(folder, run)
@@ -116,8 +122,11 @@ def build_run_context(settings: ClientSettings, run: str, seed: int, method: Met
 
 
 def check_method(settings: ClientSettings, asked: MethodSettings | None, part: Part) -> MethodSettings:
-    """The settings of a run. PrivacyError where they would let leave what this silo has not declared, or hand out more
-    of its sums than its own settings."""
+    """Returns the settings of a run, checked against the silo's own.
+
+    Raises PrivacyError where they would send parameters that this silo has not declared, or reveal more of its sums
+    than its own settings.
+    """
     agreed = settle_similarity(asked or settings.method, secure=settings.secure)
     strategy = build_strategy(settings.strategy, agreed)
     if part == TRAINING and build_strategy(settings.strategy, settings.method).sums_alone:
@@ -131,10 +140,10 @@ def check_method(settings: ClientSettings, asked: MethodSettings | None, part: P
 
 
 def _require_careful_settings(own: MethodSettings, asked: MethodSettings, steady: tuple[str, ...]) -> None:
-    """PrivacyError for sums of which more is handed out than with the silo's own settings.
+    """Raises PrivacyError for sums that reveal more than with the silo's own settings.
 
     steady: what must be the same. Sums over the same data with two exponents, for example, weigh users of each degree
-    differently: their difference tells of single users, and no rule counts it, because nobody's data have changed.
+    differently: their difference tells of single users, and no rule counts it, because no data have changed.
     """
     for name in steady:
         if (got := attrgetter(name)(asked)) != (ours := attrgetter(name)(own)):
@@ -187,7 +196,10 @@ def open_basis_run(
 
 
 class ClientRun(Protocol):
-    """Its methods are slow and belong in a worker thread. See `training_run.TrainingRun` and `basis_run.BasisRun`."""
+    """Interface of a run for the agent.
+
+    Its methods are slow and belong in a worker thread. See `training_run.TrainingRun` and `basis_run.BasisRun`.
+    """
 
     part: Part
     place: RunContext
@@ -197,49 +209,55 @@ class ClientRun(Protocol):
 
     @property
     def context(self) -> RoundContext:
-        """Of the round that was fitted last."""
+        """Context of the round that was fitted last."""
 
     @property
     def received(self) -> Parameters:
-        """What came last from the aggregator."""
+        """Latest parameters of the aggregator."""
 
     @property
     def finished(self) -> bool:
-        """Is nothing left to do in this run?"""
+        """True where the run needs no more work."""
 
     @property
     def shared_digest(self) -> str:
-        """sha256 over what could be shared, as it is now."""
+        """sha256 over the current values of what could be shared."""
 
     def resume(self, closed: int) -> bool:
-        """Go on where an earlier process was in this run; False where there is nothing of it."""
+        """Continues this run of an earlier process; False where it left nothing."""
 
     def begin(self, received: Parameters, number: int) -> None:
-        """Take over what the run has after round `number`; 0: where it begins."""
+        """Applies the run's parameters after round `number`; 0: its start."""
 
     def missing_round(self, number: int) -> int | None:
-        """The round whose parameters are needed before those of round `number`, and are not here; None: no such."""
+        """Returns a round whose parameters are needed before those of `number`, or None."""
 
     def has_trained(self, number: int) -> bool:
-        """Has this client trained in the round after the one applied, or might it have before it was restarted?"""
+        """Tells whether this client has trained, or may have, in the next round.
+
+        That is the round after the applied one.
+        """
 
     def fit(self, strategy: Strategy, context: RoundContext, received: Parameters) -> tuple[Parameters, float]:
-        """The client's half of a round, and the seconds that it took."""
+        """Computes the client's update of a round, and the seconds it took."""
 
     def save_fitted(self, number: int) -> None:
-        """Keep what round `number` was fitted with, for a process that applies it later."""
+        """Saves the training of round `number` for a process that applies it later."""
 
     def resume_fitted(self, number: int) -> bool:
-        """Be as `save_fitted` left off; False where nothing of that round is kept."""
+        """Restores what `save_fitted` wrote; False where it is of another round."""
 
     def store_received(self, received: Parameters, number: int) -> None:
-        """Have the parameters of a missing round at hand."""
+        """Stores the parameters of a missing round."""
 
     def skip_round(self, received: Parameters, number: int) -> None:
-        """Take over what round `number` gave, in which this client had no part."""
+        """Applies a round in which this client had no part."""
 
     def apply(self, received: Parameters, costs: RoundCosts) -> None:
-        """Take over what a round gave, in which it had."""
+        """Applies a round in which this client had a part."""
 
     def finish(self, failure: str | None = None) -> None:
-        """The run is over."""
+        """Ends the run.
+
+        failure: why it ended early.
+        """

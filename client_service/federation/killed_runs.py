@@ -1,8 +1,8 @@
-"""How often the system has killed this process amid a run's work -> a silo that refuses the run, and goes on serving.
+"""Counts processes that the system killed during a run, and refuses such a run.
 
-Before a run's work is begun a mark is written, and taken away when it ends, in whatever way. A process that finds one
-was killed: for lack of memory as a rule, whatever was estimated. A supervisor starts it again, and the same work would
-kill it again, for ever, and with it all that the silo serves.
+Before a run's work begins a mark is written, and removed when it ends in whatever way. A process that finds one was
+killed: for lack of memory as a rule, whatever was estimated. A supervisor starts it again, and the same work would
+kill it again without end, and with it all that the silo serves.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ MOST_DEATHS = 3  # in one kind of work of a run
 
 
 class KillCounts(Message):
-    """Of the processes that were killed amid a run, by what it did, and the one that does it now."""
+    """Killed processes of a run by phase of work, with the current one."""
 
     run: RunName
     deaths: dict[str, int] = Field(default_factory=dict)
 
 
 class KilledRuns:
-    """The file with the marks of one silo's newest run."""
+    """File with the marks of one silo's newest run."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
@@ -40,7 +40,10 @@ class KilledRuns:
 
     @contextmanager
     def guard(self, run: str, phase: str) -> Iterator[None]:
-        """Work of this phase of a run. SettingsError where so many processes have been killed in it."""
+        """Marks a phase of a run as begun, and removes the mark afterwards.
+
+        Raises SettingsError where too many processes were killed in it.
+        """
         known = self._read(run)
         if (count := known.get(phase, 0)) >= MOST_DEATHS:
             raise SettingsError(self._refusal(run, phase, count))
@@ -60,13 +63,15 @@ class KilledRuns:
         return f"{expected}, {got}; this silo takes no part in the run and goes on serving: {todo}"
 
     def _read(self, run: str) -> dict[str, int]:
-        """Of this run; of another one nothing counts any more."""
+        """Reads the counts of a run; those of another run do not count."""
         found = load_message(self._path, KillCounts)
         return dict(found.deaths) if found is not None and found.run == run else {}
 
     def _write(self, run: str, deaths: dict[str, int]) -> None:
-        """It is for a process that is killed, which takes nothing of what the system was given: no disk is waited
-        for."""
+        """Writes the counts without waiting for the disk.
+
+        A killed process loses nothing that the system was given.
+        """
         if not deaths:
             self._path.unlink(missing_ok=True)
             return

@@ -1,4 +1,4 @@
-"""The JSON messages of where a client stands and what its runs have taught it. They stay in the silo."""
+"""JSON messages of a client's status and results; they stay in the silo."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ VersionOf = Annotated[str, Field(examples=["run-1.5"])]
 
 
 class BasisOut(Message):
-    """What this silo keeps of a sum over all silos, of which its own part is one, or not yet."""
+    """Kept sum over all silos.
+
+    Its own part may not be included yet.
+    """
 
     part: str = Field("basis", description="of the federation's work to which the sum belongs")
     run: str = Field(description="the run that has summed it", examples=["run-1"])
@@ -38,7 +41,7 @@ class BasisOut(Message):
 
 
 class StatusOut(Message):
-    """Where this client stands. No count of users, items or interactions."""
+    """Status of this client, without counts of users, items or interactions."""
 
     client: str = Field(description="the client's name", examples=["client-1"])
     phase: str = Field(description="what it does", examples=["waiting for the round"])
@@ -62,7 +65,7 @@ class StatusOut(Message):
 
 
 class RoundCosts(Message):
-    """What a round took and what it sent, apart from what training gave."""
+    """Costs of a round in seconds and bytes, and the scalars it sent."""
 
     round: Number = Field(description="its place in the run")
     scalars: dict[str, float] = Field({}, description="those of the update")
@@ -90,7 +93,7 @@ class RoundCosts(Message):
 
 
 class RoundQuality(RoundCosts, MeasureValues):
-    """One round as the silo sees it, judged on validation items."""
+    """Results of one round at the silo, on validation items."""
 
     loss: float | None = Field(None, description="mean training loss of the round")
     saturated: float = Field(0.0, ge=0, le=1, description="share of positives whose angle is at pi: they teach nothing")
@@ -99,7 +102,7 @@ class RoundQuality(RoundCosts, MeasureValues):
 
 
 class EarlierRun(Message):
-    """How well the model that an earlier run ended with did on test items."""
+    """Test measures of an earlier run's final model."""
 
     run: RunOf = Field(description="its name")
     test: dict[str, float] = Field(description="by measure", examples=[{"ndcg@20": 0.21}])
@@ -107,7 +110,7 @@ class EarlierRun(Message):
 
 
 class QualityOut(Message):
-    """What a run has taught this client: every round on validation items, the best round once on test items."""
+    """Results of a run: each round on validation items, the best one on test items."""
 
     client: str = Field(description="the client's name", examples=["client-1"])
     run: RunOf | None = Field(None, description="the run; none before the first")
@@ -143,7 +146,10 @@ class QualityOut(Message):
 
 
 class SpectrumOut(Message):
-    """What rho (Eq. 11) compares: both kernels ascending, of the same length, each summing to 1."""
+    """Kernels that rho (Eq. 11) compares.
+
+    Both are ascending, of the same length, and sum to 1.
+    """
 
     run: RunOf | None = Field(None, description="the run; none before the first")
     round: Number = Field(0, description="of the latest comparison")

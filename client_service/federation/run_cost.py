@@ -1,8 +1,8 @@
-"""A run's settings and a silo's counts -> the memory and time that a run takes, before anything of it is allocated.
+"""Estimates memory and time of a run before anything is allocated.
 
 An aggregator chooses a run's settings, within the ranges that each setting has. Many of these are wide, so that some
 combinations take more memory than any machine has: the system then ends the process, and with it everything that the
-silo serves. So a client estimates first, and refuses what its policy does not bear.
+silo serves. So a client estimates first, and refuses what its policy does not allow.
 
 An estimate of memory is an upper bound of what a run takes beside what the process has before it, by a small factor
 (test_run_cost.py measures). Estimates of time are right to a factor of about two.
@@ -49,7 +49,7 @@ def require_affordable(
     declaration: Declaration,
     part: Part,
 ) -> None:
-    """SettingsError for a run that takes more memory or time than the silo's policy allows.
+    """Raises SettingsError for a run that exceeds the policy's memory or time.
 
     shard: the silo's own counts. declaration: what the run's part sends.
     """
@@ -67,12 +67,12 @@ def require_affordable(
 
 
 def total_bytes(costs: list[Cost]) -> float:
-    """The model lies in memory throughout; of the rest one part at a time."""
+    """Sums the memory: the model's throughout, and that of the largest other step."""
     return costs[0].bytes + max((cost.bytes for cost in costs[1:]), default=0.0)
 
 
 def total_seconds(costs: list[Cost]) -> float:
-    """One part after the other."""
+    """Sums the time of all steps, which run one after the other."""
     return sum(cost.operations for cost in costs) / RATE
 
 
@@ -84,7 +84,10 @@ def estimate_costs(
     declaration: Declaration,
     part: Part,
 ) -> list[Cost]:
-    """Each part of a run; what lies in memory throughout is the first. agreed: size of an anchor of counts."""
+    """Estimates the costs of each step of a run, the model's first.
+
+    The model is in memory throughout. agreed: size of an anchor of counts.
+    """
     update = Cost("the update", 6.0 * least_update(declaration))
     if part != TRAINING:
         return [*SILO_SUMS[find_sum(method).name].costs(method, shard), update]
@@ -100,12 +103,15 @@ def estimate_costs(
 
 
 def _strategy_bytes(strategy: Strategy) -> float:
-    """Of the tensors that no model holds: as they came or were kept, as they are made anew, and as they are written."""
+    """Estimates the memory of a strategy's tensors outside the model.
+
+    Each is there as it came, as it is computed, and as it is written.
+    """
     return 12.0 * sum(spec.form.size for spec in (*strategy.broadcasts, *strategy.client_memory))
 
 
 def _item_costs(model: str, method: MethodSettings, shard: Counts) -> list[Cost]:
-    """Of training on interactions of users with items: the model first."""
+    """Estimates the costs of training on users and items, the model's first."""
     users, items = shard.users, shard.items
     nodes, kept = users + items, min(method.cutoff, max(1, min(users, items) - 1))
     exact = method.start != "random" and EXCHANGES[model].starts_at_filter
@@ -125,7 +131,10 @@ def _item_costs(model: str, method: MethodSettings, shard: Counts) -> list[Cost]
 
 
 def _margin_cost(model: str, method: MethodSettings, shard: Counts) -> Cost:
-    """Of the mean margin, a block of pairs at a time: without a base path the MLP scores all of them."""
+    """Estimates the cost of the mean margin, which is computed in blocks of pairs.
+
+    Without a base path the MLP scores all of them.
+    """
     pairs = min(max(BLOCK_PAIRS, shard.items), shard.users * shard.items)
     is_residual = method.start != "random" and EXCHANGES[model].starts_at_filter
     scored = min(float(pairs) * method.width, float(SCORED_NUMBERS if is_residual else ALL_SCORED_NUMBERS))
@@ -133,7 +142,7 @@ def _margin_cost(model: str, method: MethodSettings, shard: Counts) -> Cost:
 
 
 def _step_cost(model: str, method: MethodSettings, shard: Counts, width: int) -> Cost:
-    """A step's arrays, and the operations of all steps of a round."""
+    """Estimates the memory of a training step, and the operations of a round."""
     nodes, batch = shard.users + shard.items, min(method.batch_size, shard.edges)
     scored, layers = float(batch) * method.negatives, method.layers + 1
     hidden = scored * method.width if model in MLP_HEADS else 0.0
@@ -151,8 +160,11 @@ def _step_cost(model: str, method: MethodSettings, shard: Counts, width: int) ->
 
 
 def _closed_form_cost(users: int, items: int) -> Cost:
-    """Of the closed-form scores among which weights are chosen: those that are fused with a model's own, and those of
-    the silo alone, with which every model is compared. They are of the silo's own size whatever the settings are."""
+    """Estimates the cost of the closed-form scores among which weights are chosen.
+
+    They are those that are fused with a model's own, and those of the silo alone, with which every model is compared.
+    Their size is the silo's own whatever the settings are.
+    """
     short = float(min(users, items))
     pairs = 16.0 * (items if items <= MOST_PAIRS else short) ** 2 if short <= ONE_RIDGE_SIDE else 0.0
     dense = 40.0 * items**2 + 8.0 * users * items if items <= DENSE_ITEMS else 0.0
@@ -161,14 +173,17 @@ def _closed_form_cost(users: int, items: int) -> Cost:
 
 
 def _common_cost(method: MethodSettings, users: int, items: int) -> Cost:
-    """Of the scores that follow from the statistics of a sum, and of taking the silo's own part out of these."""
+    """Estimates the cost of scores from a sum's statistics.
+
+    With it, the cost of removing the silo's own part from these.
+    """
     chosen, scores = find_sum(method), 16.0 * min(float(min(users, VALIDATION_USERS)) * items, MOST_SCORES)
     words = f"the scores of {chosen.title} ({method.catalogue:,} items)"
     return Cost(words, SILO_SUMS[chosen.name].use_bytes(method) + scores)
 
 
 def _session_costs(model: str, method: MethodSettings, shard: Counts) -> list[Cost]:
-    """Of training on visits: the model first."""
+    """Estimates the costs of training on sessions, the model's first."""
     whole = method.sessions.candidates == "catalogue"
     rows, width = (method.catalogue if whole else min(shard.items, method.catalogue or shard.items)), method.width
     batch, clicks = min(method.batch_size, shard.edges), min(LONGEST_VISIT, shard.edges)

@@ -108,7 +108,7 @@ class RunPoll:
         self.sequence: int | None = None
 
     async def join(self, counts: Counts | None) -> JoinOut:
-        """Tells the aggregator what this client may send, and its counts, where its policy gives them."""
+        """Joins the federation: sends the declaration, and counts where the policy shares them."""
         answer = await self._aggregator.join(self._declaration, counts)
         LOGGER.info("joined", clients=answer.clients)
         self.joined = True
@@ -122,7 +122,7 @@ class RunPoll:
         return await self._aggregator.fetch_run(self.sequence, self._wait)
 
     def is_idle(self, state: RunOut) -> bool:
-        """Checks if the present run asks nothing of this client: there is none, or it is over."""
+        """Tells whether the present run needs no work: there is none, or it is over."""
         return state.run is None or (state.run == self.ended_run and state.phase in ENDED)
 
     def record_done(self, state: RunOut) -> None:

@@ -1,4 +1,4 @@
-"""What a silo measured in its rounds, in two files, and whether training still teaches."""
+"""Files of a silo's measures and spectra, and warnings about its training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ SATURATED = 0.25  # from this share of the positives on, the rest no longer make
 
 
 def saturation_notices(quality: QualityOut) -> tuple[str, ...]:
-    """One sentence, the same for the rest of the run, once the positives of a round have saturated; else none."""
+    """Warns once the positives of a round have saturated.
+
+    The sentence is the same for the rest of the run.
+    """
     first = next((entry.round for entry in quality.rounds if entry.saturated >= SATURATED), None)
     if first is None:
         return ()
@@ -35,7 +38,7 @@ def save_quality(folder: Path, quality: QualityOut) -> None:
 
 
 def earlier_runs(last: QualityOut, run: str) -> tuple[EarlierRun, ...]:
-    """What is known of the runs before `run`, from the figures kept last, which may be its own."""
+    """Lists the results of runs before `run` from the last saved measures."""
     if last.run is None or last.run == run or not last.finished or last.test is None:
         return last.earlier
     ended = EarlierRun(run=last.run, test=last.test, test_users=last.test_users)
@@ -47,15 +50,15 @@ def save_spectra(folder: Path, spectra: SpectrumOut) -> None:
 
 
 def load_quality(folder: Path, client: str) -> QualityOut:
-    """The figures of the last run that this client took part in."""
+    """Loads the measures of the client's last run."""
     return load_message(folder / QUALITY, QualityOut) or QualityOut(client=client)
 
 
 def load_spectra(folder: Path) -> SpectrumOut:
-    """What the latest rho compared; empty where there was none."""
+    """Loads the spectra of the latest rho; empty without any."""
     return load_message(folder / SPECTRA, SpectrumOut) or SpectrumOut()
 
 
 def quality_warnings(quality: QualityOut) -> tuple[str, ...]:
-    """What a reader of these figures has to know first."""
+    """Lists warnings about measures: no validation items, saturated positives."""
     return (*((UNJUDGED,) if quality.valid_users == 0 else ()), *saturation_notices(quality))

@@ -48,7 +48,10 @@ QUARANTINED = "the aggregator has quarantined this client and takes nothing of i
 def list_warnings(
     settings: ClientSettings, state: RunOut, method: MethodSettings, signature_seconds: float | None
 ) -> tuple[str, ...]:
-    """Of an open run. signature_seconds: by which a request may be late; None before the aggregator has said it."""
+    """Lists the warnings about an open run.
+
+    signature_seconds: by which a request may be late; None before the aggregator has stated it.
+    """
     declaration = settings.declaration()
     late = settings.limits().list_conflicts(signature=signature_seconds, deadline=state.deadline_seconds)
     shut_out = (QUARANTINED,) if state.standing == "quarantined" else ()
@@ -74,7 +77,7 @@ def list_protection_limits(settings: ClientSettings, method: MethodSettings) -> 
 
 
 def warn_of_unlike_starts(declaration: Declaration, method: MethodSettings) -> tuple[str, ...]:
-    """A warning, where the clients of a secure run go on from different parameters (Eq. 14)."""
+    """Warns where clients of a secure run continue from different parameters (Eq. 14)."""
     mixing = build_strategy(declaration.strategy, method).mixing
     if not declaration.secure or mixing is None or mixing.least_share == 1.0:
         return ()
@@ -87,7 +90,7 @@ def warn_of_unlike_starts(declaration: Declaration, method: MethodSettings) -> t
 def warn_of_changed_item_rows(
     strategy: Strategy, method: MethodSettings, task: str, *, secure: bool
 ) -> tuple[str, ...]:
-    """A warning, where masks hide whose the rows of items are that a sum has moved, and other sums tell."""
+    """Warns where sums reveal which items this silo alone has."""
     of_sessions = task == "sessions"
     if not secure or not strategy.shares_items(method) or (of_sessions and method.sessions.candidates == "catalogue"):
         return ()
@@ -96,7 +99,7 @@ def warn_of_changed_item_rows(
 
 
 def warn_of_noised_magnitudes(privacy: PrivacySettings, strategy: Strategy, method: MethodSettings) -> tuple[str, ...]:
-    """A warning, where a server's steps follow the sizes of changes that are mostly this silo's noise."""
+    """Warns where server steps follow sizes of changes that are mostly noise."""
     if not privacy.on or strategy.server == "none" or magnitudes_for(strategy.server, method) == "off":
         return ()
     return (
@@ -109,20 +112,23 @@ T = TypeVar("T")
 
 
 class WorkerCall(Protocol):
-    """Call a slow function in the worker thread."""
+    """Calls a slow function in the worker thread."""
 
     def __call__(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]: ...
 
 
 class RunOpener:
-    """Opens the runs of one silo, and fetches what each needs to begin."""
+    """Opens the runs of one silo, and fetches their inputs."""
 
     def __init__(self, silo: Silo, aggregator: Aggregator, worker_call: WorkerCall, deadline: RoundDeadline) -> None:
         self._silo, self._aggregator, self._in_worker, self._deadline = silo, aggregator, worker_call, deadline
         self.interrupt = silo.interrupt.child()  # ends the training of these runs alone
 
     async def open_run(self, state: RunOut, run: str) -> ClientRun:
-        """The run before anything of it is taken up. PrivacyError where it would send what was not declared."""
+        """Opens a run at its beginning.
+
+        Raises PrivacyError where it would send parameters that were not declared.
+        """
         return await (self._training_run(state, run) if state.part == TRAINING else self._basis_run(state, run))
 
     async def _training_run(self, state: RunOut, run: str) -> TrainingRun:
@@ -160,8 +166,10 @@ class RunOpener:
         return found if isinstance(found, ContentStatistics) else None
 
     async def _load_common_items(self, state: RunOut) -> CommonItems | None:
-        """The list of common items that a run sums over, or whose sums it uses: the one that is kept, or made from the
-        sums of its run. None for a run over a list that all silos have."""
+        """Loads a run's list of common items, or builds it from sums.
+
+        Returns None for a run over a list that all silos have.
+        """
         if state.items is None or state.method is None or state.method.basis.places is None:
             return None
         method = method_of_part(self._silo.settings.method, ITEMS)
@@ -169,9 +177,9 @@ class RunOpener:
         return found if isinstance(found, CommonItems) else None
 
     async def _load_base_sums(self, state: RunOut, method: MethodSettings) -> Statistics | None:
-        """Finds what the sum of a run counts over: what is kept, or is made from the sums of its run.
+        """Loads the statistics that the sum of a run counts over, or builds them.
 
-        ProtocolError where the aggregator does not say which run that is.
+        Raises ProtocolError where the aggregator does not state their run.
         """
         part = find_sum(method).over(method)
         if part is None:
@@ -181,9 +189,9 @@ class RunOpener:
         return await self._load_statistics(state, method_of_part(self._silo.settings.method, part), state.over)
 
     def _check_run(self, state: RunOut, part: Part, items: CommonItems | None) -> MethodSettings:
-        """The run's settings, once they are neither more telling nor more costly than the silo's policy allows.
+        """Returns the run's settings, checked against policy and costs.
 
-        items: the list of common items. What is made of sums over it is as long as that list, not as its places.
+        items: the list of common items. What is built from sums over it is as long as that list, not as its places.
         """
         silo, settings = self._silo, self._silo.settings
         method = check_method(settings, state.method, part)
@@ -199,13 +207,13 @@ class RunOpener:
         return method
 
     def makes_model(self, state: RunOut) -> bool:
-        """Does the silo make its model of the sums of this run, without one that trains?"""
+        """Tells whether the silo builds its model from this run's sums, without training."""
         settings, method = self._silo.settings, state.method
         summed = state.makes_models or (method is not None and makes_models(method.basis, settings.method))
         return summed and build_strategy(settings.strategy, settings.method).sums_alone
 
     async def open_model(self, summed: BasisRun, state: RunOut) -> TrainingRun:
-        """What makes the silo's model of these sums alone; nothing of it leaves."""
+        """Opens the run that builds the silo's model from these sums; nothing of it leaves."""
         silo = self._silo
         made = summed.basis
         if isinstance(made, ContentStatistics):
@@ -224,13 +232,13 @@ class RunOpener:
         return basis_folder(self._silo.settings)
 
     def has_sums(self, state: RunOut) -> bool:
-        """Are the newest statistics that are kept those of this run, which has summed?"""
+        """Tells whether the newest kept statistics are those of this run."""
         part = state.part if state.method is None else find_sum(state.method).part
         head = load_basis_head(self._basis_folder, part)
         return head is not None and head.run == state.run
 
     async def _load_statistics(self, state: RunOut, method: MethodSettings, run: str) -> Statistics:
-        """What a run uses of an earlier one that has summed: what is kept, or is made from the sums of that run."""
+        """Loads the statistics of an earlier run that summed, or builds them from its sums."""
         head = load_basis_head(self._basis_folder, find_sum(method).part)
         if head is not None and head.run == run:
             found = await self._in_worker(load_basis, self._basis_folder, head.digest)
@@ -247,14 +255,17 @@ class RunOpener:
         return run_part.basis
 
     async def fetch_starting_parameters(self, run_part: ClientRun) -> Parameters:
-        """What a run begins with; statistics begin with zeros, which nobody needs to send."""
+        """Fetches the initial parameters of a run; sums begin with zeros."""
         return (
             await self._aggregator.fetch_model(run_part.place.run) if run_part.part == TRAINING else run_part.received
         )
 
     async def fetch_missing(self, run_part: ClientRun, number: int) -> None:
-        """What is needed beside the parameters of round `number`. PrivacyError for other ones than were told first:
-        the others would multiply with other directions than this client."""
+        """Fetches the parameters that are needed beside those of round `number`.
+
+        Raises PrivacyError where they differ from those stated first: the others would multiply with other directions
+        than this client.
+        """
         while (before := run_part.missing_round(number)) is not None:
             found, masking = await self.wait_for_personalised(run_part, before), self._silo.masking
             if masking is not None:
@@ -262,8 +273,11 @@ class RunOpener:
             await self._in_worker(run_part.store_received, found, before)
 
     async def wait_for_personalised(self, run_part: ClientRun, number: int) -> Parameters:
-        """Wait for the round to be aggregated. The aggregator's deadline bounds the wait, because a failed run is
-        refused; and GaveWay, where a change of the shard has waited long enough."""
+        """Waits for a round's aggregation, and returns this client's parameters.
+
+        The aggregator's deadline bounds the wait, because a failed run is refused. Raises RoundAborted where a change
+        of the shard has waited long enough.
+        """
         wait = self._silo.settings.wait_seconds
         while True:
             self._deadline.check()

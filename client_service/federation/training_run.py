@@ -1,4 +1,4 @@
-"""One run at this client: train, apply what a round gave, and be ready for the next. It never touches the network."""
+"""Training run of a client: trains, applies each round and evaluates, without network calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from shared.strategies.strategy import Strategy, split_broadcasts
 
 @dataclass(frozen=True)
 class Fitted:
-    """What training gave a round: the update, the seconds it took, and the client memory that the round leaves."""
+    """Result of a round's training: update, seconds, and the client memory it leaves."""
 
     round: int
     update: Parameters
@@ -33,9 +33,10 @@ class Fitted:
 
 
 class TrainingRun:
-    """The model of one run. Its methods are slow, belong in a worker thread, and end early with Interrupted.
+    """Model of one run in training.
 
-    The disk is then as it was. `quality` and `spectrum` may be read at any time. `applied`: the last round taken over.
+    Its methods are slow, belong in a worker thread, and end early with Interrupted; the disk is then as it was.
+    `quality` and `spectrum` may be read at any time. `applied`: the last round applied.
     """
 
     part: Part = "training"
@@ -64,32 +65,32 @@ class TrainingRun:
 
     @property
     def quality(self) -> QualityOut:
-        """What the silo knows of this run so far."""
+        """Measures of this run so far."""
         return self._best.quality
 
     @property
     def finished(self) -> bool:
-        """Is the run evaluated?"""
+        """True where the run is evaluated."""
         return self.quality.finished
 
     @property
     def received(self) -> Parameters:
-        """What came last from the aggregator."""
+        """Latest parameters of the aggregator."""
         received, broadcast = self._training.received, self._tensors.broadcast
         return Parameters({**received.arrays, **broadcast}, received.scalars) if broadcast else received
 
     @property
     def context(self) -> RoundContext:
-        """Of the round that was trained last."""
+        """Context of the round that was trained last."""
         return self._training.context
 
     @property
     def shared_digest(self) -> str:
-        """sha256 over what could be shared, as it is now."""
+        """sha256 over the current values of what could be shared."""
         return digest(self._training.arrays())
 
     def resume(self, closed: int) -> bool:
-        """Go on where an earlier process was in this run, as if it had never ended: see Recovery.resume."""
+        """Continues this run of an earlier process: see `Recovery.resume`."""
         number = self._recovery.resume(closed)
         if number is None:
             return False
@@ -97,49 +98,55 @@ class TrainingRun:
         return True
 
     def begin(self, received: Parameters, number: int) -> None:
-        """Take over the run's parameters after round `number` (0: the initial ones) and serve them."""
+        """Applies and serves the run's parameters after round `number`; 0: the initial ones."""
         self._training.initialise(self.place.seed)
         if number > 0:  # at 0 a run begins, whatever had its name before
             self._recovery.resume_from_best(number)
         self.skip_round(received, number)
 
     def skip_round(self, received: Parameters, number: int) -> None:
-        """Take over what round `number` gave, in which this client did not train."""
+        """Applies a round in which this client did not train."""
         self._load(received)
         self._best.judge(RoundCosts(round=number))
         self._complete_round(number)
 
     def missing_round(self, number: int) -> None:
-        """A round's parameters are all that is needed of it."""
+        """Returns None: training needs no earlier rounds."""
         del number
 
     def store_received(self, received: Parameters, number: int) -> None:
-        """Nothing of an earlier round is needed."""
+        """Does nothing: training needs no earlier rounds."""
 
     def has_trained(self, number: int) -> bool:
-        """Has this client trained in the round after the one applied, or might it have before it was restarted?"""
+        """Tells whether this client has trained, or may have, in the next round.
+
+        That is the round after the applied one.
+        """
         return self._resumed or (self._fitted is not None and self._fitted.round == number)
 
     def fit(self, strategy: Strategy, context: RoundContext, received: Parameters) -> tuple[Parameters, float]:
-        """The client's half of a round: what the strategy wants to send, and the seconds it took.
+        """Computes the strategy's update of a round, and the seconds it took.
 
-        A round that was fitted already is not trained again: what it gave could not be sent, or not be answered.
+        A round that was trained already is not trained again: its update could not be sent, or was not answered.
         """
         if self._fitted is None or self._fitted.round != context.round:
             self._fitted = self._train(strategy, context, received)
         return self._fitted.update, self._fitted.seconds
 
     def save_fitted(self, number: int) -> None:
-        """Keep what training has given round `number`: another process may apply the round."""
+        """Saves the training of round `number`: another process may apply the round."""
         assert self._fitted is not None and self._fitted.round == number, "expected a round that was fitted"
         self._recovery.save_fitted(number, self._fitted.memory)
 
     def resume_fitted(self, number: int) -> bool:
-        """Be where `save_fitted` left off, before the round is applied; False where nothing of it is kept."""
+        """Restores what `save_fitted` wrote, before the round is applied.
+
+        False where nothing of it is kept.
+        """
         return self._recovery.resume_fitted(number)
 
     def apply(self, received: Parameters, costs: RoundCosts) -> None:
-        """Take over a round's personalised parameters, judge them, and serve them if they are the best so far."""
+        """Applies a round's personalised parameters, evaluates them, and serves the best."""
         self._load(received)
         figures = self._training.figures
         learnt = {"loss": figures.loss, "saturated": figures.saturated, "with_margins": figures.with_margins}
@@ -149,7 +156,7 @@ class TrainingRun:
         self._complete_round(costs.round)
 
     def finish(self, failure: str | None = None) -> None:
-        """Test the best model, and forget what only a further round would need."""
+        """Tests the best model, and deletes the checkpoints."""
         if self._best.served is not None:
             self._best.finish(failure, self.shared_digest)
             self._recovery.delete()
@@ -168,7 +175,10 @@ class TrainingRun:
         self._training.load(model)
 
     def _save_spectrum(self, scalar: str | None, update: Parameters) -> None:
-        """The kernels that a scalar of the update compares, for the silo; without an anchor the last ones stay."""
+        """Saves the kernels that a scalar of the update compares.
+
+        Without an anchor the last ones stay.
+        """
         compared = self._training.comparable_kernels()
         if compared is not None:
             anchor, own = (tuple(kernel.tolist()) for kernel in compared)
@@ -177,6 +187,9 @@ class TrainingRun:
             save_spectra(self.place.folder, self.spectrum)
 
     def _complete_round(self, number: int) -> None:
-        """Everything before is kept first: a crash in between is followed by the same round and the same figures."""
+        """Saves the checkpoint, then completes the round.
+
+        A crash in between leads to the same round and the same measures.
+        """
         self._recovery.save(number)
         self.applied, self._fitted, self._resumed = number, None, False

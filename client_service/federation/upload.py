@@ -1,4 +1,4 @@
-"""An update's way out: noised and masked, as the silo has chosen; and what its round gives for it."""
+"""Upload of updates: noised and masked, as the silo has chosen; and the next parameters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ T = TypeVar("T")
 
 
 def require_same_run(run_part: ClientRun, state: RunOut) -> None:
-    """PrivacyError where a run has by now another seed or length, which the others are told, than was trained for."""
+    """Checks that a run still has the seed and the rounds that training used.
+
+    Raises PrivacyError where it has not: the other clients are given the new ones.
+    """
     context = run_part.context
     if (run_part.place.seed, context.seed, context.rounds) != (state.seed, state.seed, state.rounds):
         words = f"expected the seed and the number of rounds that round {context.round} was trained with"
@@ -41,14 +44,20 @@ def require_same_run(run_part: ClientRun, state: RunOut) -> None:
 
 
 def require_similar(mixing: Mixing | None, least: float) -> None:
-    """PrivacyError for a run that gives clients less of the mean, and so more different starts, than a silo bears."""
+    """Raises PrivacyError for a run that gives clients less of the mean than allowed.
+
+    Less of the mean gives clients more different starts.
+    """
     if mixing is not None and mixing.least_share < least:
         words = f"policy: expected a run that gives each client at least {least:g} of the mean"
         raise PrivacyError(f"{words} (policy.least_similarity), got {mixing.least_share:g}")
 
 
 def _build_basis_part(run_part: ClientRun, masking: Masking) -> BasisPart | None:
-    """What a silo says of its data in a basis run, and what it demands of the others."""
+    """Builds the silo's statement about its data in a run that sums.
+
+    It has the digests of its data, and the silo's demands on the others.
+    """
     if run_part.summed is None:
         return None
     least = max(masking.basis_changes, run_part.place.method.basis.least_silos)
@@ -59,8 +68,11 @@ def _build_basis_part(run_part: ClientRun, masking: Masking) -> BasisPart | None
 
 
 class UpdateSender:
-    """guard: there with differential privacy. masking: there in a secure federation. basis_guard: there
-    where the common basis has noise. worker: for what is slow. patience: of the waits for the other clients."""
+    """Sender of a client's updates.
+
+    guard: with differential privacy. masking: in a secure federation. basis_guard: with noise on the common basis.
+    worker: for slow work. deadline: of waits for other clients.
+    """
 
     def __init__(
         self,
@@ -82,14 +94,15 @@ class UpdateSender:
         self._metrics, self._worker = metrics, worker
 
     def secret_seed(self, run: str) -> bytes:
-        """What a run's training draws from beside its seed; nothing in an open federation."""
+        """Returns the secret part of a run's seed; empty in an open federation."""
         return b"" if self._masking is None else self._masking.draws(run)
 
     async def send(self, run_part: ClientRun, update: Parameters, state: RunOut) -> None:
-        """The update or, with differential privacy, its release alone; nothing where the silo's budget is spent.
+        """Sends the update or, with differential privacy, its release alone.
 
-        A round that was closed without this client is no error: it goes on with what it gives. Nor is it one that the
-        aggregator holds another update: this client sent it, and could not keep its training.
+        Nothing is sent where the silo's budget is spent. A round that was closed without this client is no error: the
+        client continues with its result. Nor is it one that the aggregator holds another update: this client sent it,
+        and could not keep its training.
         """
         run, number = run_part.place.run, run_part.context.round
         released = await self._release(run_part, update)
@@ -106,7 +119,7 @@ class UpdateSender:
             self._metrics.uploads_refused.labels(error.code).inc()
 
     async def _send_or_withdraw(self, run_part: ClientRun, update: Parameters, state: RunOut) -> ReceiptOut:
-        """As `_send`; what is refused before it has left, or comes too late, is in no sum."""
+        """Sends an update, and withdraws a part of a sum that was not accepted."""
         try:
             return await self._send(run_part, update, state)
         except (PrivacyError, RoundClosedError, NotFoundError):
@@ -115,7 +128,7 @@ class UpdateSender:
             raise
 
     async def _release(self, run_part: ClientRun, update: Parameters) -> Parameters | None:
-        """What may leave of the update; asked again, the same."""
+        """Returns the part of the update that may leave; a repetition gives the same."""
         if self._guard is None:
             return update
         place, context, release = run_part.place, run_part.context, self._guard.release
@@ -123,7 +136,7 @@ class UpdateSender:
         return await self._in_worker(lambda: release(update, Occasion(*at)))
 
     async def _send(self, run_part: ClientRun, update: Parameters, state: RunOut) -> ReceiptOut:
-        """As it is, or masked where the silo demands that; never the one for the other."""
+        """Sends an update as it is, or masked where the silo demands that."""
         declaration = self._declared.of_part(run_part.part)
         run, number = run_part.place.run, run_part.context.round
         if self._masking is None:
@@ -149,7 +162,7 @@ class UpdateSender:
         return await exchange.send(terms, update)
 
     async def _with_reports(self, run_part: ClientRun, released: Parameters, masking: Masking) -> Parameters:
-        """What leaves, after its noise, with the reports that the run's strategy makes of it."""
+        """Adds the strategy's reports to a noised update."""
         report, number = self._strategy(run_part).report, run_part.context.round
         if report is None:
             return released
@@ -157,7 +170,7 @@ class UpdateSender:
         return await self._in_worker(lambda: report(released, base.arrays))
 
     async def _noised_part(self, run_part: ClientRun, update: Parameters, terms: RoundTerms) -> Parameters:
-        """With this silo's part of the noise; asked again, the same."""
+        """Adds this silo's part of the noise to an update; a repetition gives the same."""
         guard, method = self._basis_guard, run_part.place.method
         if guard is None:
             raise PrivacyError("expected an account for noised sums of the common basis (basis.epsilon), got none")
@@ -166,10 +179,11 @@ class UpdateSender:
     async def next_parameters(
         self, run_part: ClientRun, update: Parameters | None, given: Parameters, number: int
     ) -> Parameters:
-        """What this client goes on with after round `number` (0: where the run begins): what it was given, or in a
-        secure federation its own mixture with what it has sent. The round's secrets are of no more use then.
+        """Returns the parameters that this client continues with after round `number`.
 
-        With differential privacy that is the release: the next one begins at what the aggregator might know.
+        They are the given ones, or in a secure federation their mixture with what this client has sent. The round's
+        secrets are deleted then. number 0: the start of the run. With differential privacy the sent part is the
+        release: the next one begins at what the aggregator might know.
         """
         if self._masking is None:
             return given
@@ -190,11 +204,11 @@ class UpdateSender:
         return mean if own is None else strategy.mix(server_scalars, mean, own)
 
     def _strategy(self, run_part: ClientRun) -> Strategy:
-        """Of the run."""
+        """Returns the strategy of the run."""
         return strategy_of_part(run_part.part, self._declared.strategy, run_part.place.method)
 
     def delete_secrets(self) -> None:
-        """The secrets of a round that is over."""
+        """Deletes the secrets of a round that is over."""
         if self._masking is not None:
             self._masking.round_secrets.delete()
 
