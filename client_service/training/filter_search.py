@@ -146,8 +146,8 @@ def _scores_of_each(
 
 def _best(shard: Shard, candidates: Iterable[tuple[Choice, TopItems]]) -> BestChoice[Choice]:
     users = sample_validation_users(shard.train.shape[0], seed=0)
-    judged = (BestChoice(choice, top, measure_validation(shard, top, users)) for choice, top in candidates)
-    return max(judged, key=lambda chosen: chosen.validation.primary_value)
+    measured = (BestChoice(choice, top, measure_validation(shard, top, users)) for choice, top in candidates)
+    return max(measured, key=lambda chosen: chosen.validation.primary_value)
 
 
 CLOSED_FORMS = ("lowpass", "ridge", "ease")

@@ -231,11 +231,13 @@ def _choose_setting(
         scorer = closed_forms.make(part.name, setting)
         return _ScoredSetting(setting, scorer), evaluator.score_part(scorer)
 
-    def judged(setting: Any) -> tuple[tuple[_ScoredSetting, Float32], Score]:
+    def with_scores(setting: Any) -> tuple[tuple[_ScoredSetting, Float32], Score]:
         found = scored(setting)
         return found, take_rows(found[1])
 
-    return evaluator.choose_surely(judged(usual), map(judged, others), part.errors) if others else scored(usual)
+    return (
+        evaluator.choose_surely(with_scores(usual), map(with_scores, others), part.errors) if others else scored(usual)
+    )
 
 
 def _score_settings(

@@ -152,11 +152,11 @@ class Table:
         Only common words are shown: without a header the others would be ids.
         """
         names = [*self.columns, *self.others]
-        told = names if self.has_names else plain_names(names)
-        if not told:
+        listed = names if self.has_names else plain_names(names)
+        if not listed:
             return "got no known column name; the first line must name the columns"
-        rest = len(names) - len(told[:MOST_NAMES])
-        return f"got the columns {', '.join(told[:MOST_NAMES])}" + (f" and {rest} more" if rest else "")
+        rest = len(names) - len(listed[:MOST_NAMES])
+        return f"got the columns {', '.join(listed[:MOST_NAMES])}" + (f" and {rest} more" if rest else "")
 
     def _with_ids(self, *fields: str, strict: bool = False) -> tuple[Table, list[str]]:
         """Returns the rows with an id in each field, and a note of the others.
@@ -209,8 +209,8 @@ class Table:
         if not names:
             return []
         rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        told, verb = ", ".join(names[:MOST_NAMES]), "is" if len(names) == 1 else "are"
-        return [f"{'column' if len(names) == 1 else 'columns'} {told}{rest} {verb} not read (see --columns)"]
+        listed, verb = ", ".join(names[:MOST_NAMES]), "is" if len(names) == 1 else "are"
+        return [f"{'column' if len(names) == 1 else 'columns'} {listed}{rest} {verb} not read (see --columns)"]
 
     def column_name(self, role: str) -> str | None:
         """Returns the name of a field's column in the file; None without the column."""
@@ -262,14 +262,14 @@ class Table:
             expected = "expected kinds of events in the field 'event', such as view, cart, purchase or return"
             raise line_error(self.path, self.line[0], f"{expected}, got {got}; --columns event= ignores the column")
         for liking, words in ((True, "count as positive"), (False, "do not count as positive")):
-            told = [
+            listed = [
                 f"{number:,} {kind[:SHOWN_VALUE]}{'' if kind in POSITIVE_EVENTS | OTHER_EVENTS else ' (unknown)'}"
                 for kind, number in counts
                 if (kind in POSITIVE_EVENTS) is liking
             ]
-            if told:
-                rest = f" and {len(told) - MOST_NAMES} more kinds" if len(told) > MOST_NAMES else ""
-                notes.append(f"events by {self.column_name('event')}: {', '.join(told[:MOST_NAMES])}{rest} {words}")
+            if listed:
+                rest = f" and {len(listed) - MOST_NAMES} more kinds" if len(listed) > MOST_NAMES else ""
+                notes.append(f"events by {self.column_name('event')}: {', '.join(listed[:MOST_NAMES])}{rest} {words}")
         return likes.alias("event")
 
     def _judge_quantities(self, notes: list[str]) -> pl.Series | None:

@@ -1,10 +1,10 @@
 """Measures how text improves a small shop's lists in a federation of disjoint shops.
 
 The shops have no item and no user in common. The small shop's lists are ranked by interactions alone, with its own
-text, and with the content sums of the others; its cold items, which nobody has, by plain text, by its own content and
-by that of all shops. The rankings are judged by visitors, whose interactions no shop has in training, and by the shop's
-own users. No silo reports these figures: the experiment has all shards, and it takes the others' content sums from the
-silo's state after the run.
+text, and with the content sums of the others; its cold items, which have no interactions, by plain text, by its own
+content and by that of all shops. The rankings are measured on visitors, whose interactions no shop has in training, and
+on the shop's own users. No silo reports these figures: the experiment has all shards, and it takes the others' content
+sums from the silo's state after the run.
 """
 
 from __future__ import annotations

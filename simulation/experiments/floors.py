@@ -49,7 +49,7 @@ class Digested(Protocol):
 
 
 ByName = dict[str, Measures | None]
-"""Test quality by the name of a floor, or of a client; None for what does not fit in memory."""
+"""Test quality by the name of a floor, or of a client; None for one that does not fit in memory."""
 KEPT = TypeAdapter(ByName)
 
 
@@ -66,7 +66,9 @@ class Bounds:
     notes: tuple[str, ...] = ()
 
 
-NO_BOUNDS = Bounds({}, None, ("Floors, the untrained start and the centralised closed form were left out, as asked.",))
+NO_BOUNDS = Bounds(
+    {}, None, ("Floors, the untrained start and the centralised closed form were left out (--no-floors).",)
+)
 
 
 def measure_floors(shard: Shard, cutoff: int, cache: Path | None) -> ByName:
@@ -130,10 +132,8 @@ def too_large_to_pool(shards: Sequence[Path]) -> str | None:
     users, items = sum(len(part.user_ids) for part in parts), len(pool_items(parts))
     if items <= POOLED_ITEMS and users * items <= POOLED_SCORES:
         return None
-    limit = f"up to {POOLED_ITEMS:,} items and {POOLED_SCORES:,} pairs of a user and an item"
-    return (
-        f"The centralised closed form was left out: {users:,} users and {items:,} items in all; {limit} it is computed."
-    )
+    limit = f"its limit of {POOLED_ITEMS:,} items and {POOLED_SCORES:,} pairs of a user and an item"
+    return f"The centralised closed form was left out: {users:,} users and {items:,} items in all, more than {limit}."
 
 
 def _measure_pooled(parts: Sequence[Shard], cutoff: int) -> ByName:

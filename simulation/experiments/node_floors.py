@@ -50,8 +50,8 @@ def measure_node_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
             found[name] = load_or_measure(path, partial(measure_floors, shard, method))
             done(name)
         if not fits:
-            said = f"{total:,} nodes in all silos; up to {POOLED_NODES:,} all data in one place are computed."
-            return Bounds(found, None, (said,))
+            words = f"{total:,} nodes in all silos, more than its limit of {POOLED_NODES:,}"
+            return Bounds(found, None, (f"The ceiling on pooled data was left out: {words}.",))
         path = figures_path(kept, "pooled", shards, kind)
         ceiling = load_or_measure(path, partial(measure_ceiling, dict(zip(names, shards, strict=True)), method))
         done("all silos' data")

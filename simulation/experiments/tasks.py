@@ -166,8 +166,8 @@ class ItemTask(SimulatedTask):
         from client_service.data.interaction_files import load_shard
 
         read = map(load_shard, shards)
-        told = all(shard.titles is not None or shard.features is not None for shard in read)
-        return {"sums.content.kind": "content"} if told else {}
+        described = all(shard.titles is not None or shard.features is not None for shard in read)
+        return {"sums.content.kind": "content"} if described else {}
 
     def digest(self, shard: Path) -> str:
         from client_service.data.interaction_files import load_shard

@@ -89,11 +89,11 @@ def make_keys(own: pl.DataFrame, kinds: Sequence[Key] = KEYS) -> pl.DataFrame:
     }
     kept = spelled.with_columns(shared=pl.lit(None, dtype=pl.String), by=pl.lit(None, dtype=pl.String))
     for kind in kinds:
-        told = made[kind]
-        alone = told.is_not_null() & (pl.len().over(told.fill_null("")) == 1)
+        key = made[kind]
+        alone = key.is_not_null() & (pl.len().over(key.fill_null("")) == 1)
         fits = pl.col("shared").is_null() & alone
         kept = kept.with_columns(
-            by=pl.when(fits).then(pl.lit(kind)).otherwise("by"), shared=pl.when(fits).then(told).otherwise("shared")
+            by=pl.when(fits).then(pl.lit(kind)).otherwise("by"), shared=pl.when(fits).then(key).otherwise("shared")
         )
     return kept.filter(pl.col("shared").is_not_null()).select(
         own="item",
@@ -258,7 +258,7 @@ def _judge(pairs: pl.DataFrame, by: str, *, prefixed: bool) -> pl.DataFrame:
         sure = pl.when(common >= 1.0 - UNLIKE).then(SURE["title"]).otherwise(PREFIXED)
     if by == "title":
         sure = pl.when(pl.col("words").str.len_chars() >= SHORTEST).then(sure).otherwise(PREFIXED)
-    judged = pairs.with_columns(
+    rated = pairs.with_columns(
         note=pl.when(several)
         .then(pl.lit("several fit"))
         .when(unlike)
@@ -269,7 +269,7 @@ def _judge(pairs: pl.DataFrame, by: str, *, prefixed: bool) -> pl.DataFrame:
         sure=pl.when(several).then(AMBIGUOUS).when(unlike | far).then(CONTRADICTED).otherwise(sure),
         by=pl.lit(by),
     )
-    return _to_rows(judged).unique("own", keep="first", maintain_order=True)
+    return _to_rows(rated).unique("own", keep="first", maintain_order=True)
 
 
 def _to_rows(pairs: pl.DataFrame) -> pl.DataFrame:
@@ -295,8 +295,8 @@ def _propose_similar(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
 
     Numbers must be the same, and years nearly. It is taken where each is the other's best by a margin, and of one year.
     """
-    told = pl.col("words").is_not_null() & (pl.len().over("words") <= MOST_ALIKE)
-    left, right = (side.filter(told) for side in (left, right))
+    titled = pl.col("words").is_not_null() & (pl.len().over("words") <= MOST_ALIKE)
+    left, right = (side.filter(titled) for side in (left, right))
     if left.is_empty() or right.is_empty():
         return _no_rows()
     ours, theirs = _count_words(left["words"], right["words"])
@@ -314,12 +314,12 @@ def _propose_similar(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
     )
     same_year = (pl.col("year") == pl.col("year_listed")).fill_null(False)
     trusted = pl.Series(mutual & clear)
-    judged = pairs.with_columns(
+    rated = pairs.with_columns(
         by=pl.lit("similar title"),
         sure=pl.when(trusted & same_year).then(np.minimum(0.95, TAKEN + (sure - SIMILAR) / 5)).otherwise(sure * 0.8),
         note=pl.when(~trusted).then(pl.lit("others fit nearly as well")).otherwise(pl.lit("")),
     )
-    return _to_rows(judged)
+    return _to_rows(rated)
 
 
 def _count_words(ours: pl.Series, theirs: pl.Series) -> tuple[sparse.csr_array, sparse.csr_array]:

@@ -87,7 +87,7 @@ def _silo_figures(
 ) -> list[dict[str, Any]]:
     """Compares each silo's own baseline with its model after the run.
 
-    Where a mean gains, a silo may lose. gain: in the measure by which the silo's test data are judged, with its 95 %
+    Where a mean gains, a silo may lose. gain: in the primary measure of the silo's test data, with its 95 %
     interval, where the silo has measured them.
     """
     found: list[dict[str, Any]] = []

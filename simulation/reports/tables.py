@@ -169,7 +169,7 @@ def field_table(ledger: list[dict[str, Any]]) -> Table:
 
 def forecast_table(worth: Worth) -> Table:
     """Renders trials with small silos of a silo's own users, alone and together."""
-    caption = f"of {count_noun(worth.users, 'user')}, {count_noun(worth.draws, 'draw')}; means over judged users"
+    caption = f"of {count_noun(worth.users, 'user')}, {count_noun(worth.draws, 'draw')}; means over measured users"
     table = figure_table(
         f"{TITLE}, validation data", "small silos", "together", "alone", "so", "ratio", caption=caption
     )
