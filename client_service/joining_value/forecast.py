@@ -218,13 +218,14 @@ def _measure_gains(gains: Sequence[Gain]) -> MeasuredGain:
 
 def _text_sentence(text: MeasuredGain) -> str:
     """Describes what silos share by text alone, as measured on parts of this silo."""
-    told = f"{TITLE} {text.alone:.3f} -> {text.together:.3f}"
+    told = f"{TITLE} {text.alone:.3f} alone, {text.together:.3f} together"
     what = f"silos of {count_noun(text.users, 'user')} by the text of {text.times} of them, whatever they sell"
     return f"{what}: {told}, measured on parts of this silo"
 
 
 def _sentence(curve: Curve, outlook: Forecast) -> str:
     gain = outlook.gain
-    told = f"{TITLE} {curve.today.value:.3f} -> {outlook.quality.value:.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
+    change = f"change {gain.low:+.3f} to {gain.high:+.3f}"
+    told = f"{TITLE} {curve.today.value:.3f} alone, {outlook.quality.value:.3f} together ({change})"
     unsure = "; it may bring nothing" if gain.low <= 0 else ""
     return f"a federation of about {outlook.times} silos like yours that sell the same items: {told}{unsure}"

@@ -152,7 +152,7 @@ def describe_missing(name: str, agreed: AgreedSettings, forgone: str) -> str:
     how = f"{flags} --catalogue FILE" if open_sums else "--accept sums"
     return (
         f"{name}: this silo's policy does not allow the federation's sums: it stays in the strict boundary, the"
-        f" aggregator refuses it, and it answers with popular items. It forgoes {forgone}. To agree, run the same"
+        f" aggregator refuses it, and it answers with popular items. It forgoes: {forgone}. To agree, run the same"
         f" command with {how}"
     )
 

@@ -171,7 +171,7 @@ def forecast_table(worth: Worth) -> Table:
     """Renders trials with small silos of a silo's own users, alone and together."""
     caption = f"of {count_noun(worth.users, 'user')}, {count_noun(worth.draws, 'draw')}; means over measured users"
     table = figure_table(
-        f"{TITLE}, validation data", "small silos", "together", "alone", "so", "ratio", caption=caption
+        f"{TITLE}, validation data", "small silos", "joined", "alone", "together", "ratio", caption=caption
     )
     rows = [(one, f"{one.times} of them") for one in worth.measured]
     rows += [] if worth.text is None else [(worth.text, f"text of {worth.text.times}")]

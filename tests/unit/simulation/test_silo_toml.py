@@ -196,7 +196,7 @@ def test_without_the_silo_s_word_nothing_of_its_policy_is_switched_on(tmp_path: 
     assert agreed.federation.method.basis.kind == "off" and agreed.federation.method.start == "exact"
     assert agreed.policy == {} and agreed.missing == {"common_basis": "secure"} and not agreed.needs_catalogue
     told = describe_missing("north", agreed, "x 1.2 by its own forecast")
-    assert "--accept sums" in told and "forgoes x 1.2" in told and "refuses it" in told
+    assert "--accept sums" in told and "forgoes: x 1.2" in told and "refuses it" in told
     require_masked_sums(agreed.missing)
     in_the_open = agree(federation.model_copy(update={"secure": False}), {})
     assert "--policy common_basis=open" in describe_missing("north", in_the_open, "it")
