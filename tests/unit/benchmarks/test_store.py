@@ -94,6 +94,16 @@ def test_a_setting_younger_than_the_line_may_only_be_what_all_were_before(plan: 
         assert (known.find_line(cell) is not None) == neutral, name
 
 
+def test_a_floor_of_0_that_a_line_names_is_what_nobody_sets_in_the_open(plan: Plan, answer: Answer) -> None:
+    cell = next(one for one in plan_cells(plan) if one.row.label == "LPSFed")
+    line = answer(cell)
+    assert "similarity_floor" not in line["settings"]
+    for floor, masks, known in ((0.0, False, True), (0.0, True, False), (1.0, False, False)):
+        named = line["settings"] | {"similarity_floor": floor}
+        kept = KnownLines([{**line, "settings": named, "hash": settings_hash(named), "masks": masks}])
+        assert (kept.find_line(cell) is not None) == known
+
+
 def test_another_revision_or_other_shards_are_measured_again(
     plan: Plan, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
