@@ -67,7 +67,7 @@ def read_signer(headers: Iterable[tuple[str, str]]) -> str:
     """
     found = FORM.fullmatch(_one_form(headers)[INPUT])
     if found is None:
-        raise UnavailableError("expected an answer that the aggregator has signed, got another form of signature")
+        raise UnavailableError("expected an answer signed by the aggregator, got another form of signature")
     return found[1]
 
 
@@ -80,9 +80,9 @@ def require_answer(
     """
     one = _one_form(headers)
     if read_signer(one.items()) != raw_hex(key) or one[DIGEST] != body_digest(sha256):
-        raise UnavailableError("expected an answer that the aggregator has signed, got one by another key or changed")
+        raise UnavailableError("expected an answer signed by the aggregator, got one by another key or changed")
     if not has_signature(_Answer(status, one, _Request({SIGNATURE: request_signature})), raw_hex(key), key):
-        raise UnavailableError("expected an answer that the aggregator has signed, got another signature")
+        raise UnavailableError("expected an answer signed by the aggregator, got another signature")
 
 
 def _one_form(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
