@@ -11,7 +11,7 @@ import pytest
 from anyio import CapacityLimiter
 from starlette.requests import ClientDisconnect
 
-from client_service.http import answering
+from client_service.http import answer_service
 from client_service.http.answer_service import NDJSON, stream_lists, wants_lines
 from client_service.serving.messages import MOST_STREAMED, MOST_USERS, RecommendationsOut
 from client_service.serving.ranking import MOST_LISTED
@@ -23,7 +23,7 @@ LINES = {"Accept": NDJSON}
 async def test_lines_are_the_answers_in_the_order_of_the_request(
     silo: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answering, "CHUNK", 2)
+    monkeypatch.setattr(answer_service, "CHUNK", 2)
     body = {"users": ["user-01", "nobody", "user-02", "user-03", "user-01"], "k": 3, "exclude": ["item-00"]}
     whole = (await silo.post("/v1/recommendations", json=body)).json()["results"]
     answer = await silo.post("/v1/recommendations", json=body, headers=LINES)
@@ -54,8 +54,8 @@ async def test_what_is_wrong_is_said_before_the_first_line(silo: httpx.AsyncClie
 
 
 async def test_no_chunk_is_computed_before_the_last_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "CHUNK", 2)
-    monkeypatch.setattr(answering, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(answer_service, "CHUNK", 2)
+    monkeypatch.setattr(answer_service, "SILENCE_SECONDS", 0.2)
     asked: list[str] = []
 
     def compute(users: Sequence[str]) -> list[RecommendationsOut]:
