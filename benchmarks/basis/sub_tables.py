@@ -187,7 +187,7 @@ def measure_gains(folder: Path, path: Path) -> dict[str, Sums]:
     users by number of training records, and the sum of their primary measure. Raises DataError without the kept
     model.
     """
-    shard, tops = _lists_of(folder, path)
+    shard, tops = _load_lists(folder, path)
     seen = sparse.csr_array(shard.train + shard.valid)
     cached = [cache_lists(shard, top, seen) for top in tops]
     of_users, of_items = degrees(shard.train)
@@ -197,7 +197,7 @@ def measure_gains(folder: Path, path: Path) -> dict[str, Sums]:
     }
 
 
-def _lists_of(folder: Path, path: Path) -> tuple[Shard, tuple[TopItems, TopItems]]:
+def _load_lists(folder: Path, path: Path) -> tuple[Shard, tuple[TopItems, TopItems]]:
     """Returns the shard, the lists of its own start, and the served lists."""
     models = folder / path.name / "model"
     head = load_head(models)

@@ -63,7 +63,7 @@ def compare_trees(base: Tree, head: Tree, only: str, folder: Path) -> dict[str, 
 def run_complaints(base: ComparedRun, head: ComparedRun) -> list[str]:
     """Lists a different end, a failure, and each fact that differs."""
     if base.end != head.end or FAILED in (base.end, head.end):
-        return [f"base {base.end} {base.said}", f"head {head.end} {head.said}"]
+        return [f"base {base.end} {base.output}", f"head {head.end} {head.output}"]
     return [
         f"{name}: {base.facts.get(name)} -> {head.facts.get(name)}" for name in differing_names(base.facts, head.facts)
     ]

@@ -32,7 +32,7 @@ class ComparedRun:
     end: str
     seconds: float
     facts: Facts = field(default_factory=dict)
-    said: str = ""
+    output: str = ""
 
 
 @dataclass
@@ -86,7 +86,7 @@ def _run_case(launcher: Launcher, case: Case, data: Path, folder: Path) -> Compa
         if end == FINISHED:
             return ComparedRun(end, seconds, read_facts(folder / "out", secure=case.secure))
         lines = (folder / "stderr").read_text("utf-8").strip().splitlines()
-        return ComparedRun(end, seconds, said=lines[-1] if lines else f"status {ended['status']}")
+        return ComparedRun(end, seconds, output=lines[-1] if lines else f"status {ended['status']}")
     finally:
         shutil.rmtree(folder)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import multiprocessing
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -72,9 +73,9 @@ def read_committed(path: Path = COMMITTED) -> dict[str, float]:
 
 def complaints(found: Sequence[Figure], committed: Mapping[str, float]) -> list[str]:
     """Lists figures beyond their bound, and figures missing on either side."""
-    told = [complaint for figure in found if (complaint := _complaint(figure, committed))]
+    wrong = [complaint for figure in found if (complaint := _complaint(figure, committed))]
     missing = sorted(committed.keys() - {figure.name for figure in found})
-    return told + [f"{name}: expected a figure, as one is committed, got none" for name in missing]
+    return wrong + [f"{name}: expected a figure, as one is committed, got none" for name in missing]
 
 
 def _complaint(figure: Figure, committed: Mapping[str, float]) -> str | None:
@@ -84,7 +85,8 @@ def _complaint(figure: Figure, committed: Mapping[str, float]) -> str | None:
     if figure.ratio <= BOUND * before:
         return None
     expected = f"expected at most {BOUND * before:.3g} times {figure.unit} ({before:.3g} is committed)"
-    return f"{figure.name}: {expected}, got {figure.ratio:.3g}, {figure.ratio / before:.2f} times as much as committed"
+    times = figure.ratio / before if before else math.inf  # memory below what the process held before is 0
+    return f"{figure.name}: {expected}, got {figure.ratio:.3g}, {times:.2f} times as much as committed"
 
 
 def least_figures(measure: Callable[[], list[Figure]], committed: Mapping[str, float]) -> list[Figure]:
@@ -119,7 +121,7 @@ def _as_table(found: Sequence[Figure], committed: Mapping[str, float]) -> str:
     rows = [
         [
             one.name,
-            one.told,
+            one.text,
             f"{one.ratio:.3g}",
             f"{committed[one.name]:.3g}" if one.name in committed else "-",
             one.unit,

@@ -45,42 +45,41 @@ CALIBRATIONS = 3  # of each repetition: they are short
 
 @dataclass(frozen=True)
 class Figure:
-    """Measured ratio to a unit; `told` is the same in milliseconds or MiB."""
+    """Measured ratio to a unit; `text` is the same in milliseconds or MiB."""
 
     name: str
     ratio: float
     unit: str
-    told: str
+    text: str
 
 
 @dataclass(frozen=True)
 class TimedWork:
     """Work that repeats a task `count` times, with its calibration.
 
-    The calibration repeats its own task `like_count` times; unit: its name.
+    The calibration repeats its own task `calibration_count` times; unit: its name.
     """
 
     name: str
     work: Work
-    like: Work
+    calibration: Work
     unit: str
     repetitions: int
     count: float = 1
-    like_count: float = 1
+    calibration_count: float = 1
 
 
 @dataclass(frozen=True)
 class PreparedWork:
-    """The timed works and the memory that one process measures.
+    """Timed works and the memory of one process.
 
-    mib: the memory that its own is divided by; `memory_unit` says it in words. taken: MiB that another process holds,
-    given instead of its own; None: its own.
+    mib: divisor of its memory, named by `memory_unit`. peak_mib: MiB of another process; None: of this one.
     """
 
     timed: tuple[TimedWork, ...]
     mib: float
     memory_unit: str
-    taken: float | None = None
+    peak_mib: float | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ async def measure_time(timed: TimedWork) -> Figure:
     taken = unit = math.inf
     for _ in range(timed.repetitions):
         for _ in range(CALIBRATIONS):
-            unit = min(unit, await processor_seconds(timed.like) / timed.like_count)
+            unit = min(unit, await processor_seconds(timed.calibration) / timed.calibration_count)
         taken = min(taken, await processor_seconds(timed.work) / timed.count)
     return Figure(timed.name, taken / unit, timed.unit, f"{1e3 * taken:.3g} ms")
 
@@ -119,7 +118,7 @@ async def measure_part(part: GuardedPart, silo: GeneratedSilo, folder: Path) -> 
     before = memory_mib()
     async with part.prepare(silo, folder) as prepared:
         times = [await measure_time(timed) for timed in prepared.timed]
-        mib = memory_mib() - before if prepared.taken is None else prepared.taken
+        mib = memory_mib() - before if prepared.peak_mib is None else prepared.peak_mib
     return [*times, Figure(f"memory: {part.name}", mib / prepared.mib, prepared.memory_unit, f"{mib:.0f} MiB")]
 
 

@@ -86,7 +86,7 @@ def _quality_row(name: str, fitted: float, ranked: float, shard: Shard, lists: A
     return [name, f"{fitted:.1f}", f"{ranked:.2f}", *(f"{found[what]:.4f}" for what in ("recall", "ndcg"))]
 
 
-def beside_recbole(shard: Shard, shard_folder: Path, folder: Path, batches: int) -> list[list[str]]:
+def compare_with_recbole(shard: Shard, shard_folder: Path, folder: Path, batches: int) -> list[list[str]]:
     """Compares an epoch, and full-sort evaluation of embeddings of the same width."""
     theirs = run_inside("recbole", "recbole_lightgcn.py", str(folder), str(batches))
     own, peer = asyncio.run(_own_pairs(shard_folder)), theirs["pairs"] / theirs["train"]
@@ -131,7 +131,7 @@ def main() -> None:
         write_matrices(shard, Path(place))
         head = ("closed form", "fit, processor s", "rank all users, processor s", "Recall@20", "NDCG@20")
         print(render_table(head, closed_forms(shard, arguments.shard, Path(place), arguments.most_items)), flush=True)
-        rows = beside_recbole(shard, arguments.shard, Path(place), arguments.batches)
+        rows = compare_with_recbole(shard, arguments.shard, Path(place), arguments.batches)
         print(render_table(("what", "ours", "RecBole", "ratio"), rows))
 
 

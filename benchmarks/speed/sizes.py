@@ -99,7 +99,7 @@ async def measure_silo(silo: GeneratedSilo) -> SizedCosts:
     lists = _seconds(lambda: _list_all(silo))
     async with prepare_serving(silo, silo.state) as prepared:
         basket = next(one for one in prepared.timed if one.name == "basket")
-        milliseconds = float((await measure_time(basket)).told.partition(" ")[0])
+        milliseconds = float((await measure_time(basket)).text.partition(" ")[0])
     return SizedCosts(*shard.train.shape, shard.train.nnz, (first, epoch, lists, milliseconds))
 
 
@@ -160,8 +160,8 @@ def main() -> None:
         [f"{one.users:,}", f"{one.items:,}", f"{one.pairs:,}", *(f"{cost:.3g}" for cost in one.costs)] for one in every
     ]
     print(render_table(("users", "items", "pairs", *COSTS), rows) + "\n")
-    told = [[what, *(f"{slope:.2f}" for slope in slopes(what, sizes))] for what, sizes in measured.items()]
-    print(render_table(("slope against", *COSTS), told))
+    rows = [[what, *(f"{slope:.2f}" for slope in slopes(what, sizes))] for what, sizes in measured.items()]
+    print(render_table(("slope against", *COSTS), rows))
     if arguments.plot:
         draw(measured, arguments.plot)
 

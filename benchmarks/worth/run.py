@@ -46,7 +46,7 @@ def _spread(pairs: sparse.csr_array, shard: Shard, place: dict[str, int]) -> spa
     return sparse.csr_array((coo.data, (coo.row, columns[coo.col])), shape=(pairs.shape[0], len(place)))
 
 
-def lists_of(shard: Shard) -> Top:
+def rank_by_local_start(shard: Shard) -> Top:
     """Returns the lists of the shard's own closed-form start."""
     spectrum = low_spectrum(shard.train, method_settings().cutoff)
     return rank_by_choice(shard, spectrum, choose_local(shard, spectrum))
@@ -78,7 +78,7 @@ def main(
     for number in silo:
         own = shards[number]
         others = [shard for shard in shards if shard is not own]
-        alone = quality(own, pool([own]), lists_of(pool([own])))
+        alone = quality(own, pool([own]), rank_by_local_start(pool([own])))
         curve = estimate_joining_value(own, method_settings().cutoff, draws).curve
         assert curve is not None, "expected a silo that can be cut"
         for times in (times for times in TIMES if times <= len(shards)):
@@ -87,7 +87,7 @@ def main(
                 1 + one / curve.today.value for one in (outlook.gain.low, outlook.gain.value, outlook.gain.high)
             )
             pooled = pool([own, *others[: times - 1]])
-            truth = quality(own, pooled, lists_of(pooled)) / alone
+            truth = quality(own, pooled, rank_by_local_start(pooled)) / alone
             typer.echo(
                 f"| {folder.name}, silo {number + 1} | {len(own.user_ids):,} | {times} "
                 f"| {middle:.3f} ({low:.3f} to {high:.3f}) | {truth:.3f} |"

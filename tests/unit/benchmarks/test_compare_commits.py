@@ -82,8 +82,8 @@ def test_a_run_that_is_refused_or_breaks_is_told_from_one_that_finishes(reposito
     refused = _outcome(tree, Case("refused", ("--secure",)), tmp_path / "refused")
     broken = _outcome(tree, Case("broken", ("--broken",)), tmp_path / "broken")
     finished = _outcome(tree, Case("tiny", ()), tmp_path / "finished")
-    assert (refused.end, refused.said) == (REFUSED, "error: not so")
-    assert (broken.end, broken.said) == (FAILED, "RuntimeError: broken")
+    assert (refused.end, refused.output) == (REFUSED, "error: not so")
+    assert (broken.end, broken.output) == (FAILED, "RuntimeError: broken")
     assert run_complaints(refused, refused) == []
     assert run_complaints(broken, broken) and run_complaints(refused, finished)
 
