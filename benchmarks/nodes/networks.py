@@ -170,6 +170,16 @@ def describe_network(
     return NodeMethod(name, title, own)
 
 
+FEDGSP_FORMS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
+    ("literal", "FedGSP as printed", {"strategy.weight_floor": 0.0, "strategy.gamma": 1.0}),
+    ("floored", "FedGSP, weights with a floor", {}),
+    ("low", "FedGSP, only R: likeness", {"strategy.terms": "low"}),
+    ("high", "FedGSP, only S: unlikeness", {"strategy.terms": "high"}),
+    ("uniform", "FedGSP, uniform r and s", {"strategy.uniform": True}),
+    ("mean", "FedGSP with W = 1/M", {"strategy.gamma": 1e12}),
+    ("filter", "coefficients alone are shared", {"strategy.shares": "filter"}),
+)
+"""Forms of FedGSP without a floor on a silo's own weight: name, title, settings."""
 NETWORK_METHODS: Mapping[str, NodeMethod] = {
     one.name: one
     for one in (
@@ -180,15 +190,10 @@ NETWORK_METHODS: Mapping[str, NodeMethod] = {
         describe_network("fedprox", "FedProx, two local steps", "fedprox", {"local_epochs": 2}),
         describe_network("fedper", "FedPer: the predictive layer is private", "fedper"),
         describe_network("fedpub", "FedPUB: means by functional embeddings, masks", "fedpub"),
-        describe_network("fedgsp", "FedGSP, weights with a floor", "fedgsp"),
-        describe_network(
-            "fedgsp_literal", "FedGSP as printed", "fedgsp", {"strategy.weight_floor": 0.0, "strategy.gamma": 1.0}
+        describe_network("fedgsp", "FedGSP, half of its own at least", "fedgsp"),
+        *(
+            describe_network(f"fedgsp_{name}", title, "fedgsp", {"strategy.least_own": 0.0, **changes})
+            for name, title, changes in FEDGSP_FORMS
         ),
-        describe_network("fedgsp_own", "FedGSP, half of its own at least", "fedgsp", {"strategy.least_own": 0.5}),
-        describe_network("fedgsp_low", "FedGSP, only R: likeness", "fedgsp", {"strategy.terms": "low"}),
-        describe_network("fedgsp_high", "FedGSP, only S: unlikeness", "fedgsp", {"strategy.terms": "high"}),
-        describe_network("fedgsp_uniform", "FedGSP, uniform r and s", "fedgsp", {"strategy.uniform": True}),
-        describe_network("fedgsp_mean", "FedGSP with W = 1/M", "fedgsp", {"strategy.gamma": 1e12}),
-        describe_network("fedgsp_filter", "coefficients alone are shared", "fedgsp", {"strategy.shares": "filter"}),
     )
 }

@@ -39,6 +39,8 @@ LOW, HIGH = "signature.low", "signature.high"
 MEASURES = {LOW: "signature_low", HIGH: "signature_high"}
 
 
+# Paper: nothing is said of a client's own weight; here: half by default, because the weights of clients that are unlike
+# come near 0 on the diagonal, and clients that hand their models to each other every round do not converge.
 class FedGSPSettings(OwnSettings):
     """Settings of the collaboration graph.
 
@@ -50,7 +52,7 @@ class FedGSPSettings(OwnSettings):
     weight_floor: float = Field(0.1, ge=0, le=1e6)
     sharpness: float = Field(1.0, gt=0, le=1e6)
     gamma: float = Field(0.0, ge=0, le=1e12)
-    least_own: float = Field(0.0, ge=0, le=1)
+    least_own: float = Field(0.5, ge=0, le=1)
     uniform: bool = False
     terms: Terms = "both"
     shares: Literal["all", "filter"] = "all"

@@ -129,8 +129,9 @@ def test_a_silo_that_floods_its_signature_takes_over_nobody() -> None:
 
 
 def test_what_a_silo_keeps_of_its_own_has_a_floor() -> None:
-    found = recall_collaboration(built(least_own=0.5).aggregate(START, THREE).memory)
-    assert found is not None and (np.diagonal(found.weights, axis1=1, axis2=2) >= 0.5 - 1e-6).all()
+    for own, floor in ({"least_own": 0.8}, 0.8), ({}, 0.5):
+        found = recall_collaboration(built(**own).aggregate(START, THREE).memory)
+        assert found is not None and (np.diagonal(found.weights, axis1=1, axis2=2) >= floor - 1e-6).all()
 
 
 def test_a_silo_takes_part_only_where_its_policy_names_it_and_never_under_masks_or_noise() -> None:
