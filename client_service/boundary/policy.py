@@ -23,7 +23,7 @@ USUAL_SCALARS = tuple(
 
 
 SumConsent = Literal["no", "noised", "secure", "open"]
-"""Of a sum (`Sum.word`). noised: with noise alone, under masks; secure: under masks alone; open: also without."""
+"""Consent to a sum (`Sum.word`). noised: only with noise, under masks; secure: only under masks; open: also without."""
 
 
 class Policy(Message):
@@ -44,7 +44,9 @@ class Policy(Message):
     anchors: int = Field(
         32, ge=1, le=10_000, description="largest number of anchors with which a shard's spectrum is compared"
     )
-    anchor_size: Counts | None = Field(None, description="agreed size of the anchor, where it follows from counts")
+    anchor_size: Counts | None = Field(
+        None, description="agreed size of the anchor, for federations whose anchor has the size of counts"
+    )
     changing_members: bool = Field(
         False,
         description=(

@@ -17,12 +17,11 @@ from shared.message import Message
 
 RECEIPT = "5c" * 16  # an example
 ERASURE_WAITS = (
-    "answers do not know the user any more; the shard, what was computed from it and the model follow with a refresh, "
-    "which waits for the end of a round at hand"
+    "answers no longer know the user; the shard, its derived files and the model follow with the next refresh, after "
+    "the current round"
 )
 ERASURE_FINAL = (
-    "updates that other silos' models have taken in cannot be taken back; what is sent from now on has nothing of the "
-    "user"
+    "updates that other silos' models have taken in cannot be taken back; later updates have nothing of the user"
 )
 
 
@@ -58,61 +57,72 @@ class InteractionIn(Message):
     """Interaction of one user with one item."""
 
     event: Word = Field(
-        description="an id of the caller's choosing: what comes again under it changes nothing",
+        description="id chosen by the caller; a repeated id changes nothing",
         examples=["order-812.1"],
     )
-    user: StoredId = Field(description="the user's id", examples=["4711"])
-    item: StoredId = Field(description="the item's id, of the catalogue or not yet", examples=["boots"])
+    user: StoredId = Field(description="id of the user", examples=["4711"])
+    item: StoredId = Field(description="id of the item, in the catalogue or not", examples=["boots"])
     time: StoredTime | None = Field(
-        None, description="ISO 8601 with an offset; by default now", examples=["2026-01-31T12:00:00Z"]
+        None, description="time, ISO 8601 with an offset; by default now", examples=["2026-01-31T12:00:00Z"]
     )
     rating: Number | None = Field(
-        None, description="on the silo's own scale; below its least rating it is seen, not liked", examples=[5.0]
+        None,
+        description="rating on the silo's own scale; below its least rating the item is seen, not liked",
+        examples=[5.0],
     )
 
 
 class InteractionsIn(Message):
     """Batch of interactions; it is stored as a whole or not at all."""
 
-    interactions: tuple[InteractionIn, ...] = Field(min_length=1, max_length=10_000, description="in any order")
+    interactions: tuple[InteractionIn, ...] = Field(
+        min_length=1, max_length=10_000, description="interactions, in any order"
+    )
 
 
 class InteractionsOut(Message):
     """Result of a batch of interactions."""
 
-    accepted: int = Field(ge=0, description="which are on the disk now")
-    repeated: int = Field(ge=0, description="whose event id has come before", examples=[0])
+    accepted: int = Field(ge=0, description="number of interactions stored")
+    repeated: int = Field(ge=0, description="number of interactions with a known event id", examples=[0])
     unknown_items: int = Field(
-        ge=0, examples=[0], description="accepted, of items outside the catalogue: they wait for it"
+        ge=0, examples=[0], description="stored interactions with items outside the catalogue, which wait for it"
     )
 
 
 class ItemIn(Message):
     """Metadata of an item; they replace what was posted before."""
 
-    title: Text | None = Field(None, description="shown in lists, and searched", examples=["Winter boots"])
+    title: Text | None = Field(None, description="title, shown in lists and searched", examples=["Winter boots"])
     categories: tuple[Word, ...] = Field(
-        (), max_length=100, description="what `filter=category:...` asks for", examples=[["shoes"]]
+        (), max_length=100, description="categories, used by `filter=category:...`", examples=[["shoes"]]
     )
     attributes: dict[Word, Text | Number | bool] = Field(
-        {}, max_length=100, description="what `filter=KEY:...` asks for", examples=[{"colour": "black", "year": 1999}]
+        {},
+        max_length=100,
+        description="attributes, used by `filter=KEY:...`",
+        examples=[{"colour": "black", "year": 1999}],
     )
-    hidden: bool = Field(False, description="it appears in no answer")
+    hidden: bool = Field(False, description="true: the item appears in no answer")
 
 
 class ErasureOut(Message):
     """State of an erasure, without the id."""
 
-    receipt: str = Field(pattern="^[0-9a-f]{32}$", description="by which it can be asked for again", examples=[RECEIPT])
+    receipt: str = Field(
+        pattern="^[0-9a-f]{32}$", description="receipt of the erasure, to ask for its state", examples=[RECEIPT]
+    )
     asked_at: datetime = Field(description="when the user was erased from the answers, UTC")
-    done_at: datetime | None = Field(description="since when no file of the silo has anything of the user")
-    remains: str = Field(description="what is left to do, or what no erasure can take back", examples=[ERASURE_FINAL])
+    done_at: datetime | None = Field(
+        description="when the last file of the silo with data of the user was removed, UTC"
+    )
+    remains: str = Field(description="remaining work, or what no erasure can undo", examples=[ERASURE_FINAL])
 
 
 class ErasedOut(ErasureOut):
     """Result of erasing a user so far."""
 
-    interactions: int = Field(ge=0, description="erased from the log", examples=[3])
+    interactions: int = Field(ge=0, description="number of interactions erased from the log", examples=[3])
 
 
 LARGEST_FEATURE, LARGEST_WEIGHT = 1e9, 1e6  # of a node's features, and of the weight of an edge
@@ -140,16 +150,16 @@ def require_edge_limit(given: Any) -> Any:
 class EdgeIn(Message):
     """Edge of a posted node."""
 
-    node: StoredId = Field(description="the neighbour, of the silo or not yet", examples=["worker-4"])
+    node: StoredId = Field(description="id of the neighbour, in the silo or not", examples=["worker-4"])
     weight: float = Field(
-        1.0, ge=0, le=LARGEST_WEIGHT, allow_inf_nan=False, description="of the edge; 0: there is none"
+        1.0, ge=0, le=LARGEST_WEIGHT, allow_inf_nan=False, description="weight of the edge; 0: no edge"
     )
 
 
 class NodeEventIn(Message):
     """Posted changes of a node; omitted fields stay as they were."""
 
-    node: StoredId = Field(description="its id, of the silo or not yet", examples=["worker-17"])
+    node: StoredId = Field(description="id of the node, in the silo or not", examples=["worker-17"])
     features: FeatureValues | None = Field(
         None,
         description="all of them, by their names, where what is not named is 0, or in the shard's order; a new node"
@@ -157,17 +167,19 @@ class NodeEventIn(Message):
         examples=[{"rejected_rate": 0.2}],
     )
     neighbours: tuple[EdgeIn, ...] = Field(
-        (), max_length=MOST_NODE_EDGES, description="edges that are new or changed; others stay"
+        (), max_length=MOST_NODE_EDGES, description="new or changed edges; others stay"
     )
     label: Text | None = Field(
-        None, description="one of the silo's classes; null, where it is given: it is not known", examples=["banned"]
+        None, description="one of the silo's classes; an explicit null: unknown", examples=["banned"]
     )
 
 
 class NodesIn(Message):
     """Batch of nodes; it is stored as a whole or not at all."""
 
-    nodes: tuple[NodeEventIn, ...] = Field(min_length=1, max_length=MOST_NODES, description="later ones count")
+    nodes: tuple[NodeEventIn, ...] = Field(
+        min_length=1, max_length=MOST_NODES, description="nodes; of several with one id the last counts"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -178,11 +190,11 @@ class NodesIn(Message):
 class NodesOut(Message):
     """Result of a batch of nodes."""
 
-    accepted: int = Field(ge=0, description="nodes that are on the disk now")
-    waiting: int = Field(ge=0, examples=[0], description="of these, new ones without features: they wait for them")
+    accepted: int = Field(ge=0, description="number of nodes stored")
+    waiting: int = Field(ge=0, examples=[0], description="stored new nodes without features, which wait for these")
 
 
 class ErasedNodeOut(ErasureOut):
     """Result of erasing a node so far."""
 
-    events: int = Field(ge=0, description="rows of the log that had something of the node", examples=[1])
+    events: int = Field(ge=0, description="number of rows of the log with data of the node", examples=[1])

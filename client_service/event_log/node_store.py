@@ -123,7 +123,7 @@ class NodeStore(LogStore):
     def _require_room(self, rows: Connection) -> None:
         (held,) = rows.execute("SELECT count(*) FROM nodes").fetchone()
         if held > self._most:
-            words = f"expected at most {self._most} nodes since the shard was written, got {held - self._most} more"
+            words = f"expected at most {self._most} posted nodes since the last refresh, got {held - self._most} more"
             raise ConflictError(f"{words}: let the shard absorb them")
         (size,) = rows.execute("SELECT coalesce(sum(length(CAST(facts AS BLOB))), 0) FROM nodes").fetchone()
         if size > self._most_bytes:

@@ -119,7 +119,7 @@ class Agent:
         LOGGER.error("run_abandoned_run", run=run, error=type(error).__name__, at=describe_place(error))
         self._reset_run(self.silo)
         if run is not None:
-            words = "this silo takes no part in the rest of it, and goes on with the next run"
+            words = "this silo leaves the run and continues with the next one"
             self._abandoned_run = AbandonedRun(run, f"{run}: {reason}; {words}")
             reason = self._abandoned_run.reason
         self._schedule_retry(FederationError(reason))

@@ -20,7 +20,8 @@ def saturation_notices(quality: QualityOut) -> tuple[str, ...]:
         return ()
     return (
         f"in round {first} of {quality.run} a quarter or more of the positives lay at the angle pi, where the loss has"
-        " no gradient: they teach nothing; expected a smaller margin_strength (gamma), or margin_reading = additive",
+        " no gradient, so that training learns nothing from them: use a smaller margin_strength (gamma), or"
+        " margin_reading = additive",
     )
 
 
@@ -28,8 +29,8 @@ QUALITY = "quality.json"
 SPECTRA = "spectra.json"
 MOST_EARLIER = 20  # runs of which figures are kept beside the last one's
 UNJUDGED = (
-    "No validation items: nothing is chosen by this silo's own data. Served is the model at which training starts, "
-    "with the settings that need no choice; no round of training is judged, and none replaces it."
+    "No validation items: no model is chosen by this silo's own data. The silo serves the model that training starts "
+    "with, with default settings; no round is evaluated, and none replaces it."
 )
 
 

@@ -42,7 +42,7 @@ from shared.sums import find_part, find_sum, list_sums, makes_models, method_of_
 from shared.sums.common_items import ITEMS
 from shared.sums.content import CONTENT
 
-QUARANTINED = "the aggregator has quarantined this client and takes nothing of it: ask its operator why"
+QUARANTINED = "the aggregator has quarantined this client and accepts nothing from it: ask its operator for the reason"
 
 
 def list_warnings(
@@ -95,7 +95,7 @@ def warn_of_changed_item_rows(
     if not secure or not strategy.shares_items(method) or (of_sessions and method.sessions.candidates == "catalogue"):
         return ()
     others = "; with sessions.candidates = catalogue all rows move" if of_sessions else ""
-    return ("rows of items leave: sums with and without this silo tell which items it alone has" + others,)
+    return ("rows of items leave: sums with and without this silo reveal which items only it has" + others,)
 
 
 def warn_of_noised_magnitudes(privacy: PrivacySettings, strategy: Strategy, method: MethodSettings) -> tuple[str, ...]:
