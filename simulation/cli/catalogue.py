@@ -69,7 +69,7 @@ def catalogue(
     from shared.files import replace_file
     from simulation.partitioning.catalogue import DataReading, merge_items, save_catalogue
 
-    least = options.least_rating(min_rating, rating_kind, "usual")
+    least = options.choose_min_rating(min_rating, rating_kind, "usual")
     items = merge_items(sources, DataReading(least, options.parse_file_options(columns, delimiter)))
     digests = {save_catalogue(items, path) for path in out}
     if size_file is not None:

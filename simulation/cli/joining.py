@@ -155,7 +155,7 @@ def join(
     if accept is options.AcceptChoice.parameters:
         allowed |= dict.fromkeys({"common_basis"} | (WORDS & allowed.keys()), "no")
     choices = SiloChoices(allowed, catalogue, matches, port)
-    least = options.least_rating(min_rating, rating_kind, "usual")
+    least = options.choose_min_rating(min_rating, rating_kind, "usual")
     files = options.FileFlags(columns=columns, delimiter=delimiter, edges=edges, values=values)
     given = DataOptions(data, least, options.split_kind(split), rule or [], files)
     if not joined or policy or catalogue or matches or accept:
@@ -203,25 +203,25 @@ def _join_federation(
     """Joins the federation. What can be refused is refused before the silo's key is registered."""
     from shared.sums import list_sums
     from simulation.joining.join import choose_catalogue, enrol_silo, require_unexpired, write_settings
-    from simulation.joining.silo_toml import agree, require_catalogue
+    from simulation.joining.silo_toml import apply_policy, require_catalogue
 
     require_unexpired(invitation, silo)
     federation = invitation.federation
     if federation is not None:
-        agree(federation, choices.policy)  # what the silo cannot take part in is refused before its data are read
+        apply_policy(federation, choices.policy)  # refuses before the data are read
     noised = federation is not None and any(one.epsilon is not None for one in list_sums(federation.method).values())
     _prepare_shard(silo, invitation.name, given, federation, noised=noised)
     if federation is not None:
         choices = _agree_on_sums(invitation, silo, federation, choices, accept)
-        require_catalogue(agree(federation, choices.policy), choices.catalogue)
-        _require_usable(invitation, silo, agree(federation, choices.policy), choices)
+        require_catalogue(apply_policy(federation, choices.policy), choices.catalogue)
+        _require_usable(invitation, silo, apply_policy(federation, choices.policy), choices)
     enrolled = enrol_silo(invitation, silo)
     if federation is None:
         choices = _agree_on_sums(invitation, silo, enrolled, choices, accept)
-        require_catalogue(agree(enrolled, choices.policy), choices.catalogue)
-        _require_usable(invitation, silo, agree(enrolled, choices.policy), choices)
+        require_catalogue(apply_policy(enrolled, choices.policy), choices.catalogue)
+        _require_usable(invitation, silo, apply_policy(enrolled, choices.policy), choices)
     choose_catalogue(invitation, silo, enrolled, choices)  # an invitation of an earlier version has no list
-    write_settings(invitation, silo, enrolled, agree(enrolled, choices.policy), choices)
+    write_settings(invitation, silo, enrolled, apply_policy(enrolled, choices.policy), choices)
     print_on_stderr(f"{invitation.name}: registered at {invitation.url}; settings: {silo.settings}")
 
 
@@ -236,9 +236,9 @@ def _agree_on_sums(
     from shared.sums import list_sums
     from simulation.joining.consent import describe_gain, describe_terms, warn_missing_texts
     from simulation.joining.join import choose_catalogue
-    from simulation.joining.silo_toml import agree, describe_missing, require_masked_sums
+    from simulation.joining.silo_toml import apply_policy, describe_missing, require_masked_sums
 
-    agreed = agree(federation, choices.policy)
+    agreed = apply_policy(federation, choices.policy)
     if agreed.missing:
         if accept is options.AcceptChoice.sums:
             require_masked_sums(agreed.missing)

@@ -414,7 +414,7 @@ def choose_cut(
         if has_options
         else parse_file_options(file.columns, file.delimiter)
     )
-    least = least_rating(file.min_rating, file.rating_kind, "usual" if own else None)
+    least = choose_min_rating(file.min_rating, file.rating_kind, "usual" if own else None)
     rule = parse_pairs(rules or [], "--rule")
     return Cut(
         clients,
@@ -431,16 +431,16 @@ def choose_cut(
     )
 
 
-def least_rating(least: float | None, kind: RatingKindName | None, otherwise: LeastRating) -> LeastRating:
+def choose_min_rating(min_rating: float | None, kind: RatingKindName | None, default: LeastRating) -> LeastRating:
     """Returns the rule of --min-rating or --rating-kind, as `load_dataset` takes it.
 
     Raises SettingsError for both.
     """
-    if least is not None and kind is not None:
+    if min_rating is not None and kind is not None:
         raise SettingsError("--min-rating, --rating-kind: expected one of them, got both")
     if kind is not None:
         return kind.value
-    return otherwise if least is None else least
+    return default if min_rating is None else min_rating
 
 
 def parse_file_options(columns: str | None, delimiter: str | None) -> FileOptions:

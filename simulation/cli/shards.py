@@ -53,7 +53,7 @@ def append(
     from simulation.datasets.load import read_events, read_titles
     from simulation.datasets.ratings import choose_positives, join_splits
 
-    least = options.least_rating(min_rating, rating_kind, "usual")
+    least = options.choose_min_rating(min_rating, rating_kind, "usual")
     found, notes = read_events(events, options.parse_file_options(columns, delimiter)), list[str]()
     titles = None if items is None else read_titles(items)
 

@@ -52,7 +52,7 @@ def worth(
     from shared.method.settings import method_settings
     from simulation.reports.tables import forecast_table
 
-    least = options.least_rating(min_rating, rating_kind, "usual")
+    least = options.choose_min_rating(min_rating, rating_kind, "usual")
     file_options = options.parse_file_options(columns, delimiter)
     found = _read_file_as_silo(shard, least, file_options, as_json=as_json) if shard.is_file() else _read_silo(shard)
     total = draws * count_trainings(len(found.user_ids))

@@ -61,7 +61,7 @@ from simulation.graphs.source import GraphRules, require_summable, split_own_gra
 from simulation.joining.silo_toml import (
     AgreedSettings,
     SiloChoices,
-    agree,
+    apply_policy,
     method_table,
     read_toml,
     require_startable,
@@ -258,7 +258,7 @@ def choose_catalogue(
     Raises SettingsError for another list than the federation's.
     """
     carried, own = unpack_items(invitation), folder.path / CATALOGUE
-    if not agree(federation, choices.policy).needs_catalogue:
+    if not apply_policy(federation, choices.policy).needs_catalogue:
         return choices.catalogue
     if choices.catalogue is None and carried is not None:
         replace_file(own, carried, PUBLIC)

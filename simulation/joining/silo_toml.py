@@ -86,7 +86,7 @@ def _parse_value(name: str, text: str) -> Any:
     return text.split(",") if isinstance(Policy.model_fields[name].default, tuple) else text
 
 
-def agree(federation: FederationOut, policy: Mapping[str, Any]) -> AgreedSettings:
+def apply_policy(federation: FederationOut, policy: Mapping[str, Any]) -> AgreedSettings:
     """Returns the federation as a silo with this policy takes part in it.
 
     Without sums, unless the policy allows all of them. Raises PrivacyError where the policy forbids what is left.

@@ -22,7 +22,7 @@ from shared.strategies.agreement import declare_federation, learnt_task
 from simulation.joining.join import SiloFolder, silo_values
 from simulation.joining.silo_toml import (
     SiloChoices,
-    agree,
+    apply_policy,
     describe_missing,
     method_table,
     parse_policy,
@@ -157,7 +157,7 @@ def test_a_silo_that_agrees_starts_with_the_very_settings_of_the_aggregator(stra
     listed.write_text("".join(f"item-{number}\n" for number in range(7)))
     for words, federation in found.items():
         needs = needed(federation)
-        agreed = agree(federation, parse_policy(needs))
+        agreed = apply_policy(federation, parse_policy(needs))
         assert not agreed.missing, words
         require_catalogue(agreed, listed)
         choices = SiloChoices(agreed.policy, listed, 8899)
@@ -180,7 +180,7 @@ def needed(federation: FederationOut) -> dict[str, str]:
     said: dict[str, str] = {}
     for _ in range(3):
         try:
-            missing = agree(federation, parse_policy(said)).missing
+            missing = apply_policy(federation, parse_policy(said)).missing
         except PrivacyError as error:
             flags = [word.removeprefix("--policy ") for word in str(error).split("agrees with ")[1].split(" --policy ")]
             said |= dict(flag.removeprefix("--policy ").split("=", 1) for flag in flags)
@@ -192,24 +192,24 @@ def needed(federation: FederationOut) -> dict[str, str]:
 def test_without_the_silo_s_word_nothing_of_its_policy_is_switched_on(tmp_path: Path) -> None:
     method = MethodSettings(catalogue=7, basis=BasisSettings(kind="iterated", rank=3), start="common")
     federation = FederationOut(strategy="lpsfed", secure=True, method=method)
-    agreed = agree(federation, {})
+    agreed = apply_policy(federation, {})
     assert agreed.federation.method.basis.kind == "off" and agreed.federation.method.start == "exact"
     assert agreed.policy == {} and agreed.missing == {"common_basis": "secure"} and not agreed.needs_catalogue
     told = describe_missing("north", agreed, "x 1.2 by its own forecast")
     assert "--accept sums" in told and "forgoes: x 1.2" in told and "refuses it" in told
     require_masked_sums(agreed.missing)
-    in_the_open = agree(federation.model_copy(update={"secure": False}), {})
+    in_the_open = apply_policy(federation.model_copy(update={"secure": False}), {})
     assert "--policy common_basis=open" in describe_missing("north", in_the_open, "it")
     with pytest.raises(SettingsError, match=r"--accept sums: expected a secure federation.*--policy common_basis=open"):
         require_masked_sums(in_the_open.missing)
     with pytest.raises(SettingsError, match="expected the list of the federation's 7 items, one id a line, got none"):
-        require_catalogue(agree(federation, {"common_basis": "secure"}), None)
+        require_catalogue(apply_policy(federation, {"common_basis": "secure"}), None)
     short = tmp_path / "short.txt"
     short.write_text("a\nb\nb\n")
     with pytest.raises(SettingsError, match="got 3, 2 of them different"):
-        require_catalogue(agree(federation, {"common_basis": "secure"}), short)
+        require_catalogue(apply_policy(federation, {"common_basis": "secure"}), short)
     with pytest.raises(PrivacyError, match=r"the silo agrees with --policy strategies=fedmf"):
-        agree(FederationOut(strategy="fedmf", secure=False, method=MethodSettings(catalogue=7)), {})
+        apply_policy(FederationOut(strategy="fedmf", secure=False, method=MethodSettings(catalogue=7)), {})
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_without_the_silo_s_word_nothing_of_its_policy_is_switched_on(tmp_path: 
 )
 def test_the_least_that_a_basis_needs_is_named(epsilon: float | None, needed: dict[str, Any]) -> None:
     method = MethodSettings(catalogue=7, basis=BasisSettings(kind="exact", epsilon=epsilon))
-    assert agree(FederationOut(strategy="lpsfed", secure=True, method=method), {}).missing == needed
+    assert apply_policy(FederationOut(strategy="lpsfed", secure=True, method=method), {}).missing == needed
 
 
 @pytest.mark.parametrize(

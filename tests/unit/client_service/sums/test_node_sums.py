@@ -32,7 +32,7 @@ from shared.sums.node_directions import PRODUCTS, draw_directions
 from shared.sums.node_gram import encode_gram, gram_number_format
 from shared.sums.sum import EMPTY_PART_DIGEST
 from simulation.joining.consent import describe_terms
-from simulation.joining.silo_toml import agree
+from simulation.joining.silo_toml import apply_policy
 
 CLASSES = ("good", "bad", "odd")
 STRENGTHS = (1e-3, 1e-2, 1e-1)
@@ -297,4 +297,4 @@ def test_who_joins_is_told_what_leaves_what_is_learnt_and_what_stays() -> None:
         "stays: ids, names, single nodes, edges and labels",
     ):
         assert words in told, told
-    assert agree(federation, {}).missing == {"node_directions": "secure", "node_gram": "secure"}
+    assert apply_policy(federation, {}).missing == {"node_directions": "secure", "node_gram": "secure"}

@@ -43,7 +43,7 @@ from shared.sums.transitions import (
     transition_tensors,
 )
 from simulation.joining.consent import describe_gain, describe_terms
-from simulation.joining.silo_toml import agree, needs_open_sums
+from simulation.joining.silo_toml import apply_policy, needs_open_sums
 from simulation.sessions.cut import CUTS, divide_sessions
 from simulation.sessions.generator import generate_sessions
 
@@ -267,6 +267,6 @@ def test_a_silo_that_joins_is_told_what_would_leave_and_agrees_by_its_own_word(i
     told = "\n".join(describe_terms("shop", federation))
     assert "how many of its visits have each item" in told and "how many click one item soon after another" in told
     assert "pairs that fewer than 3 visits have are left out" in told
-    agreed = agree(federation, {"strategies": ["fedavg"], "item_tables": True})
+    agreed = apply_policy(federation, {"strategies": ["fedavg"], "item_tables": True})
     assert agreed.missing == {"transitions": "secure"} and not needs_open_sums(agreed.missing)
     assert "visits" in describe_gain(Path("nowhere"), 3, "sessions")
