@@ -294,7 +294,7 @@ def test_who_joins_is_told_what_leaves_what_is_learnt_and_what_stays() -> None:
         "products with directions that all silos know: 1.47",
         "these features go together with each class, summed over nodes: 2",
         "classes of which a silo has fewer than 3 training nodes are left out",
-        "stays: ids, names, single nodes, edges and labels",
+        "stays here: ids, names, single nodes, edges and labels",
     ):
         assert words in told, told
     assert apply_policy(federation, {}).missing == {"node_directions": "secure", "node_gram": "secure"}
