@@ -259,8 +259,8 @@ def test_where_others_can_call_both_keys_are_needed(host: str, given: dict[str, 
     ("key", "words"),
     [
         ("x" * 31, "application_key: expected at least 32 characters, got 31"),
-        ("example-application-key-0123456789", "application_key: expected a secret of your own"),
-        ("change-me-change-me-change-me-change", "application_key: expected a secret of your own"),
+        ("example-application-key-0123456789", "application_key: expected your own secret"),
+        ("change-me-change-me-change-me-change", "application_key: expected your own secret"),
         ("0" * 40, "application_key: expected a random secret"),
         (f"{APPLICATION} {APPLICATION}", "application_key: expected printable ASCII"),
         ("ä" + APPLICATION, "application_key: expected printable ASCII"),
@@ -298,7 +298,7 @@ def test_keys_come_from_files(tmp_path: Path) -> None:
     ("given", "words"),
     [
         ({}, "application_key: expected a key because '0.0.0.0' is open to others, or demo = true; got neither"),
-        ({**KEYS, "operator_key": "default" * 6}, "operator_key: expected a secret of your own"),
+        ({**KEYS, "operator_key": "default" * 6}, "operator_key: expected your own secret"),
     ],
 )
 def test_the_program_ends_with_one_clear_line(
