@@ -94,43 +94,47 @@ TABLES = ROOT.parent / "build" / "results"
 
 def make_parser() -> argparse.ArgumentParser:
     """Creates the parser of `python -m benchmarks`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the paper's tables again.")
-    parser.add_argument("what", nargs="?", help=f"{', '.join(table_names())}; report; verify; guard; cold; nodes")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures the paper's tables.")
+    parser.add_argument("what", nargs="?", help=f"{', '.join(table_names())}; or report, verify, guard, cold, nodes")
     parser.add_argument(
         "folder",
         nargs="?",
         type=Path,
-        help="of verify: the folder with the public data sets; of cold: one; of nodes: a graph",
+        help="verify: folder of the public data sets; cold: a data set; nodes: a graph",
     )
-    parser.add_argument("--draws", type=int, default=3, help="of cold: how often items are hidden")
-    parser.add_argument("--json", action="store_true", help="of cold and nodes: print JSON")
-    parser.add_argument("--method", action="append", default=[], help="of nodes: what is measured; may be repeated")
-    parser.add_argument("--parts", type=int, default=10, help="of nodes: silos into which the graph is cut")
-    parser.add_argument("--cut", help="of nodes: metis, growth, random or overlapping")
-    parser.add_argument("--seeds", type=int, default=3, help="of nodes: draws of cut and splits")
-    parser.add_argument("--first-seed", type=int, default=0, help="of nodes: the first of these seeds")
-    parser.add_argument("--shares", default="20/40/40", help="of nodes: percentages of the splits")
-    parser.add_argument("--official", action="store_true", help="of nodes: the splits of the data, in one place")
+    parser.add_argument("--draws", type=int, default=3, help="cold: number of draws of hidden items")
+    parser.add_argument("--json", action="store_true", help="cold, nodes: print JSON")
+    parser.add_argument("--method", action="append", default=[], help="nodes: method to measure; may be repeated")
+    parser.add_argument("--parts", type=int, default=10, help="nodes: number of silos")
+    parser.add_argument("--cut", help="nodes: cut of the graph: metis, growth, random or overlapping")
+    parser.add_argument("--seeds", type=int, default=3, help="nodes: number of draws of cut and splits")
+    parser.add_argument("--first-seed", type=int, default=0, help="nodes: first seed")
+    parser.add_argument("--shares", default="20/40/40", help="nodes: percentages of train, validation and test")
+    parser.add_argument("--official", action="store_true", help="nodes: the data set's own splits, as one silo")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=NUMBER", help="of nodes: a setting of nodes"
+        "--set", action="append", default=[], metavar="NAME=NUMBER", help="nodes: a setting of the method"
     )
-    parser.add_argument("--encoder", default="svd", help="of cold: the items' features, as of `lpsfed encode`")
-    parser.add_argument("--width", type=int, default=64, help="of cold: of these features")
-    parser.add_argument("--write", action="store_true", help="of guard: commit what is found instead of judging by it")
-    parser.add_argument("--all", action="store_true", help="every table, one after the other")
-    parser.add_argument("--quick", action="store_true", help="the small stand-in, kept nowhere, checked at its end")
-    parser.add_argument("--data", help=f"folder with a folder for each data set; else {VARIABLE}")
+    parser.add_argument("--encoder", default="svd", help="cold: encoder of item features, as in `lpsfed encode`")
+    parser.add_argument("--width", type=int, default=64, help="cold: width of item features")
+    parser.add_argument("--write", action="store_true", help="guard: commit the figures instead of comparing them")
+    parser.add_argument("--all", action="store_true", help="measure every table")
+    parser.add_argument("--quick", action="store_true", help="small replacement of the table, checked and not stored")
+    parser.add_argument("--data", help=f"folder with one folder per data set (default: {VARIABLE})")
     parser.add_argument("--only", action="append", default=[], metavar="LABEL", help="only this row; may be repeated")
     parser.add_argument("--column", action="append", default=[], help="only this column; may be repeated")
-    parser.add_argument("--list", action="store_true", help="say what there is to do, and do nothing")
-    parser.add_argument("--limit", type=float, help="seconds that a cell may take: 6 hours, 3 minutes with --quick")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="for shards and states")
+    parser.add_argument("--list", action="store_true", help="list the cells to measure, and measure none")
+    parser.add_argument(
+        "--limit", type=float, help="time limit of a cell in seconds (default: 6 hours, 3 minutes with --quick)"
+    )
+    parser.add_argument("--cache", type=Path, default=CACHE, help="folder of shards and states")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     jobs = "cells at a time: 1, or 2 with --quick; more than one spoils the times, so that a table of costs takes one"
     parser.add_argument("--jobs", type=int, help=jobs)
-    parser.add_argument("--engine", choices=("processes", "ray"), default="processes", help="ray: cells over a cluster")
-    parser.add_argument("--ray-address", default="", help="of a Ray cluster, or auto; by default one is started here")
-    parser.add_argument("--ray-cpus", type=int, default=0, help="of a Ray cluster on this machine; 0: all")
+    parser.add_argument(
+        "--engine", choices=("processes", "ray"), default="processes", help="ray: run cells on a cluster"
+    )
+    parser.add_argument("--ray-address", default="", help="address of a Ray cluster, or auto (default: start one here)")
+    parser.add_argument("--ray-cpus", type=int, default=0, help="CPUs of a Ray cluster on this machine; 0: all")
     return parser
 
 
