@@ -56,14 +56,14 @@ def own_part(name: str, role: RoleName, port: int | None, behind: str | None) ->
         return SystemPart(name=name, role=role.value, port=number, addresses=here, behind=gate)
     except ValidationError as error:
         wrong = sorted({str(fault["loc"][0]) for fault in error.errors()})
-        raise SettingsError(f"--{', --'.join(wrong)}: expected a part's name and a port, got others") from None
+        raise SettingsError(f"--{', --'.join(wrong)}: expected a part's name and a port, got other values") from None
 
 
 def split_names(text: str) -> tuple[str, ...]:
     """Splits "a,b,c" into names; raises SettingsError for none."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
-        raise SettingsError("--expect: expected the names of all parts that meet, got none")
+        raise SettingsError("--expect: expected the names of all parts, a,b,c, got none")
     return names
 
 

@@ -43,14 +43,18 @@ def show_break(demonstration: Demonstration) -> None:
     """Prints the deliberate break and the report that names it, in a few lines."""
     OUT.print(Text("1. A deliberate break", "bold"))
     client, answer = demonstration.client, demonstration.aggregator
-    OUT.print(plain_text(f"{client} tries to send {BREAK} than it has declared, as a dishonest client would."))
+    OUT.print(plain_text(f"{client} tries to send {BREAK} than declared, as a dishonest client would."))
     OUT.print(plain_text(f"- Its own gate: {demonstration.gate}."))
-    OUT.print(plain_text(f"- Past its gate, signed with its key, at the aggregator: {answer}. That is on record."))
-    OUT.print(plain_text("- The report, as long as nobody owns up to it:"))
+    OUT.print(
+        plain_text(
+            f"- Past its gate, signed with its key, at the aggregator: {answer}. The aggregator's record has it."
+        )
+    )
+    OUT.print(plain_text("- The report without the probe's statement that it sent this update:"))
     OUT.print(Text(demonstration.red.verdict, "bold red"))
     for fault in (fault for finding in demonstration.red.findings for fault in finding.faults[:SHOWN]):
         OUT.print(Text.assemble("  ", Text(plain_text(fault).plain, "red")))
-    OUT.print(plain_text(f"It was the probe of {client}, and its evidence says so. With all the evidence:"))
+    OUT.print(plain_text(f"The probe of {client} sent it, as its evidence states. The report with all evidence:"))
     OUT.print()
 
 
@@ -61,7 +65,7 @@ def show_brief(report: PrivacyReport) -> None:
     for finding in report.findings:
         OUT.print(Text.assemble(GOOD if finding.held else BAD, f": {finding.expected}"))
     _print_verdict(report)
-    OUT.print(f"{len(report.not_covered)} things are not covered: the whole report, without --brief, names them.")
+    OUT.print(f"{len(report.not_covered)} things are not covered: run without --brief to list them.")
 
 
 def _print_verdict(report: PrivacyReport) -> None:

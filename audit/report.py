@@ -31,7 +31,7 @@ ALWAYS_OPEN = (
     "How often and when a client asks, the nonces of questions without a body and their signatures, and calls under a"
     " secret that the aggregator does not know: the client's own gate alone holds these.",
     "Calls without a body: a ledger that was cut off after its last body looks whole.",
-    "The machine and the engine beneath the containers, and whoever may change either.",
+    "The machine and the engine beneath the containers, and those who can change them.",
 )
 
 
@@ -136,14 +136,14 @@ def make_report(
 def _unmade_signatures(case: AuditCase, keys: Mapping[str, PrivateKey]) -> Iterable[str]:
     if names := sorted(set(case.clients) - set(keys)):
         yield (
-            f"Signatures of {', '.join(names)}: without the private key nobody can tell whether a patched gate has"
+            f"Signatures of {', '.join(names)}: without the private key it is unknown whether a patched gate has"
             " hidden 31 bytes in each. The silo itself can: lpsfed ledger verify --arrivals."
         )
 
 
 def _unprobed_parts(case: AuditCase) -> Iterable[str]:
     if names := probing.unprobed_parts(case):
-        yield f"Ways out that nobody has tried: no probe of {', '.join(names)} is part of this evidence."
+        yield f"Ways out that were not probed: no probe of {', '.join(names)} is part of this evidence."
 
 
 def _call_totals(name: str, client: AuditedClient) -> Iterable[CallTotal]:
@@ -182,12 +182,12 @@ def _client_rounds(name: str, client: AuditedClient) -> Iterable[ClientRound]:
 
 def _report_notes(case: AuditCase) -> Iterable[str]:
     for run in case.active_runs:
-        yield f"{run} was going on while the evidence was taken: both sides may differ until it has ended."
+        yield f"{run} was in progress when the evidence was taken: both records may differ until it ends."
     yield from few_clients(len({*case.known_clients, *case.clients}))
     for name, client in case.clients.items():
         joins = [entry.get("join") for entry in client.evidence.entries if entry.get("call") == "join"]
         if any(isinstance(join, dict) and join.get("counts") for join in joins):
-            yield f"{name} has told how many users, items and interactions it has, as only its own policy may allow."
+            yield f"{name} has sent its numbers of users, items and interactions, which only its own policy can allow."
     yield from _basis_notes(case)
 
 
@@ -199,7 +199,7 @@ def _basis_notes(case: AuditCase) -> Iterable[str]:
             senders[sums].append(name)
     for sums, names in senders.items():
         whose = names[0] if len(names) == 1 else f"{', '.join(names)}: each"
-        yield f"{whose} has sent {sums}, as only its own policy may allow."
+        yield f"{whose} has sent {sums}, which only its own policy can allow."
 
 
 def _summed_statistics(client: AuditedClient) -> Iterable[str]:

@@ -138,7 +138,7 @@ def check_fields(case: AuditCase) -> AuditFinding:
     return make_finding(
         "fields",
         "in every update the declared tensors and at most the declared scalars, in every join the declaration",
-        f"{count_noun(updates, 'update')} and {count_noun(joins, 'join')} hold these, and not a byte more",
+        f"{count_noun(updates, 'update')} and {count_noun(joins, 'join')} hold exactly these",
         (f"{name}, {fault}" for name, client in case.clients.items() for fault in _field_faults(case, client)),
     )
 

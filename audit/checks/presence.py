@@ -118,7 +118,7 @@ def check_coverage(case: AuditCase) -> AuditFinding:
     )
     return make_finding(
         "every probe",
-        "every part has tried each kind of thing that parts of its role must try",
+        "every part has made each kind of probe that its role requires",
         f"{count_noun(len(anybody_s), 'kind')} of probes",
         missing,
     )

@@ -29,7 +29,7 @@ def check_verdicts(case: AuditCase) -> AuditFinding:
     total = sum(len(part.probes) for part in case.parts)
     return make_finding(
         "probes",
-        "whatever the probes tried was refused or out of reach, and their control tries were not",
+        "every forbidden try was refused or out of reach, and every control succeeded",
         f"{count_noun(total, 'probe')} by {count_noun(sum(bool(part.probes) for part in case.parts), 'part')}"
         ", as expected",
         (
@@ -49,8 +49,8 @@ def check_bodies(case: AuditCase) -> AuditFinding:
     total = sum(len(sent) for sent in case.probe_sendings.values())
     return make_finding(
         "probes' bodies",
-        "bodies that this report can make from the declarations alone",
-        f"{count_noun(total, 'body', 'bodies')}, the very same",
+        "bodies that follow from the declarations alone",
+        f"{count_noun(total, 'body', 'bodies')}, all identical",
         _strange_bodies(case),
     )
 

@@ -174,8 +174,8 @@ def _could_match(arrival: ArrivalOut, sending: ReportedBody) -> bool:
 
 MOST_REFUSED = 1000  # refusals of one client that an aggregator records; beyond them it only counts
 NOT_AS_DECLARED = (413, 415, 422)  # too large, of another media type, of another form
-UNTOLD = "the ledger knows nothing of it"
-NO_RECORD = "no record of the aggregator to hold them against"
+UNTOLD = "not on the ledger"
+NO_RECORD = "no record of the aggregator to compare with"
 Matches = Mapping[str, MatchedBodies]
 
 
@@ -194,7 +194,7 @@ def check_declarations(case: AuditCase) -> AuditFinding:
     faults = [f"{name}: another declaration" for name, client in case.clients.items() if client.declaration != ours]
     return make_finding(
         "declaration",
-        "every client declares exactly what the aggregator takes",
+        "every client's declaration is the aggregator's",
         "nothing" if ours is None else f"{_describe(ours)} at each of them",
         [NO_RECORD] if ours is None else faults,
     )
@@ -253,7 +253,7 @@ def check_arrivals(case: AuditCase, matches: Matches) -> AuditFinding:
     arrived = sum(len(matched.pairs) for matched in matches.values()) - refusals
     return make_finding(
         "arrivals",
-        "a ledger or a probe tells of every body that arrived",
+        "every body that arrived is on a ledger or reported by a probe",
         f"{count_noun(arrived, 'body', 'bodies')} on the ledgers, {refusals:,} sent by the probes and refused",
         [NO_RECORD] if case.aggregator is None else _unrecorded_bodies(case, matches),
     )
@@ -302,7 +302,7 @@ def check_nonces(matches: Matches) -> AuditFinding:
     pairs = {name: [pair for pair in matched.pairs if _both_tell_nonce(*pair)] for name, matched in matches.items()}
     return make_finding(
         "entries",
-        "every body that arrived was signed by the nonce that its entry in the ledger makes",
+        "every body that arrived was signed with the nonce of its ledger entry",
         f"{count_noun(sum(map(len, pairs.values())), 'body', 'bodies')} signed by their entries",
         (
             f"{name}, {describe_arrival(arrival)}: {fault}"
@@ -339,7 +339,7 @@ def check_acceptances(case: AuditCase, matches: Matches) -> AuditFinding:
     """Checks that the aggregator's record has every body that a ledger calls accepted."""
     lost = sum(len(matched.lost) for matched in matches.values())
     faults = [
-        f"{name}, {_describe_place(body)}: accepted by the ledger's account, and the aggregator has no record of it"
+        f"{name}, {_describe_place(body)}: accepted according to the ledger, but not on the aggregator's record"
         for name, matched in matches.items()
         for body in matched.unseen
     ]
@@ -362,7 +362,7 @@ def check_undeclared(matches: Matches) -> AuditFinding:
     }
     return make_finding(
         "as declared",
-        "no update that a ledger tells of was refused for not being as declared",
+        "no update on a ledger was refused as undeclared",
         "none was",
         (f"{name}, {describe_arrival(arrival)}" for name, arrivals in undeclared.items() for arrival in arrivals),
     )
@@ -381,7 +381,7 @@ def check_refusals(case: AuditCase) -> AuditFinding:
         f"fewer than {MOST_REFUSED:,} refusals of each client, so that all are on record",
         f"at most {most:,} of one client",
         (
-            f"{name}: {count:,}, and perhaps more that are not"
+            f"{name}: {count:,}, and possibly more that were not recorded"
             for name, count in counts.items()
             if count >= MOST_REFUSED
         ),

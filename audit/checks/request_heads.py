@@ -42,8 +42,8 @@ def check_heads(case: AuditCase, matches: Mapping[str, MatchedBodies]) -> AuditF
     held = sum(arrival.head is not None for matched in pairs.values() for arrival, _ in matched)
     return make_finding(
         "request heads",
-        "every head that came is as long as its ledger tells, and says what the call makes it say",
-        f"{count_noun(held, 'head')}, the very same",
+        "every request head has the length on its ledger and the content of its call",
+        f"{count_noun(held, 'head')}, all identical",
         [
             *_refused_heads(case),
             *(fault for name, matched in pairs.items() for fault in _head_differences(name, matched)),
@@ -59,7 +59,7 @@ def _refused_heads(case: AuditCase) -> Iterator[str]:
         if others == PROBED:
             continue
         description = (
-            ", ".join(f"header {name!r} of {size:,} bytes" for name, size in others) or "words that no client says"
+            ", ".join(f"header {name!r} of {size:,} bytes" for name, size in others) or "content that no client sends"
         )
         yield f"{arrival.client}: {description}, refused with {arrival.status}"
 
@@ -71,11 +71,11 @@ def _head_differences(name: str, pairs: list[tuple[ArrivalOut, ReportedBody]]) -
             continue
         where = f"{name}, {sending.call}" + (f" of {sending.run} round {sending.round}" if sending.run else "")
         if came.bytes is not None and came.bytes != left.head_bytes:
-            yield f"{where}: a head of {came.bytes:,} bytes came, the ledger tells of {left.head_bytes:,}"
+            yield f"{where}: a head of {came.bytes:,} bytes arrived, {left.head_bytes:,} on the ledger"
         elif left.head_bytes != expected_head(name, left).size(name):
-            yield f"{where}: a head of {left.head_bytes:,} bytes on the ledger, other than its call makes"
+            yield f"{where}: a head of {left.head_bytes:,} bytes on the ledger, which is not its call's"
         elif came.sha256 != expected_head(name, left).digest():
-            yield f"{where}: a head with other words than its call makes"
+            yield f"{where}: a head with other content than its call's"
         for other in came.others:
             if came.bytes is not None:
                 yield f"{where}: header {other.name!r} of {other.bytes:,} bytes, which no client sends"

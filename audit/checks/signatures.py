@@ -23,9 +23,7 @@ from shared.protocol.signing.keys import PrivateKey
 from shared.protocol.signing.requests import RequestTarget, holds, is_made_by, read, rebuild_headers
 from shared.words import count_noun
 
-CHOSEN = (
-    "its signature holds, and is not the one that the client's key makes: whoever made it could hide 31 bytes in it"
-)
+CHOSEN = "its signature verifies but is not the one that the client's key makes: it may hide 31 bytes"
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def open_case(parts: Sequence[PartEvidence]) -> AuditCase:
     """
     names = [part.name for part in parts]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise DataError(f"expected one evidence of each part, got several of {', '.join(twice)}")
+        raise DataError(f"expected one evidence file for each part, got several of {', '.join(twice)}")
     aggregators = [part for part in parts if part.role == "aggregator"]
     if len(aggregators) > 1:
         raise DataError(f"expected the evidence of one aggregator, got {len(aggregators)}")
@@ -113,5 +113,5 @@ def _read_client(part: PartEvidence) -> AuditedClient:
     try:
         attempts = _ATTEMPTS.validate_python(tuple(list_attempts(part.entries)))
     except (TypeError, ValueError, ValidationError):
-        raise DataError(f"{part.name}: expected ledger entries as a client writes them, got others") from None
+        raise DataError(f"{part.name}: expected ledger entries that a client has written, got others") from None
     return AuditedClient(part, part.declaration, attempts)

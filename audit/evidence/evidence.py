@@ -109,7 +109,7 @@ def read_evidence(path: Path) -> PartEvidence:
     except OSError as error:
         raise DataError(f"{path}: expected evidence ({error.strerror})") from None
     except ValidationError as error:
-        raise DataError(f"{path}: expected evidence, got another content in {error.error_count()} places") from None
+        raise DataError(f"{path}: expected evidence, got other content in {error.error_count()} places") from None
 
 
 def gather_evidence(paths: Sequence[Path]) -> tuple[PartEvidence, ...]:

@@ -19,8 +19,8 @@ def few_clients(joined: int) -> tuple[str, ...]:
     if joined >= FEW_CLIENTS:
         return ()
     return (
-        "with fewer than three clients nobody's update is hidden in the mean: with two clients the mean and one's own"
-        " parameters give away the other's",
+        "with fewer than three clients the mean hides no client's update: with two, the mean and a client's own"
+        " parameters tell the other's",
     )
 
 

@@ -109,7 +109,7 @@ async def test_an_honest_client_s_heads_are_the_same_on_both_sides(
         await until(lambda: found.arrived(None, "update"))
         made = await found.report()
     assert broken(made) == {}
-    assert next(one.found for one in made.findings if one.name == "request heads") == "2 heads, the very same"
+    assert next(one.found for one in made.findings if one.name == "request heads") == "2 heads, all identical"
 
 
 async def test_a_header_with_interactions_turns_the_report_red_by_name(
@@ -145,7 +145,5 @@ async def test_where_the_aggregator_refuses_nothing_both_accounts_differ(
         await until(lambda: found.arrived(None, "join"))
         made = await found.report()
     told = broken(made)["request heads"]
-    words = (
-        "bytes came, the ledger tells of" if change is header_more else "a head with other words than its call makes"
-    )
+    words = "bytes arrived," if change is header_more else "a head with other content than its call's"
     assert "client-1, join: a head" in told and words in told

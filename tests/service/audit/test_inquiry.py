@@ -202,7 +202,7 @@ def test_what_a_ledger_tells_cannot_command_a_terminal(parts: Parts, tmp_path: P
 def test_evidence_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "client-1.json").write_text('{"name": "client-1"}')
     for path, words in (
-        (tmp_path, r"client-1\.json: expected evidence, got another content in 2 places"),
+        (tmp_path, r"client-1\.json: expected evidence, got other content in 2 places"),
         (tmp_path / "client-2.json", r"client-2\.json: expected evidence \(No such file"),
     ):
         with pytest.raises(DataError, match=words):

@@ -200,4 +200,4 @@ async def test_the_report_misses_in_the_ledger_what_arrived_past_it(
     made = of((*clients, aggregator))
     assert [one.name for one in made.findings if not one.held] == ["arrivals"]
     for name in ("client-1", "client-2"):
-        assert f"{name}, update of run-1 round 1, accepted: the ledger knows nothing of it" in found(made, "arrivals")
+        assert f"{name}, update of run-1 round 1, accepted: not on the ledger" in found(made, "arrivals")

@@ -69,7 +69,7 @@ async def test_a_report_of_running_services_and_a_probe_that_is_found_in_the_nex
         code, said, _ = await anyio.to_thread.run_sync(audit, "privacy-report", "--records-only", *live, "--json")
     faults = [fault for one in json.loads(said)["findings"] for fault in one["faults"]]
     assert code == 1 and all("client-1, " in fault and "refused" in fault for fault in faults)
-    assert "client-1, update of run-1 round 2, refused with 422, 10 times: the ledger knows nothing of it" in faults
+    assert "client-1, update of run-1 round 2, refused with 422, 10 times: not on the ledger" in faults
 
 
 def test_an_error_is_one_line_without_a_traceback() -> None:

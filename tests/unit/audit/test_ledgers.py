@@ -167,7 +167,7 @@ def test_a_join_says_who_and_what_is_declared_and_perhaps_three_counts(mine: Tam
     assert list(mine.broken()) == ["fields"] and "another body than the declaration makes" in mine.broken()["fields"]
     mine.rewrite("client-1", joins(lambda entry: entry["join"].update(counts=counts.model_dump())))
     assert mine.broken() == {}
-    assert any("client-1 has told how many users" in note for note in mine.report().notes)
+    assert any("client-1 has sent its numbers of users" in note for note in mine.report().notes)
 
 
 def test_what_was_tried_and_did_not_arrive_is_no_failure(mine: Tampered) -> None:

@@ -137,7 +137,7 @@ def reaching_another(mine: Tampered) -> None:
     ("tamper", "name", "words"),
     [
         (altered, "chain", "client-1: entry 4"),
-        (cut, "arrivals", "client-1, update of run-1 round 2, accepted: the ledger knows nothing of it"),
+        (cut, "arrivals", "client-1, update of run-1 round 2, accepted: not on the ledger"),
         (beside_the_ledger, "arrivals", "client-2, update of run-1 round 2, refused with 422"),
         (repeated, "arrivals", "client-2, update of run-1 round 2, accepted"),
         (without_its_row, "record", "client-2, update of run-1 round 2"),
@@ -177,7 +177,7 @@ def test_without_the_aggregator_nothing_is_said_to_be_on_record(mine: Tampered) 
 def test_a_run_that_is_going_on_is_told(mine: Tampered) -> None:
     [run] = mine.parts["aggregator"].runs
     mine.change("aggregator", runs=(run.model_copy(update={"phase": "open"}),))
-    assert any("run-1 was going on" in note for note in mine.report().notes)
+    assert any("run-1 was in progress" in note for note in mine.report().notes)
 
 
 def probed(mine: Tampered) -> tuple[ArrivalOut, ProbeSending]:
