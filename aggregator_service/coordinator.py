@@ -58,11 +58,11 @@ from shared.method.anchor import choose_size, draw_anchor
 from shared.method.declaration import TRAINING
 from shared.method.settings import complete_settings
 from shared.protocol.schemas import JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
-from shared.protocol.secure.server import Relayed
-from shared.protocol.signing.enrolment import kept_pair, registered_names
+from shared.protocol.secure.server import RelayedMessage
+from shared.protocol.signing.enrolment import ensure_key_pair, registered_names
 from shared.protocol.signing.keys import PrivateKey, raw_hex, read_private
 from shared.strategies import build_strategy
-from shared.strategies.agreement import settle_similarity
+from shared.strategies.agreement import choose_similarity_floor
 from shared.sums import method_of_part
 
 OWN = "aggregator"  # the name of its key's two files
@@ -150,7 +150,7 @@ def _read_signing_key(settings: AggregatorSettings) -> PrivateKey:
 
     The key in the state directory is made at the first start. Its public half lies beside it: silos pin it.
     """
-    path = settings.signing_key_file or kept_pair(OWN, settings.state_directory).private
+    path = settings.signing_key_file or ensure_key_pair(OWN, settings.state_directory).private
     if not path.exists():
         raise SettingsError(f"signing_key_file: expected a private key at {path}, got none")
     return read_private(path)
@@ -285,7 +285,7 @@ class Coordinator:
             resolve_item_list, here.archive, request.model_copy(update={"why": None}), declared
         )
         request = choose_sum(request, complete_settings(request.method, declared), declared)
-        method = settle_similarity(request.method, secure=self.settings.secure)
+        method = choose_similarity_floor(request.method, secure=self.settings.secure)
         request = request.model_copy(update={"method": method})
         self.settings.require_same_shape(request.method)
         require_training(build_strategy(self.settings.strategy, self.settings.method), request)
@@ -432,7 +432,7 @@ class Coordinator:
         self.metrics.upload_bytes.inc(receipt.size if new else 0)
         return receipt, new
 
-    async def relay_message(self, address: Address, message: Relayed) -> None:
+    async def relay_message(self, address: Address, message: RelayedMessage) -> None:
         """Stores a message of a secure round; an invalid one counts as a refused update."""
         try:
             await self.federation.intake.relay_message(address, message)

@@ -15,7 +15,7 @@ from aggregator_service.storage.engines.postgresql import read_url
 from aggregator_service.storage.objects import read_place
 from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import Declaration, describe_difference
-from shared.method.settings import BasisSettings, MethodSettings, validate_settings, with_catalogue_size
+from shared.method.settings import BasisSettings, MethodSettings, read_catalogue_size, validate_settings
 from shared.protocol.item_list import ItemListOut, pack_item_list, read_item_list
 from shared.protocol.lengths import MOST_UPDATE_BYTES, least_update, longest_update
 from shared.protocol.schemas import RunIn
@@ -23,7 +23,7 @@ from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.messages import FEWEST_CLIENTS
 from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import STRATEGIES, build_strategy
-from shared.strategies.agreement import declare_federation, learnt_task, require_mean
+from shared.strategies.agreement import declare_federation, find_task, require_mean
 from shared.sums import SUMS, find_part, find_sum, list_sums, makes_models
 from shared.sums.common_items import ITEMS
 from shared.sums.content import CONTENT, CONTENT_SUM
@@ -178,7 +178,7 @@ class AggregatorSettings(ListenSettings, EnvironmentSettings):
     @classmethod
     def _take_catalogue_size(cls, method: MethodSettings, info: ValidationInfo) -> MethodSettings:
         expected = "catalogue_size_file: expected a file with a number"
-        method = with_catalogue_size(method, info.data.get("catalogue_size_file"), int, expected)
+        method = read_catalogue_size(method, info.data.get("catalogue_size_file"), int, expected)
         if (path := info.data.get("catalogue")) is None:
             return method
         try:
@@ -300,7 +300,7 @@ class AggregatorSettings(ListenSettings, EnvironmentSettings):
 
     def describe_federation(self) -> FederationOut:
         """Describes the federation's settings for invitations."""
-        task = learnt_task(build_strategy(self.strategy, self.method), self.method)
+        task = find_task(build_strategy(self.strategy, self.method), self.method)
         listed = None if self.items is None else self.items.sha256
         return FederationOut(
             strategy=self.strategy, task=task, secure=self.secure, method=self.method, items_sha256=listed
@@ -379,7 +379,7 @@ def _add_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodSe
     common items first, and each kind that this list may choose is declared. Content sums of item features are added
     unless sums.content.kind is off. Raises ValueError for settings that cannot be summed.
     """
-    task = learnt_task(build_strategy(strategy, method), method)
+    task = find_task(build_strategy(strategy, method), method)
     usual = next((one for one in SUMS.values() if one.usual_of == task), None)
     if alone and strategy != (fitting := "lpsfed" if task == "items" else "local"):
         raise ValueError(f"share: expected both, or the strategy {fitting}, with strategy = {strategy!r}, got sums")

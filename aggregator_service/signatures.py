@@ -67,9 +67,9 @@ class Signatures:
 
         Raises AuthenticationError, or one of its kinds, where it does not hold.
         """
-        claim = requests.read(headers)
+        claim = requests.read_claim(headers)
         key = self._keys.registered_key(claim.name)
-        if not requests.holds(claim, target, key or self._unregistered_key) or key is None:
+        if not requests.is_valid_claim(claim, target, key or self._unregistered_key) or key is None:
             what = "the private key whose public key is registered under this name"
             raise AuthenticationError(f"signature: expected one of this very request by {what}, got another")
         now = self._clock()

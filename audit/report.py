@@ -18,10 +18,10 @@ from audit.checks.signatures import check_signatures
 from audit.evidence.case import AuditCase, AuditedClient
 from client_service.boundary.call_attempts import Attempt
 from shared.message import Message
-from shared.protocol.gate import few_clients
+from shared.protocol.gate import warn_of_few_clients
 from shared.protocol.schemas import ArrivalOut
 from shared.protocol.signing.keys import PrivateKey
-from shared.sums import list_of_word
+from shared.sums import list_allowed_sums
 from shared.words import count_noun
 
 _ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
@@ -183,7 +183,7 @@ def _client_rounds(name: str, client: AuditedClient) -> Iterable[ClientRound]:
 def _report_notes(case: AuditCase) -> Iterable[str]:
     for run in case.active_runs:
         yield f"{run} was in progress when the evidence was taken: both records may differ until it ends."
-    yield from few_clients(len({*case.known_clients, *case.clients}))
+    yield from warn_of_few_clients(len({*case.known_clients, *case.clients}))
     for name, client in case.clients.items():
         joins = [entry.get("join") for entry in client.evidence.entries if entry.get("call") == "join"]
         if any(isinstance(join, dict) and join.get("counts") for join in joins):
@@ -212,7 +212,7 @@ def _summed_statistics(client: AuditedClient) -> Iterable[str]:
         how = "masked" if declared.secure else "in the open"
         size = sum(attempt.bytes for attempt in sent)
         much = f"{size:,} bytes in {count_noun(len(sent), 'update')}"
-        known = list_of_word(declared.strategy)  # none: the evidence is of another version, or was changed
+        known = list_allowed_sums(declared.strategy)  # none: the evidence is of another version, or was changed
         tells, title = (known[0].tells, known[0].title) if known else ("statistics", f"the sum {declared.strategy!r}")
         yield f"{tells}, {how} ({', '.join(sorted(names))}: {much}) for {title}"
 

@@ -17,7 +17,7 @@ from client_service.privacy.settings import PrivacySettings, require_accountable
 from client_service.runtime.device import DeviceChoice
 from shared.errors import SettingsError
 from shared.method.declaration import Declaration
-from shared.method.settings import MethodSettings, with_catalogue_size
+from shared.method.settings import MethodSettings, read_catalogue_size
 from shared.protocol.schemas import ClientName
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation, require_task
@@ -329,7 +329,7 @@ class ClientSettings(ListenSettings, EnvironmentSettings):
     @classmethod
     def _set_catalogue_size(cls, method: MethodSettings, info: ValidationInfo) -> MethodSettings:
         expected = "catalogue: expected a readable text file, one id a line"
-        return with_catalogue_size(method, info.data.get("catalogue"), lambda text: len(text.splitlines()), expected)
+        return read_catalogue_size(method, info.data.get("catalogue"), lambda text: len(text.splitlines()), expected)
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:

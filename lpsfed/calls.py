@@ -231,17 +231,17 @@ def _read_faults(answer: httpx.Response) -> tuple[tuple[str, str], ...]:
 def recommend(user: str, options: ListOptions) -> ApiCall[Recommendations]:
     """Makes the call for a list for one user."""
     path = f"/v1/users/{_escape(user)}/recommendations"
-    return ApiCall("GET /v1/users/{user}/recommendations", "GET", path, Recommendations, query=_words(options))
+    return ApiCall("GET /v1/users/{user}/recommendations", "GET", path, Recommendations, query=_query_values(options))
 
 
 def recommend_users(users: Sequence[str], options: BatchOptions) -> ApiCall[_Batch]:
     """Makes the call for a list for each of at most USERS_A_CALL users."""
-    return _ask_lists({"users": list(users)}, options)
+    return _call_for_lists({"users": list(users)}, options)
 
 
 def recommend_basket(basket: Iterable[str], options: BatchOptions) -> ApiCall[_Batch]:
     """Makes the call for a list for an unknown user with these items."""
-    return _ask_lists({"basket": list(basket)}, options)
+    return _call_for_lists({"basket": list(basket)}, options)
 
 
 def predict_next(
@@ -353,11 +353,11 @@ def split_chunks(values: Iterable[One], size: int) -> Iterator[tuple[One, ...]]:
         yield chunk
 
 
-def _ask_lists(whom: Mapping[str, Any], options: BatchOptions) -> ApiCall[_Batch]:
+def _call_for_lists(whom: Mapping[str, Any], options: BatchOptions) -> ApiCall[_Batch]:
     return ApiCall("POST /v1/recommendations", "POST", "/v1/recommendations", _Batch, body={**whom, **options})
 
 
-def _words(options: ListOptions) -> dict[str, Any]:
+def _query_values(options: ListOptions) -> dict[str, Any]:
     """Returns options as query parameters, without empty ones."""
     words = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
     return {name: value for name, value in words.items() if value != []}

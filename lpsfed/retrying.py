@@ -45,7 +45,7 @@ class Retrying:
     def pause(self, attempt: int, answer: httpx.Response | None = None) -> float:
         """Returns the seconds to wait after `attempt` failures."""
         own = random.uniform(0.0, self.pause_seconds * 2 ** (attempt - 1))
-        return min(max(own, _asked_seconds(answer)), self.longest_seconds)
+        return min(max(own, _retry_after_seconds(answer)), self.longest_seconds)
 
 
 def find_tls_error(error: BaseException | None) -> ssl.SSLError | None:
@@ -55,6 +55,6 @@ def find_tls_error(error: BaseException | None) -> ssl.SSLError | None:
     return error
 
 
-def _asked_seconds(answer: httpx.Response | None) -> float:
+def _retry_after_seconds(answer: httpx.Response | None) -> float:
     asked = "" if answer is None else answer.headers.get("Retry-After", "")
     return float(asked) if asked.isascii() and asked.isdigit() else 0.0

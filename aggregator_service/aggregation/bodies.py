@@ -12,8 +12,8 @@ from typing import IO
 
 from aggregator_service.process import run_in_worker
 from aggregator_service.storage.disk import Disk
-from shared.method.parameters import Array, Arrays, Form, Parameters, Scalars, State, form, part
-from shared.protocol.wire import pieces
+from shared.method.parameters import Array, Arrays, Form, Parameters, Scalars, State, array_form, array_part
+from shared.protocol.wire import body_pieces
 
 LONGEST_IN_MEMORY = 1 << 20  # bytes
 CHUNK = 1 << 18  # bytes read from the file at a time
@@ -73,7 +73,7 @@ def prepare_body(parameters: Parameters, folder: Path, disk: Disk) -> Body:
 
 def _write_body(file: IO[bytes], parameters: Parameters) -> Body:
     total, size = hashlib.sha256(), 0
-    for piece in pieces(parameters):
+    for piece in body_pieces(parameters):
         total.update(piece)
         size += len(piece)
         file.write(piece)
@@ -96,10 +96,10 @@ class PrefixedArrays(Mapping[str, Array]):
         return self._arrays[self._start + name]
 
     def form(self, name: str) -> Form:
-        return form(self._arrays, self._start + name)
+        return array_form(self._arrays, self._start + name)
 
     def part(self, name: str, begin: int, end: int) -> Array:
-        return part(self._arrays, self._start + name, begin, end)
+        return array_part(self._arrays, self._start + name, begin, end)
 
     def __contains__(self, name: object) -> bool:  # that of Mapping would read the array
         return name in self._names

@@ -22,7 +22,7 @@ from shared.protocol.secure import server
 from shared.protocol.secure.common import digest_start
 from shared.protocol.secure.server import SecureRound
 from shared.protocol.secure.vectors import Vector
-from shared.protocol.wire import StoredArrays, open_parameters, pieces
+from shared.protocol.wire import StoredArrays, body_pieces, open_parameters
 from shared.strategies import robust_aggregation
 from shared.strategies.strategy import Strategy
 
@@ -90,7 +90,7 @@ def distant_clients(archive: Archive, run: Run) -> dict[str, float]:
     factor = run.request.method.quarantine_factor
     if factor == 0 or run.exchange is not None or run.request.part != TRAINING:
         return {}
-    return robust_aggregation.far(robust_aggregation.distances(*_load_round(archive, run)), factor)
+    return robust_aggregation.find_far_clients(robust_aggregation.update_distances(*_load_round(archive, run)), factor)
 
 
 def aggregate_round(archive: Archive, run: Run) -> StoredState:
@@ -99,7 +99,7 @@ def aggregate_round(archive: Archive, run: Run) -> StoredState:
     Eq. 13, or the strategy's own rule.
     """
     after = _state_after(archive, run) if run.exchange is None else _state_after_secure_sum(archive, run, run.exchange)
-    blob = archive.blobs.save(pieces(pack_state(after)))
+    blob = archive.blobs.save(body_pieces(pack_state(after)))
     return StoredState(
         run=run.name,
         round=run.round,
@@ -240,7 +240,7 @@ def average_secure_sum(exchange: SecureRound, before: State, vectors: Mapping[st
 
     Of single clients it holds only the scalars that they send openly.
     """
-    mean = server.mean(exchange, vectors)
+    mean = server.unmask_mean(exchange, vectors)
     latest: dict[str, Scalars] = {**before.latest, **exchange.open_scalars}
     arrays = {name: mean.arrays[name] for name in before.arrays}
     reports = {name: value for name, value in mean.arrays.items() if name not in before.arrays}

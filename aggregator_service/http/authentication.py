@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from aggregator_service.coordinator import Coordinator
 from shared.errors import AuthenticationError, ForbiddenError
 from shared.protocol.lengths import add_room, longest_join, longest_message
-from shared.protocol.secure.messages import FromClient
+from shared.protocol.secure.messages import ClientMessage
 from shared.protocol.signing.requests import HEADERS
 from shared.web.connection_limits import mark_trusted
 from shared.web.credentials import OPERATOR, is_same_secret, read_bearer_secret, read_operator_secret
@@ -128,7 +128,7 @@ async def body_limit(request: Request, service: Coordinator) -> int:
     Raises AuthenticationError, ForbiddenError or NotFoundError for a caller that may send none.
     """
     kind = _body_type(request)
-    if issubclass(kind, FromClient):
+    if issubclass(kind, ClientMessage):
         return add_room(longest_message(kind, await _count_clients(request, service)))
     return longest_join(service.declaration)
 

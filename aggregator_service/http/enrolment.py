@@ -22,10 +22,10 @@ from shared.protocol.signing.invitation import (
     EnrolmentOut,
     InvitationIn,
     InvitationOut,
-    answered_signature,
+    enrolment_digest,
     known_names,
     open_invitation,
-    redeem,
+    redeem_invitation,
 )
 from shared.protocol.signing.keys import raw_hex
 from shared.protocol.signing.responses import sign_answer
@@ -98,9 +98,7 @@ async def enrol(message: EnrolmentIn, service: Service, request: Request) -> Res
         answer = problems.error_response(error)
     sha256 = hashlib.sha256(bytes(answer.body)).digest()
     created = int(time.time())
-    signed = sign_answer(
-        answer.status_code, sha256, answered_signature(message), service.federation.key, created=created
-    )
+    signed = sign_answer(answer.status_code, sha256, enrolment_digest(message), service.federation.key, created=created)
     answer.headers.update(signed)
     return answer
 
@@ -108,7 +106,7 @@ async def enrol(message: EnrolmentIn, service: Service, request: Request) -> Res
 def _enrol_silo(message: EnrolmentIn, service: Coordinator) -> EnrolmentOut:
     settings, own = service.settings, raw_hex(service.federation.key.public_key())
     try:
-        redeem(message, settings.registry, _now(), own)
+        redeem_invitation(message, settings.registry, _now(), own)
     except SettingsError:
         raise UnavailableError(UNWRITABLE) from None
     federation = settings.describe_federation()

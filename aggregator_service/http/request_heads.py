@@ -52,7 +52,7 @@ class RequestHeads:
         proxied = self._is_proxied(scope)
         _require_names(headers, proxied=proxied or find_raw_head(scope) is None)
         _require_words(headers, proxied=proxied or find_raw_head(scope) is None)
-        if not heads.is_plain(*_target(scope).partition("?")[::2]):
+        if not heads.is_canonical_target(*_target(scope).partition("?")[::2]):
             raise HeadError("expected path and query in their one spelling, got another")
         if not proxied:
             _require_spelling(scope, headers)
@@ -65,10 +65,10 @@ class RequestHeads:
         """
         headers, raw = Headers(scope=scope).items(), find_raw_head(scope)
         listed = [(name, value) for name, value in headers if name in heads.WORDS]
-        computed = heads.size(scope["method"], _target(scope), headers)
+        computed = heads.head_size(scope["method"], _target(scope), headers)
         size = None if self._is_proxied(scope) else computed if raw is None else raw.bytes
         others = tuple(_other_header(name, value) for name, value in headers if name not in {*heads.WORDS, *BY_PROXY})
-        digest = heads.digest(scope["method"], _target(scope), listed)
+        digest = heads.head_digest(scope["method"], _target(scope), listed)
         more = max(0, len(others) - MOST_LISTED)
         signature = None if claim is None else _signature_record(claim)
         return HeadOut(bytes=size, sha256=digest, others=others[:MOST_LISTED], more=more, signature=signature)
@@ -125,7 +125,7 @@ def _require_spelling(scope: Scope, headers: list[heads.Header]) -> None:
         return
     if any(name not in (name.lower(), name.title()) for name in raw.names):
         raise HeadError("expected header names in small letters, or with a capital for each word, got others")
-    if raw.bytes != (size := heads.size(scope["method"], _target(scope), headers)):
+    if raw.bytes != (size := heads.head_size(scope["method"], _target(scope), headers)):
         raise HeadError(f"expected a head of {size} bytes, without extra spaces, got {raw.bytes}")
 
 

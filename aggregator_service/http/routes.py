@@ -30,7 +30,7 @@ from shared.protocol.schemas import (
     RunOut,
 )
 from shared.protocol.secure import messages
-from shared.protocol.secure.server import Phase, Relayed
+from shared.protocol.secure.server import Phase, RelayedMessage
 from shared.protocol.signing.requests import DIGEST, body_digest
 from shared.protocol.wire import MEDIA_TYPE
 from shared.timeouts import RETRY_AFTER_SECONDS
@@ -258,7 +258,7 @@ secure_routes = APIRouter(
 
 
 def _add_put(call: str, kind: type[Message]) -> None:
-    async def put(place: Place, message: Relayed, service: Service) -> None:
+    async def put(place: Place, message: RelayedMessage, service: Service) -> None:
         await service.relay_message(place, message)
 
     put.__annotations__["message"] = kind

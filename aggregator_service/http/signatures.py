@@ -25,8 +25,8 @@ from shared.protocol.signing.keys import PrivateKey
 from shared.protocol.signing.requests import (
     DIGEST,
     NO_BODY,
+    PATTERNS,
     SIGNATURE,
-    WRITTEN,
     RequestTarget,
     body_digest,
     is_signed,
@@ -123,7 +123,7 @@ class SignedAnswers:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked = Headers(scope=scope).getlist(SIGNATURE) if scope["type"] == "http" else []
         key = self.coordinator.signing_key
-        if key is None or len(asked) != 1 or not WRITTEN[SIGNATURE].fullmatch(asked[0]):
+        if key is None or len(asked) != 1 or not PATTERNS[SIGNATURE].fullmatch(asked[0]):
             await self.app(scope, receive, send)
             return
         await self.app(scope, receive, _SignedAnswer(send, key, asked[0]).send)

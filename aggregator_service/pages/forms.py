@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from shared.errors import ForbiddenError, MediaTypeError, ProtocolError, SettingsError
 from shared.method.declaration import TRAINING, Part
-from shared.method.settings import MethodSettings, override
+from shared.method.settings import MethodSettings, override_settings
 from shared.protocol.schemas import RunHistoryOut, RunIn
 from shared.sums import describe_part, is_basis, list_sums, method_of_part
 from shared.sums.common_items import ITEMS
@@ -173,7 +173,7 @@ def _read_method(typed: Mapping[str, str], declared: MethodSettings) -> MethodSe
         return _read_method_over_list(changes, declared)
     basis = _read_basis(typed, declared, noised="basis.epsilon" in changes)
     try:
-        return override(declared.model_dump(), changes | basis)
+        return override_settings(declared.model_dump(), changes | basis)
     except SettingsError as error:
         raise ProtocolError(f"settings: {error}") from None
 
@@ -181,7 +181,7 @@ def _read_method(typed: Mapping[str, str], declared: MethodSettings) -> MethodSe
 def _read_method_over_list(changes: Mapping[str, str], declared: MethodSettings) -> MethodSettings:
     """Reads settings of a run whose sum follows from the common items."""
     try:
-        method = override(declared.model_dump(), changes)
+        method = override_settings(declared.model_dump(), changes)
         own = {} if method.basis.kind == OFF and "basis.kind" not in changes else {"basis": method.basis}
         return MethodSettings.model_validate(method.model_dump(exclude={"basis", "sums", "catalogue"}) | own)
     except SettingsError as error:
@@ -195,7 +195,7 @@ def _read_method_of_part(changes: Mapping[str, str], declared: MethodSettings, p
             f"part: expected {' or '.join((TRAINING, *known))}, as this federation declares, got {part}"
         )
     try:
-        return override(method_of_part(declared, part).model_dump(), changes)
+        return override_settings(method_of_part(declared, part).model_dump(), changes)
     except SettingsError as error:
         raise ProtocolError(f"settings: {error}") from None
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import takewhile
 
 from shared.method.declaration import TRAINING
-from shared.protocol.gate import few_clients
+from shared.protocol.gate import warn_of_few_clients
 from shared.protocol.schemas import ENDED, RoundOut, RunHistoryOut
 from shared.sums import describe_part
 from shared.web.pages import DASH, Fact, Verdict, format_bytes, format_duration, format_time
@@ -53,7 +53,7 @@ def build_overview(
         advice=_advise(run),
         done=done,
         rounds=run.request.rounds,
-        warnings=few_clients(len(joined)),
+        warnings=warn_of_few_clients(len(joined)),
         facts=(
             *_sum_facts(run),
             *_earlier_sums(run, runs),

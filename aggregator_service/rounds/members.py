@@ -14,7 +14,7 @@ from aggregator_service.storage.clients import active_quarantines, count_refusal
 from aggregator_service.storage.records import JoinedClient, Quarantine, instant
 from shared.errors import AuthenticationError, ConflictError, ForbiddenError, NotFoundError, ProtocolError
 from shared.method.declaration import Declaration, describe_difference
-from shared.protocol.gate import few_clients
+from shared.protocol.gate import warn_of_few_clients
 from shared.protocol.schemas import Cause, JoinIn, MemberOut, QuarantineOut
 
 
@@ -58,7 +58,7 @@ class Members:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return few_clients(len(self))
+        return warn_of_few_clients(len(self))
 
     def add_client(self, client: JoinedClient) -> None:
         self._by_name[client.name] = client

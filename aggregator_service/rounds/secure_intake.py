@@ -17,17 +17,17 @@ from shared.errors import NotFoundError, ProtocolError, RoundClosedError
 from shared.message import Message
 from shared.protocol.secure import server
 from shared.protocol.secure.messages import PublicKeys, ShareCheck
-from shared.protocol.secure.server import PHASES, Phase, Relayed, SecureRound
-from shared.protocol.secure.verification import verify
+from shared.protocol.secure.server import PHASES, Phase, RelayedMessage, SecureRound
+from shared.protocol.secure.verification import verify_message
 from shared.protocol.signing.keys import raw_hex
 
 Stage = tuple[int, Phase | None]
 RESULTS: Mapping[Phase, Callable[[SecureRound, str], Message]] = {
-    "keys": lambda state, _: server.roster(state),
-    "shares": server.delivery,
-    "checks": lambda state, _: server.sharers(state),
-    "masked": lambda state, _: server.request(state),
-    "consents": lambda state, _: server.consents(state),
+    "keys": lambda state, _: server.make_roster(state),
+    "shares": server.make_delivery,
+    "checks": lambda state, _: server.make_sharers(state),
+    "masked": lambda state, _: server.make_unmask_request(state),
+    "consents": lambda state, _: server.make_consents(state),
 }
 """Results of each closed phase for one client.
 
@@ -41,7 +41,7 @@ class MessageIntake:
     def __init__(self, round_loop: RoundLoop, keys: RegisteredKeys, *, clock: Clock) -> None:
         self._round_loop, self._keys, self._clock = round_loop, keys, clock
 
-    async def relay_message(self, address: Address, message: Relayed) -> None:
+    async def relay_message(self, address: Address, message: RelayedMessage) -> None:
         """Stores a verified message for the other clients; a repeat changes nothing.
 
         Another client may close the phase between verification and storage: then the message is verified again.
@@ -50,7 +50,7 @@ class MessageIntake:
         while not await self._store_verified(address, message, await self._verify_message(address, message)):
             pass
 
-    async def _verify_message(self, address: Address, message: Relayed) -> Stage:
+    async def _verify_message(self, address: Address, message: RelayedMessage) -> Stage:
         """Verifies a message and returns the run's stage at that time.
 
         Raises ProtocolError where the signature, commitments, shares or proofs do not hold. Runs in a worker thread:
@@ -60,10 +60,10 @@ class MessageIntake:
         if isinstance(message, PublicKeys):
             self._require_registered(message)
         if run.exchange is not None and (run.exchange.terms.run, run.exchange.terms.round) == (run.name, address.round):
-            await run_in_worker(verify, run.exchange, message)
+            await run_in_worker(verify_message, run.exchange, message)
         return _stage(run)
 
-    async def _store_verified(self, address: Address, message: Relayed, verified: Stage) -> bool:
+    async def _store_verified(self, address: Address, message: RelayedMessage, verified: Stage) -> bool:
         """Stores a verified message; False where the run's stage has changed since.
 
         A proven complaint quarantines the dealer first: a crash in between leads to the same.

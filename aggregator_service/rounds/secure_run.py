@@ -23,11 +23,11 @@ from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.membership import (
     MemberSum,
     Stamps,
-    adding_stamps_of,
     describe_exposed,
     find_basis_objection,
     find_exposed,
-    stamps_of,
+    list_adding_stamps,
+    list_stamps,
 )
 from shared.protocol.secure.messages import CommonTerms, Hex32, Names, PublicKeys, RoundTerms, least_threshold
 from shared.protocol.secure.server import Phase, SecureRound
@@ -133,10 +133,10 @@ def find_objection(pledge: Pledge, exchange: SecureRound) -> str | None:
     if (basis := pledge.basis) is not None:
         if (few := describe_few_parts([exchange.keys[name] for name in new.members], basis.least)) is not None:
             return few
-        stamps = stamps_of(exchange.keys, new.members)
+        stamps = list_stamps(exchange.keys, new.members)
         if (objection := find_basis_objection([*basis.earlier, *basis.own], stamps, basis.least)) is not None:
             return objection
-        adding = adding_stamps_of(exchange.keys, new.members)
+        adding = list_adding_stamps(exchange.keys, new.members)
         if (objection := find_basis_objection([*basis.earlier_adding, *basis.adding], adding, basis.least)) is not None:
             return objection
     if pledge.earlier is not None and frozenset(pledge.earlier) != new.members:
@@ -154,8 +154,8 @@ def record_stamps(pledge: Pledge, exchange: SecureRound) -> Pledge:
     """
     if pledge.basis is None:
         return pledge
-    stamps = stamps_of(exchange.keys, exchange.survivors)
-    adding = adding_stamps_of(exchange.keys, exchange.survivors)
+    stamps = list_stamps(exchange.keys, exchange.survivors)
+    adding = list_adding_stamps(exchange.keys, exchange.survivors)
     basis = pledge.basis
     changes = {
         "own": basis.own if stamps in basis.own else (*basis.own, stamps),

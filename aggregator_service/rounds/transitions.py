@@ -26,7 +26,7 @@ from shared.errors import ConflictError, NotFoundError, QuarantinedError, RoundC
 from shared.protocol.schemas import Cause, Phase, RunIn
 from shared.protocol.secure import server
 from shared.protocol.secure.messages import MaskedHeader, PublicKeys
-from shared.protocol.secure.server import Relayed, SecureRound
+from shared.protocol.secure.server import RelayedMessage, SecureRound
 
 CAUSE_TEXTS: Mapping[Cause, str] = {
     "refusals": "too many of your updates in one run did not match the declaration",
@@ -89,7 +89,7 @@ def accept_update(
     return advance_run(taken, receipt.received_at)
 
 
-def accept_message(run: Run, message: Relayed, *, now: float) -> Run:
+def accept_message(run: Run, message: RelayedMessage, *, now: float) -> Run:
     """Accepts a verified message of a secure round; a repeat changes nothing.
 
     Raises NotFoundError (not enrolled, or not in the phase before), QuarantinedError, ConflictError (another message
@@ -98,7 +98,7 @@ def accept_message(run: Run, message: Relayed, *, now: float) -> Run:
     require_enrolled(run, message.client)
     if run.exchange is None or run.pledge is None or run.phase != "open" or message.round != run.round:
         raise RoundClosedError(f"expected round {run.round} ({run.phase}) of {run.name}, got round {message.round}")
-    exchange = server.accept(run.exchange, message)
+    exchange = server.accept_message(run.exchange, message)
     if exchange is run.exchange:
         return run
     if isinstance(message, PublicKeys):
@@ -170,7 +170,7 @@ def _leave_phase(run: Run, pledge: Pledge, exchange: SecureRound, now: float) ->
             return replace(run, phase="aggregated", closed_at=now)
         if exchange.phase != "consents" and (objection := find_objection(pledge, exchange)) is not None:
             return fail_run(run, f"round {run.round}: {objection}", now=now)
-        after = server.close(exchange)
+        after = server.close_phase(exchange)
         deadline = now + secure_run.PARTS[after.phase] * run.request.deadline_seconds
         pledge = record_stamps(pledge, after) if after.phase == "consents" else pledge
         return replace(run, pledge=pledge, exchange=after, deadline=deadline)

@@ -17,11 +17,11 @@ from aggregator_service.storage.run_store import Write, add_message, add_update,
 from shared.errors import ForbiddenError, NotFoundError, ProtocolError, RoundClosedError, UnsettledError
 from shared.method.declaration import Declaration
 from shared.method.parameters import Scalars
-from shared.method.tensors import require_within
+from shared.method.tensors import require_in_ranges
 from shared.protocol.lengths import require_head
 from shared.protocol.masked_wire import open_masked
-from shared.protocol.secure.messages import FromClient, MaskedHeader
-from shared.protocol.wire import check, open_parameters, require_canonical
+from shared.protocol.secure.messages import ClientMessage, MaskedHeader
+from shared.protocol.wire import open_parameters, require_canonical, require_content
 
 UpdateHead = tuple[Scalars, MaskedHeader | None]  # an update's scalars, and the header of a masked one
 
@@ -76,7 +76,7 @@ class Uploads:
             after = transitions.accept_update(run, receipt, earlier=held, header=header)
             if held is not None:
                 return held, False
-            require_within(self._archive.strategy(run.request).ranges, scalars)
+            require_in_ranges(self._archive.strategy(run.request).ranges, scalars)
             writes: list[Write] = [partial(add_update, stored=StoredUpdate(receipt, scalars, blob.name))]
             if header is not None:
                 writes.append(partial(add_message, phase="masked", message=header))
@@ -95,7 +95,7 @@ def require_masking(run: Run, client: str) -> None:
         raise NotFoundError(f"client {client!r} has shared no masks in round {run.round}")
 
 
-def require_own_message(address: Address, message: FromClient) -> None:
+def require_own_message(address: Address, message: ClientMessage) -> None:
     """Raises ForbiddenError for a message in another client's name.
 
     Raises ProtocolError for a message of another round than its path's.
@@ -123,7 +123,7 @@ def read_scalars(declaration: Declaration, path: str) -> Scalars:
         specification, content = open_parameters(path)
     except RecursionError:  # the JSON reader's error for "[[[[..."
         raise ProtocolError("expected the scalars as JSON, got a structure too deep to read") from None
-    check(declaration, specification, content)
+    require_content(declaration, specification, content)
     require_canonical(path, declaration, content.scalars)
     return content.scalars
 

@@ -15,9 +15,9 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.disk import Blobs
 from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.parameters import Arrays, form_of
+from shared.method.parameters import Arrays, memory_form
 from shared.protocol.schemas import RunIn
-from shared.protocol.wire import decode
+from shared.protocol.wire import decode_body
 from shared.strategies import strategy_of_part
 from shared.strategies.strategy import Strategy
 
@@ -41,7 +41,7 @@ def read_start(path: Path, declared: Sequence[TensorSpec]) -> StartFile:
     """
     try:
         content = path.read_bytes()
-        _, parameters = decode(content)
+        _, parameters = decode_body(content)
     except (OSError, ProtocolError) as error:
         raise SettingsError(f"start: expected a safetensors file of float32 tensors at {path}, got: {error}") from None
     forms = {spec.name: spec.form for spec in declared}
@@ -50,7 +50,7 @@ def read_start(path: Path, declared: Sequence[TensorSpec]) -> StartFile:
         if shapes.get(name) != value.shape:
             expected = list(shapes[name]) if name in shapes else f"one of {sorted(shapes)}"
             raise SettingsError(f"start: expected {expected}, got {name!r} of shape {list(value.shape)}")
-        if form_of(value) != forms[name]:
+        if memory_form(value) != forms[name]:
             raise SettingsError(f"start: expected dtype {forms[name].dtype}, got another for {name!r}")
         if not np.isfinite(value).all():
             raise SettingsError(f"start: expected finite values in {name!r}, got NaN or infinity")

@@ -18,7 +18,7 @@ from aggregator_service.storage.records import Anchor, Receipt, StoredState, Sto
 from aggregator_service.storage.tables import ANCHORS, FEDERATION, RUNS, SECURE_MESSAGES, STATES, SUMS, UPDATES
 from shared.errors import NotFoundError
 from shared.method.declaration import Counts
-from shared.protocol.secure.messages import FromClient
+from shared.protocol.secure.messages import ClientMessage
 
 Write = Callable[[Connection], None]
 
@@ -70,7 +70,7 @@ def secure_messages(connection: Connection, run: str, *, number: int) -> Mapping
     return by_phase
 
 
-def add_message(connection: Connection, *, phase: str, message: FromClient) -> None:
+def add_message(connection: Connection, *, phase: str, message: ClientMessage) -> None:
     """Adds a client's message in a phase of a secure round."""
     row = {"run": message.run, "round": message.round, "phase": phase, "client": message.client}
     connection.execute(insert(SECURE_MESSAGES).values(row | {"message": message.model_dump(mode="json")}))

@@ -19,13 +19,13 @@ from client_service.boundary.ledger_heads import ADOPTED
 from client_service.boundary.secure_bodies import MESSAGES
 from shared.method.declaration import Counts, Declaration
 from shared.method.parameters import Form
-from shared.protocol.masked_wire import forms, readable_scalars, size
+from shared.protocol.masked_wire import body_forms, masked_body_size, readable_scalars
 from shared.protocol.schemas import JoinIn
 from shared.protocol.secure.messages import MaskedHeader
 from shared.protocol.wire import body_size
 from shared.words import count_noun
 
-SAID = ("update", *MESSAGES)  # the calls of a round that have a body
+CALLS_WITH_BODY = ("update", *MESSAGES)  # the calls of a round that have a body
 
 
 def check_chain(case: AuditCase) -> AuditFinding:
@@ -72,7 +72,7 @@ def _call_faults(name: str, client: AuditedClient) -> Iterator[str]:
     for attempt in client.attempts:
         if attempt.call not in declared:
             yield f"undeclared call {attempt.call!r}"
-        elif attempt.bytes and attempt.call not in ("join", *SAID):
+        elif attempt.bytes and attempt.call not in ("join", *CALLS_WITH_BODY):
             yield f"a body of {attempt.bytes:,} bytes with {attempt.call!r}"
     if len(places := _call_places(client)) > 1:
         yield f"calls to {len(places)} places: {', '.join(map(repr, sorted(places)))}"
@@ -156,7 +156,7 @@ def _field_faults(case: AuditCase, client: AuditedClient) -> Iterator[str]:
 
 
 def _tensor_faults(declaration: Declaration, attempt: Attempt) -> Iterator[str]:
-    declared = forms(declaration)
+    declared = body_forms(declaration)
     came = [str(tensor.get("name")) for tensor in attempt.tensors]
     yield from (f"undeclared tensor {name!r}" for name in came if name not in declared)
     yield from (f"no tensor {name!r}" for name in declared if name not in came)
@@ -186,8 +186,8 @@ def _body_length(client: str, declaration: Declaration, attempt: Attempt) -> int
     if declaration.secure:
         place = {"run": str(attempt.run), "round": attempt.round or 1, "client": client}
         header = MaskedHeader.model_validate({**place, "digest": "0" * 64, "scalars": scalars})
-        return size(declaration, header)
-    return body_size(forms(declaration), scalars)
+        return masked_body_size(declaration, header)
+    return body_size(body_forms(declaration), scalars)
 
 
 def _is_declared_join(client: AuditedClient, entry: Mapping[str, Any]) -> bool:

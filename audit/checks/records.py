@@ -22,8 +22,8 @@ Source = Literal["ledger", "probes"]
 SUCCESS = 300  # the first HTTP status that is none
 LEAST_REFUSED = 400  # the HTTP status from which on an answer is a refusal
 CUT_OFF = (400, 408)  # answered where a body's end never came, or not in time
-OWN_MISTAKE = 500  # the first HTTP status of an aggregator that itself failed
-FROM_BETWEEN = (502, 504)  # a proxy says so, of an answer that it did not get
+SERVER_ERROR = 500  # the first HTTP status of an aggregator that itself failed
+PROXY_ERRORS = (502, 504)  # a proxy says so, of an answer that it did not get
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _may_pair(sending: ReportedBody, key: str, *, by_status: bool) -> bool:
         return False
     if by_status:
         return True
-    return sending.status in (None, *FROM_BETWEEN) if key == "place" else not sending.is_accepted
+    return sending.status in (None, *PROXY_ERRORS) if key == "place" else not sending.is_accepted
 
 
 def _pair_by_key(
@@ -168,13 +168,13 @@ def _could_match(arrival: ArrivalOut, sending: ReportedBody) -> bool:
         return whole and sending.source == "ledger"
     if whole:
         return arrival.size > 0 or sending.status in (None, arrival.status)
-    broken = arrival.status in CUT_OFF or arrival.status >= OWN_MISTAKE
+    broken = arrival.status in CUT_OFF or arrival.status >= SERVER_ERROR
     return arrival.size < sending.bytes and (arrival.size == 0 or broken)
 
 
 MOST_REFUSED = 1000  # refusals of one client that an aggregator records; beyond them it only counts
 NOT_AS_DECLARED = (413, 415, 422)  # too large, of another media type, of another form
-UNTOLD = "not on the ledger"
+NOT_ON_LEDGER = "not on the ledger"
 NO_RECORD = "no record of the aggregator to compare with"
 Matches = Mapping[str, MatchedBodies]
 
@@ -267,7 +267,7 @@ def _unrecorded_bodies(case: AuditCase, matches: Matches) -> list[str]:
     without_evidence = (arrival for arrival in case.arrivals if arrival.client not in case.clients)
     unheard = Counter(f"{arrival.client}, {describe_arrival(arrival)}" for arrival in without_evidence)
     times = outside | Counter(set(_updates_without_entry(case))) | unheard
-    return [f"{what}{f', {count} times' if count > 1 else ''}: {UNTOLD}" for what, count in times.items()]
+    return [f"{what}{f', {count} times' if count > 1 else ''}: {NOT_ON_LEDGER}" for what, count in times.items()]
 
 
 def _updates_without_entry(case: AuditCase) -> Iterator[str]:

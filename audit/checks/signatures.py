@@ -20,7 +20,13 @@ from audit.evidence.evidence import read_evidence
 from shared.errors import DataError, SettingsError
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut
 from shared.protocol.signing.keys import PrivateKey
-from shared.protocol.signing.requests import RequestTarget, holds, is_made_by, read, rebuild_headers
+from shared.protocol.signing.requests import (
+    RequestTarget,
+    is_deterministic_signature,
+    is_valid_claim,
+    read_claim,
+    rebuild_headers,
+)
 from shared.words import count_noun
 
 CHOSEN = "its signature verifies but is not the one that the client's key makes: it may hide 31 bytes"
@@ -60,7 +66,7 @@ def remake_signatures(arrivals: Iterable[ArrivalOut], client: str, key: PrivateK
             untold += 1
         elif not _is_signed_by(arrival, key):
             others += 1
-        elif is_made_by(_kept_headers(arrival), _expected_target(arrival), key):
+        elif is_deterministic_signature(_kept_headers(arrival), _expected_target(arrival), key):
             made += 1
         else:
             chosen.append(f"{client}, {describe_arrival(arrival)}: {CHOSEN}")
@@ -74,7 +80,7 @@ def find_signer(arrivals: Iterable[ArrivalOut], key: PrivateKey) -> str | None:
 
 def _is_signed_by(arrival: ArrivalOut, key: PrivateKey) -> bool:
     headers = _kept_headers(arrival)
-    return bool(headers) and holds(read(headers.items()), _expected_target(arrival), key.public_key())
+    return bool(headers) and is_valid_claim(read_claim(headers.items()), _expected_target(arrival), key.public_key())
 
 
 def _kept_headers(arrival: ArrivalOut) -> dict[str, str]:

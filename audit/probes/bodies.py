@@ -17,7 +17,7 @@ from shared.protocol.schemas import JoinIn
 from shared.protocol.secure import vectors
 from shared.protocol.secure.messages import MaskedHeader, hidden_scalars, visible_scalars
 from shared.protocol.secure.vectors import MaskedUpdate
-from shared.protocol.wire import encode
+from shared.protocol.wire import encode_body
 
 ANOTHER = "another-client"  # where no other client is known
 NOTHING = b"{}"
@@ -28,7 +28,7 @@ HEADER = "x-note"  # that no client sends
 
 def well_formed_update(declaration: Declaration) -> bytes:
     """Makes an update as declared, of constant values."""
-    return encode(Parameters(_declared_arrays(declaration), _declared_scalars(declaration)))
+    return encode_body(Parameters(_declared_arrays(declaration), _declared_scalars(declaration)))
 
 
 def malformed_updates(declaration: Declaration) -> dict[str, bytes]:
@@ -37,8 +37,8 @@ def malformed_updates(declaration: Declaration) -> dict[str, bytes]:
     more = np.full(3, VALUE, dtype=np.float32)
     whole = {"scalars": json.dumps(scalars)}
     bodies = {
-        "one tensor more": encode(Parameters({**arrays, WORD: more}, scalars)),
-        "one scalar more": encode(Parameters(arrays, {**scalars, WORD: VALUE})),
+        "one tensor more": encode_body(Parameters({**arrays, WORD: more}, scalars)),
+        "one scalar more": encode_body(Parameters(arrays, {**scalars, WORD: VALUE})),
         "one metadata field more": _with_metadata(well_formed_update(declaration)),
         "bytes after the end": well_formed_update(declaration) + WORD.encode(),
         "spaces in the header": with_header(well_formed_update(declaration), "", " " * 64),
@@ -127,13 +127,14 @@ def probe_bodies(declaration: Declaration, client: str, run: str, number: int) -
     """Makes a valid update of constant values, and bodies with one fault each, by name."""
     if not declaration.secure:
         return well_formed_update(declaration), malformed_updates(declaration)
-    drawn = {name: _draw_ring(form) for name, form in vectors.layout(declaration).items()}
+    drawn = {name: _draw_ring(form) for name, form in vectors.vector_layout(declaration).items()}
     opened_scalars = dict.fromkeys(sorted(visible_scalars(declaration)), MASKED_VALUE)
     said: dict[str, Any] = {"run": run, "round": number, "client": client, "scalars": opened_scalars}
     whole = _masked_body(drawn, said)
     hidden = dict.fromkeys(hidden_scalars(declaration) or (WORD,), MASKED_VALUE)
     opened = {
-        name: np.zeros(form.shape, dtype=STORED[form.dtype]) for name, form in vectors.layout(declaration).items()
+        name: np.zeros(form.shape, dtype=STORED[form.dtype])
+        for name, form in vectors.vector_layout(declaration).items()
     }
     return whole, {
         "an update that is not masked": well_formed_update(declaration),
@@ -169,5 +170,5 @@ def _draw_ring(form: Form) -> Array:
 
 
 def _masked_body(pieces: dict[str, Array], said: dict[str, Any]) -> bytes:
-    header = MaskedHeader.model_validate({"digest": vectors.digest(pieces)} | said)
+    header = MaskedHeader.model_validate({"digest": vectors.digest_vector(pieces)} | said)
     return encode_masked(MaskedUpdate(header, pieces))

@@ -19,7 +19,7 @@ KIND = "confinement"
 CAPABILITIES = ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")
 FILTER = "2"  # of Seccomp
 STARTING_SECONDS, LOOK_SECONDS = 2.0, 0.02
-MACHINE_S = "pid:[4026531836]"  # the PID namespace that every Linux begins with
+MACHINE_NAMESPACE = "pid:[4026531836]"  # the PID namespace that every Linux begins with
 ENGINE_WRITES = ("/proc", "/dev", "/dev/pts", "/dev/mqueue", "/dev/shm", "/dev/console")
 USUAL = ("null", "zero", "full", "random", "urandom", "tty", "console", "ptmx", "pts/*")
 DEVICES = tuple(f"/dev/{name}" for name in USUAL)
@@ -131,8 +131,8 @@ def _namespace_probe(proc: Path) -> ProbeResult:
         namespace = os.readlink(proc / "self" / "ns" / "pid")
     except OSError:
         namespace = "untold"
-    held = namespace not in (MACHINE_S, "untold")
-    observed = "its own" if held else "the machine's" if namespace == MACHINE_S else namespace
+    held = namespace not in (MACHINE_NAMESPACE, "untold")
+    observed = "its own" if held else "the machine's" if namespace == MACHINE_NAMESPACE else namespace
     return make_result(KIND, "processes", "a namespace of its own", observed, held=held)
 
 

@@ -41,12 +41,12 @@ def _parse_mount(fields: Sequence[str]) -> Mount:
 
 
 KIND = "mounts"
-ENGINE_S = {
+ENGINE_MOUNTS = {
     *("/", "/proc", "/sys", "/sys/firmware", "/dev", "/dev/pts", "/dev/mqueue", "/dev/shm", "/dev/console"),
     *("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/sbin/docker-init", "/usr/sbin/docker-init"),
 }
 # Beneath these two an engine covers what must not be seen, and shows control groups: never a disk.
-KERNEL_S = {
+KERNEL_MOUNTS = {
     "/proc/": {"proc", "tmpfs", "devtmpfs"},
     "/sys/": {"sysfs", "tmpfs", "cgroup", "cgroup2"},
 }
@@ -69,12 +69,12 @@ def probe_mounts(mounts: Sequence[Mount], expected: ExpectedMounts) -> list[Prob
 
 def is_from_engine(mount: Mount) -> bool:
     """Tells whether every container has this mount."""
-    return mount.place in ENGINE_S or is_from_kernel(mount)
+    return mount.place in ENGINE_MOUNTS or is_from_kernel(mount)
 
 
 def is_from_kernel(mount: Mount) -> bool:
     """Tells whether the mount lies beneath /proc or /sys and is no disk."""
-    return any(mount.place.startswith(place) and mount.system in systems for place, systems in KERNEL_S.items())
+    return any(mount.place.startswith(place) and mount.system in systems for place, systems in KERNEL_MOUNTS.items())
 
 
 def control_probe(mounts: Sequence[Mount]) -> ProbeResult:

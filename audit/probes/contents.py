@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from audit.evidence.evidence import ProbeResult, make_result
-from audit.probes.containers import ENGINE_S, list_places
+from audit.probes.containers import ENGINE_MOUNTS, list_places
 from audit.probes.expected import ExpectedMounts
 from audit.probes.files import SeenEntry, WalkResult
 from shared.words import count_noun
@@ -95,9 +95,9 @@ def _has_ids(column: tuple[str, ...]) -> bool:
 
 
 KIND = "contents"
-SOUGHT = ("private key", "token", "Parquet", "Arrow", "SQLite", "arrays", "archive", "rows")
+SEARCHED_KINDS = ("private key", "token", "Parquet", "Arrow", "SQLite", "arrays", "archive", "rows")
 MOST_FILES = 200_000
-IMAGE_S = "/"  # the mount of the image's own files, which are not read
+IMAGE_MOUNT = "/"  # the mount of the image's own files, which are not read
 
 
 @dataclass
@@ -117,7 +117,7 @@ class ContentObserver:
 
         Files of the image are not read.
         """
-        if not entry.is_file or entry.mount == IMAGE_S or self.read > MOST_FILES:
+        if not entry.is_file or entry.mount == IMAGE_MOUNT or self.read > MOST_FILES:
             return
         self.read += 1
         try:
@@ -125,7 +125,7 @@ class ContentObserver:
         except OSError:
             self.closed += 1
             return
-        hosts = kind == ROWS and entry.place in ENGINE_S  # names and addresses, as an engine writes them
+        hosts = kind == ROWS and entry.place in ENGINE_MOUNTS  # names and addresses, as an engine writes them
         if kind is not None and not hosts and not self.expected.may_lie(kind, entry.place):
             self.found[kind].append(entry.mount)
 
@@ -133,7 +133,7 @@ class ContentObserver:
         """Yields one result for each kind of content that is searched for."""
         closed = f", {count_noun(self.closed, 'file')} closed to it" if self.closed else ""
         rest = f"{count_noun(self.read, 'file')} read{closed}" if self.read <= MOST_FILES else "more than could be read"
-        for kind in SOUGHT:
+        for kind in SEARCHED_KINDS:
             there = self.found[kind]
             observed = f"{len(there)} at {list_places(there)}" if there else f"none; {rest}"
             held = seen.is_conclusive and not there and self.read <= MOST_FILES

@@ -17,7 +17,7 @@ from audit.probes.meeting import SystemPart
 from audit.probes.network import OutsideHost, Surroundings
 from audit.probes.part import PartLocation
 from shared.errors import SettingsError
-from shared.protocol.signing.enrolment import own_key
+from shared.protocol.signing.enrolment import read_own_key
 from shared.protocol.signing.requests import Signatory
 from shared.web.address import require_url
 from shared.web.outgoing import OutgoingTls
@@ -126,7 +126,7 @@ async def _client_evidence(inquiry: Inquiry) -> PartEvidence:
 def _make_intruder(inquiry: Inquiry, evidence: PartEvidence, key: Path) -> uploads.Intruder:
     names = sorted(part.name for part in inquiry.parts.values() if part.role == "client")
     assert evidence.declaration is not None
-    who = Signatory(evidence.name, own_key(evidence.name, Path(), key))
+    who = Signatory(evidence.name, read_own_key(evidence.name, Path(), key))
     return uploads.Intruder(who, names[0] if names else bodies.ANOTHER, evidence.declaration)
 
 

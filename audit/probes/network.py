@@ -15,7 +15,7 @@ from ipaddress import IPv4Interface
 from audit.evidence.evidence import ProbeResult, Role, make_result
 from audit.probes import reach
 from audit.probes.meeting import SystemPart
-from audit.probes.reach import BYTES, SECONDS, Reach, address_of, exchange_bytes
+from audit.probes.reach import BYTES, SECONDS, Reach, exchange_bytes, find_address
 
 GET_ADDRESS, GET_NETMASK = 0x8915, 0x891B  # SIOCGIFADDR, SIOCGIFNETMASK of Linux
 LONGEST_NAME = 15  # bytes of an interface's name
@@ -55,7 +55,7 @@ SUCCESS = range(200, 300)
 
 async def http_status(host: str, port: int, request: bytes) -> int | None:
     """Sends a raw HTTP request; returns the status, None without an HTTP answer."""
-    if (address := await address_of(host)) is None:
+    if (address := await find_address(host)) is None:
         return None
     try:
         async with asyncio.timeout(SECONDS):

@@ -29,7 +29,7 @@ from client_service.boundary.gate_self_test import (
 )
 
 GATE, WORD, CODE = "its own gate", "its code, by its own word", "its code, by its files"
-ASKED = "/v1/gate/probe"
+PROBE_PATH = "/v1/gate/probe"
 SHORT = 12  # characters of a digest
 STEERING = ("PYTHON", "LD_")  # variables that begin so change which code runs
 MOST_BYTES = 1 << 20
@@ -45,7 +45,7 @@ async def probe_own_gate(client: httpx.AsyncClient, here: PartLocation) -> list[
 
 async def _fetch_gate(client: httpx.AsyncClient) -> GateOut | None:
     try:
-        return GateOut.model_validate_json((await client.post(ASKED)).content)
+        return GateOut.model_validate_json((await client.post(PROBE_PATH)).content)
     except (httpx.HTTPError, ValidationError):
         return None
 

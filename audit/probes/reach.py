@@ -75,7 +75,7 @@ async def open_and_close(address: str, port: int) -> None:
 
 async def reach_udp(host: str, port: int, name: str) -> Reach:
     """Tries to reach a host by a DNS question; any answer shows that it did."""
-    if (address := await address_of(host)) is None:
+    if (address := await find_address(host)) is None:
         return Reach("nothing", "the name is unknown")
     return await _bound_attempt(exchange_bytes(address, port, dns_query(name), socket.SOCK_DGRAM), "an answer came")
 
@@ -110,7 +110,7 @@ def dns_query(name: str) -> bytes:
     return struct.pack(">HHHHHH", secrets.randbits(16), 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack(">HH", 1, 1)
 
 
-async def address_of(host: str) -> str | None:
+async def find_address(host: str) -> str | None:
     """Returns the host if it is an address, else the name's first address."""
     return host if _is_address(host) else next(iter((await resolve_name(host)).addresses), None)
 

@@ -31,14 +31,14 @@ from shared.errors import (
 from shared.method.declaration import Declaration
 from shared.protocol.request_heads import replace_library_headers
 from shared.protocol.signing.keys import PrivateKey, new_key
-from shared.protocol.signing.requests import NONCE_BYTES, RequestTarget, Signatory, sign
+from shared.protocol.signing.requests import NONCE_BYTES, RequestTarget, Signatory, sign_request
 from shared.protocol.wire import MEDIA_TYPE
 from shared.sums.sum import BASIS
 
 KIND = "past the gate"
 JSON = "application/json"
 CALL_SECONDS = 60.0
-NOBODY_S = (AuthenticationError.code, ReplayError.code)
+UNKNOWN_SENDER_CODES = (AuthenticationError.code, ReplayError.code)
 MOST_DETAIL = 1 << 20  # bytes of an answer that are read
 
 
@@ -174,7 +174,9 @@ def _is_recorded(upload: UploadTry) -> bool:
 
     Not if its sender is unknown; a question without a body only if something in it is undeclared.
     """
-    return upload.code not in NOBODY_S and (bool(upload.body) or upload.code in (ProtocolError.code, HeadError.code))
+    return upload.code not in UNKNOWN_SENDER_CODES and (
+        bool(upload.body) or upload.code in (ProtocolError.code, HeadError.code)
+    )
 
 
 def _sending_of(upload: UploadTry, status: int | None) -> ProbeSending:
@@ -204,7 +206,7 @@ def _signature_headers(upload: UploadTry, request: httpx.Request, who: Signatory
     target = RequestTarget.of(request.method, request.url.raw_path)
     body = upload.body if upload.signed is None else upload.signed
     nonce = upload.nonce or secrets.token_hex(NONCE_BYTES)
-    return sign(target, body, Signatory(who.name, upload.key or who.key), created=int(time.time()), nonce=nonce)
+    return sign_request(target, body, Signatory(who.name, upload.key or who.key), created=int(time.time()), nonce=nonce)
 
 
 def _problem_code(content: bytes) -> str:

@@ -36,7 +36,7 @@ from benchmarks.common import locate_data, render_table
 from client_service.privacy.basis_guard import noise_deviation
 from client_service.sums.statistics import normalised_products, raw_products
 from client_service.sums.subspace_iteration import next_directions, start_directions
-from shared.method.graph import degrees, power
+from shared.method.graph import degree_power, degrees
 
 Float64 = NDArray[np.float64]
 Csr = sparse.csr_array
@@ -113,7 +113,7 @@ def pair_counts(interactions: Csr) -> Float64:
 
 def weighted_pairs(interactions: Csr) -> Float64:
     found: Float64 = (
-        interactions.T @ sparse.diags_array(power(degrees(interactions)[0], -1.0)) @ interactions
+        interactions.T @ sparse.diags_array(degree_power(degrees(interactions)[0], -1.0)) @ interactions
     ).toarray()
     return found
 
@@ -181,7 +181,7 @@ def score_by_noised_sum(drawn: SiloSample, epsilon: float) -> Float64:
 def score_by_products(drawn: SiloSample) -> Float64:
     """Scores targets by how far the last iterated products lean to their part."""
     directions, all_degrees = last_directions(drawn.inside)
-    scale = power(all_degrees.astype(np.float64), -EXPONENT)
+    scale = degree_power(all_degrees.astype(np.float64), -EXPONENT)
     mean = drawn.share * normalised_products(drawn.population.matrix, directions, EXPONENT, all_degrees)
     rest = normalised_products(drawn.inside, directions, EXPONENT, all_degrees) - mean
 
@@ -308,7 +308,7 @@ def lying_rows(draws: list[SiloSample]) -> Iterator[tuple[str, float]]:
         ones = np.ones(inside.shape[1], np.int64)  # degrees of its choice too: nothing is scaled
         directions = next_directions(handed_out, ones, EXPONENT, first=False)
         columns = normalised_products(inside, directions, EXPONENT, ones) * np.sign(directions[chosen, np.arange(RANK)])
-        weights = power(degrees(inside)[0], -2.0 * EXPONENT)
+        weights = degree_power(degrees(inside)[0], -2.0 * EXPONENT)
         true = inside.T @ (weights[:, None] * inside[:, chosen].toarray())
         shares.append(float(np.mean(np.abs(columns - true) < 2.0**-10)))
         few = pair_counts(inside)[:, chosen]

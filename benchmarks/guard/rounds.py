@@ -24,7 +24,7 @@ from shared.method.declaration import Declaration
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn
-from shared.protocol.wire import pieces
+from shared.protocol.wire import body_pieces
 from shared.strategies import build_strategy
 
 CLIENTS = tuple(f"client-{number}" for number in range(1, 5))
@@ -82,7 +82,7 @@ def run_round_once(
 
 
 def _take_update(archive: Archive, run: str, client: str, update: Parameters) -> None:
-    blob = archive.blobs.save(pieces(update))
+    blob = archive.blobs.save(body_pieces(update))
     scalars = read_scalars(archive.declaration, archive.blobs.path(blob.name))
     receipt = Receipt(run, 1, client, blob.digest, blob.size, 0.0)
     with archive.database.writing() as connection:

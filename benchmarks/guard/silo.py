@@ -16,7 +16,7 @@ from client_service.tasks.task import RunContext
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, method_settings
 from shared.method.tensors import initial_parameters, mlp_specification
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 from simulation.datasets.synthetic import generate_dataset
 from simulation.partitioning.partition import partition_dataset, write_partition
 
@@ -43,7 +43,7 @@ def make_silo(folder: Path, users: int = 2000, items: int = 1200) -> GeneratedSi
     parts = partition_dataset(dataset, clients=1, method="random", seed=0)
     (shard,) = write_partition(dataset, parts, folder / "shards")
     keep_first_model(shard, folder / "state")
-    kept_pair(NAME, folder / "state")
+    ensure_key_pair(NAME, folder / "state")
     return GeneratedSilo(shard, folder / "state")
 
 

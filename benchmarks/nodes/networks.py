@@ -23,7 +23,7 @@ from client_service.training.node_networks import NodeNetworkTrainer, label_prob
 from client_service.training.training_state import RoundContext
 from shared.method.graph import Float64
 from shared.method.parameters import Arrays, Float32, State, Update
-from shared.method.settings import MethodSettings, override
+from shared.method.settings import MethodSettings, override_settings
 from shared.strategies import build_strategy
 from shared.strategies.collaboration_graph import recall_collaboration
 from shared.strategies.strategy import Strategy
@@ -131,7 +131,7 @@ def network_settings(
     """Completes the settings of the graph's networks by its sizes and the method's changes."""
     chosen = next((known[name] for name in known if given.name.startswith(name)), USUAL)
     sizes = {"nodes.features": given.nodes.features, "nodes.classes": given.nodes.classes}
-    return override({}, {"model": "unifilter", **sizes, **chosen, **changes})
+    return override_settings({}, {"model": "unifilter", **sizes, **chosen, **changes})
 
 
 def run_network(

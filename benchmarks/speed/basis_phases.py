@@ -129,14 +129,14 @@ class MadeFederation:
         pairs = (pair for pair in combinations(self.names, 2) if name in pair)
         for first, second in pairs:
             other = second if name == first else first
-            yield MaskStream(_seed(first, second), vectors.sign_of(name, other))
+            yield MaskStream(_seed(first, second), vectors.mask_sign(name, other))
 
     def mask(self, name: str, arrays: Arrays) -> MaskedUpdate:
         """Masks a silo's part."""
-        encoded = vectors.encode(self.declaration, Parameters(arrays))
+        encoded = vectors.encode_vector(self.declaration, Parameters(arrays))
         streams = tuple(self.masks_of(name))
         masked = {key: vectors.add_masks(one, streams, piece=piece) for piece, (key, one) in enumerate(encoded.items())}
-        header = MaskedHeader(run="run-1", round=1, client=name, digest=vectors.digest(masked), scalars={})
+        header = MaskedHeader(run="run-1", round=1, client=name, digest=vectors.digest_vector(masked), scalars={})
         return MaskedUpdate(header, masked)
 
     def upload(self, name: str, update: MaskedUpdate) -> int:
@@ -150,9 +150,9 @@ class MadeFederation:
         """Sums all bodies on the disk, removes the own masks and hides rare pairs."""
         held = [open_masked(self.declaration, self.folder / name).vector for name in self.names]
         own, sums = [MaskStream(_seed(name), -1) for name in self.names], dict[str, Array]()
-        for piece, (key, form) in enumerate(vectors.layout(self.declaration).items()):
+        for piece, (key, form) in enumerate(vectors.vector_layout(self.declaration).items()):
             total = server.sum_piece(key, form, held)
-            vectors.add_to_flat(total, own, piece=piece)
+            vectors.add_masks_in_place(total, own, piece=piece)
             sums[key] = total.reshape(form.shape)
         return find_sum(self.method).hand_out(self.method, sums)
 

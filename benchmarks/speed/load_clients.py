@@ -20,8 +20,8 @@ from shared.method.declaration import Declaration
 from shared.method.parameters import Parameters
 from shared.protocol.request_heads import RequestHead
 from shared.protocol.schemas import JoinIn, RunOut
-from shared.protocol.signing.requests import RequestTarget, Signatory, sign
-from shared.protocol.wire import MEDIA_TYPE, encode
+from shared.protocol.signing.requests import RequestTarget, Signatory, sign_request
+from shared.protocol.wire import MEDIA_TYPE, encode_body
 
 WAIT_SECONDS = 20
 PAUSE_SECONDS = 1.0  # after a call that failed
@@ -81,7 +81,7 @@ class LoadClient:
             await self._call("model", "GET", f"/v1/runs/{state.run}/model")
         await self._call("anchor", "GET", f"/v1/runs/{state.run}/rounds/{number}/anchor")
         own = f"/v1/runs/{state.run}/rounds/{number}/clients/{self.signatory.name}"
-        body = await asyncio.to_thread(encode, Parameters(dict(self.tensors), SCALARS))
+        body = await asyncio.to_thread(encode_body, Parameters(dict(self.tensors), SCALARS))
         await self._call("update", "PUT", f"{own}/update", body, MEDIA_TYPE)
         self.progress.mark(f"update {number}")
         while (await self._call("personalized", "GET", f"{own}/personalized?wait={WAIT_SECONDS}")).status_code == 204:
@@ -107,7 +107,7 @@ class LoadClient:
     def _request(self, method: str, target: str, body: bytes, media: str | None) -> httpx.Request:
         host = self.http.base_url.netloc.decode()
         said = RequestHead(method, target, host, media, len(body) if media else None)
-        signed = sign(
+        signed = sign_request(
             RequestTarget.of(method, target.encode()),
             body,
             self.signatory,

@@ -31,7 +31,7 @@ from shared.method.declaration import Declaration
 from shared.method.parameters import Parameters
 from shared.protocol.gate import pass_gate
 from shared.protocol.schemas import RunIn, RunOut
-from shared.protocol.signing.enrolment import enrol, kept_pair
+from shared.protocol.signing.enrolment import enrol_client, ensure_key_pair
 from shared.protocol.signing.keys import read_private
 from shared.protocol.signing.members import write_registry
 from shared.timeouts import CallLimits
@@ -81,7 +81,7 @@ async def measure_round(clients: int, rounds: int, *, secure: bool) -> tuple[flo
 async def _measure_clients(
     stack: AsyncExitStack, folder: Path, clients: int, rounds: int, *, secure: bool
 ) -> tuple[float, float, int, int]:
-    aggregator = kept_pair("aggregator", folder / "aggregator")
+    aggregator = ensure_key_pair("aggregator", folder / "aggregator")
     settings = aggregator_settings(
         state_directory=folder / "aggregator",
         operator_token=TOKEN,
@@ -91,7 +91,9 @@ async def _measure_clients(
     )
     app = create_app(settings)
     await stack.enter_async_context(app.router.lifespan_context(app))
-    pairs = {name: enrol(name, folder / name, folder / "keys") for name in (f"silo-{n:04d}" for n in range(clients))}
+    pairs = {
+        name: enrol_client(name, folder / name, folder / "keys") for name in (f"silo-{n:04d}" for n in range(clients))
+    }
     file = write_registry(folder / "members.toml", aggregator.public, [pair.public for pair in pairs.values()])
     taking_part = {}
     for name, pair in pairs.items():

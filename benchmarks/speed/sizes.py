@@ -35,7 +35,7 @@ from client_service.federation.best_model import load_model
 from client_service.runtime.device import pin_threads
 from client_service.runtime.interruption import NEVER
 from client_service.tasks.items import ITEMS
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 from simulation.datasets.synthetic import generate_dataset
 from simulation.partitioning.partition import partition_dataset, write_partition
 
@@ -91,7 +91,7 @@ def make_sized_silo(folder: Path, users: int, items: int, share: float) -> Gener
 async def measure_silo(silo: GeneratedSilo) -> SizedCosts:
     """Measures each cost once: a size is measured among others."""
     first = _seconds(lambda: keep_first_model(silo.shard, silo.state))
-    kept_pair(NAME, silo.state)
+    ensure_key_pair(NAME, silo.state)
     shard = load_shard(silo.shard)
     async with prepare_epoch(silo, silo.state) as prepared:
         (timed,) = prepared.timed

@@ -29,7 +29,7 @@ from client_service.models.initial_filter import Filter
 from client_service.training.filter_search import best_filter, popularity_top
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.training_state import RoundContext
-from shared.method.graph import Float64, degrees, interaction_matrix, power
+from shared.method.graph import Float64, degree_power, degrees, interaction_matrix
 from shared.method.settings import MethodSettings, method_settings
 from shared.method.spectrum import low_spectrum
 from shared.strategies.local_client import Objective
@@ -57,7 +57,7 @@ def observe_users(shard: Shard) -> Users:
     """
     held_out = sparse.csr_array(shard.valid + shard.test)
     _, by_item = degrees(shard.train)
-    columns = shard.train @ sparse.diags_array(power(by_item, -0.5))
+    columns = shard.train @ sparse.diags_array(degree_power(by_item, -0.5))
     likeness = (columns.T @ columns).toarray()
     counts = np.maximum(np.diff(held_out.indptr), 1)[:, None]
     preference = (held_out @ likeness) / counts

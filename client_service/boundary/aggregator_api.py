@@ -22,9 +22,9 @@ from shared.protocol.lengths import longest_head
 from shared.protocol.masked_wire import declare_answer
 from shared.protocol.request_heads import USER_AGENT
 from shared.protocol.schemas import AnchorOut, JoinIn, JoinOut, ReceiptOut, RunOut
-from shared.protocol.secure.messages import FromClient
+from shared.protocol.secure.messages import ClientMessage
 from shared.protocol.signing.keys import PrivateKey, PublicKey
-from shared.protocol.wire import MEDIA_TYPE, check, decode, require_short_head
+from shared.protocol.wire import MEDIA_TYPE, decode_body, require_content, require_short_head
 from shared.timeouts import ATTEMPTS, RETRY_SECONDS, CallLimits
 from shared.web.outgoing import describe_call_failure
 
@@ -119,7 +119,7 @@ class Aggregator:
         answer = await self._poll(f"{self._client_path(run, number)}/personalized", wait)
         return None if answer.status_code == httpx.codes.NO_CONTENT else self._parse_parameters(part, answer)
 
-    async def send_message(self, call: str, message: FromClient) -> None:
+    async def send_message(self, call: str, message: ClientMessage) -> None:
         """Sends a message of a secure round, which the aggregator passes to the other clients."""
         await self._send("PUT", f"{self._client_path(message.run, message.round)}/{call}", message)
 
@@ -136,8 +136,8 @@ class Aggregator:
         """
         expected = declare_answer(self._declaration.of_part(part))
         require_short_head(answer.content, longest_head(expected))
-        specification, content = decode(answer.content)
-        check(expected, specification, content)
+        specification, content = decode_body(answer.content)
+        require_content(expected, specification, content)
         return content
 
     async def _send(self, method: str, path: str, message: BaseModel) -> httpx.Response:

@@ -13,7 +13,7 @@ import numpy as np
 
 from client_service.boundary.ledger import Ledger
 from shared.errors import DataError, PrivacyError
-from shared.method.anchor import declared_size, draw_anchor, same_kernel
+from shared.method.anchor import declared_size, draw_anchor, is_same_kernel
 from shared.method.declaration import Counts
 from shared.method.graph import Float64
 from shared.method.settings import MethodSettings
@@ -68,7 +68,7 @@ class KnownAnchors:
         """
         method, size = inputs.method, self._agreed_size(inputs, answer)
         own = draw_anchor(method, size, seed=inputs.seed, number=inputs.number)
-        if not same_kernel(own, np.array(answer.kernel, dtype=np.float64)):
+        if not is_same_kernel(own, np.array(answer.kernel, dtype=np.float64)):
             raise PrivacyError("anchor: expected the kernel that follows from the run's settings and seed, got another")
         self._record_anchor(inputs, size)
         return own

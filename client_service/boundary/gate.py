@@ -21,7 +21,7 @@ from client_service.boundary.secure_bodies import FETCHED, MESSAGES, decode_mask
 from client_service.runtime.logs import LOGGER
 from shared.errors import FederationError, PrivacyError, ProtocolError, TooLargeError
 from shared.method.declaration import Declaration
-from shared.method.parameters import Array, form_of
+from shared.method.parameters import Array, memory_form
 from shared.protocol.lengths import longest_relayed, longest_update
 from shared.protocol.masked_wire import declare_answer
 from shared.protocol.request_heads import HOST, LENGTH, NUMBER, TYPE, UNSIGNED, WORDS, RequestHead
@@ -29,9 +29,15 @@ from shared.protocol.schemas import JoinIn
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.vectors import SCALARS
 from shared.protocol.signing.keys import PrivateKey, PublicKey
-from shared.protocol.signing.requests import SIGNATURE, RequestTarget, Signatory, is_made_by, sign
+from shared.protocol.signing.requests import (
+    SIGNATURE,
+    RequestTarget,
+    Signatory,
+    is_deterministic_signature,
+    sign_request,
+)
 from shared.protocol.signing.responses import read_signer, require_answer
-from shared.protocol.wire import MEDIA_TYPE, check, decode, encode
+from shared.protocol.wire import MEDIA_TYPE, decode_body, encode_body, require_content
 from shared.sums import NOISED
 from shared.timeouts import CALL_SECONDS
 
@@ -51,7 +57,7 @@ def describe_tensors(declaration: Declaration, tensors: Mapping[str, Array]) -> 
 
 
 def _describe_tensor(name: str, value: Array) -> dict[str, Any]:
-    form, content = form_of(value), value.tobytes()
+    form, content = memory_form(value), value.tobytes()
     return {
         "name": name,
         "dtype": form.dtype,
@@ -291,11 +297,11 @@ class GateTransport(httpx.AsyncBaseTransport):
 
     def _open_update_entry(self, body: bytes) -> dict[str, Any]:
         try:
-            specification, content = decode(body)
-            check(self._boundary.declaration.with_tensors(content.arrays), specification, content)
+            specification, content = decode_body(body)
+            require_content(self._boundary.declaration.with_tensors(content.arrays), specification, content)
         except ProtocolError:  # its words may quote names and values that nobody declared
             raise PrivacyError("expected an update of the declared tensors and scalars, got another body") from None
-        if body != encode(content):  # repeated names, spaces and digits could carry anything
+        if body != encode_body(content):  # repeated names, spaces and digits could carry anything
             raise PrivacyError("expected the update as this client writes it, got another form of it")
         if not NOISED.isdisjoint(content.arrays):
             raise PrivacyError("expected a part of a noised sum to leave under masks, got it in the open")
@@ -328,8 +334,8 @@ class GateTransport(httpx.AsyncBaseTransport):
 
     def _sign(self, request: httpx.Request, head: RequestHead, body: bytes, pending: PendingCall) -> httpx.Request:
         target = RequestTarget.of(request.method, request.url.raw_path)
-        made = sign(target, body, self._signatory, created=pending.created, nonce=pending.nonce)
-        if not is_made_by(made, target, self._signatory.key):  # made by a library that was changed
+        made = sign_request(target, body, self._signatory, created=pending.created, nonce=pending.nonce)
+        if not is_deterministic_signature(made, target, self._signatory.key):  # made by a library that was changed
             raise PrivacyError("expected the one signature that this client's key makes of the request, got another")
         headers = [*head.headers(), *made.items()]
         return httpx.Request(

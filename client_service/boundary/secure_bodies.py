@@ -10,11 +10,11 @@ from pydantic import ValidationError
 from shared.errors import PrivacyError, ProtocolError
 from shared.method.declaration import Declaration
 from shared.protocol.masked_wire import decode_masked
-from shared.protocol.secure.messages import Consent, FromClient, PublicKeys, SealedShares, ShareCheck, UnmaskAnswer
+from shared.protocol.secure.messages import ClientMessage, Consent, PublicKeys, SealedShares, ShareCheck, UnmaskAnswer
 from shared.protocol.secure.vectors import SCALARS, MaskedUpdate
 from shared.protocol.wire import tensor_names
 
-MESSAGES: Mapping[str, type[FromClient]] = {
+MESSAGES: Mapping[str, type[ClientMessage]] = {
     "keys": PublicKeys,
     "shares": SealedShares,
     "checks": ShareCheck,
@@ -54,12 +54,12 @@ def decode_masked_update(declaration: Declaration, client: str, place: Mapping[s
     return found
 
 
-def _require_own(message: FromClient, client: str, place: Mapping[str, str]) -> None:
+def _require_own(message: ClientMessage, client: str, place: Mapping[str, str]) -> None:
     if (message.client, message.run, str(message.round)) != (client, place["run"], place["round"]):
         raise PrivacyError("expected this client's own name and the round of the path in a message, got others")
 
 
-def _concerned_clients(message: FromClient) -> dict[str, list[str]]:
+def _concerned_clients(message: ClientMessage) -> dict[str, list[str]]:
     """Lists the clients that a message concerns, by what it holds of them."""
     match message:
         case SealedShares():

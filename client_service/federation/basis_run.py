@@ -25,7 +25,7 @@ from client_service.training.training_state import RoundContext
 from shared.errors import ProtocolError
 from shared.files import save_arrays
 from shared.method.declaration import Part
-from shared.method.parameters import Parameters, digest
+from shared.method.parameters import Parameters, digest_arrays
 from shared.strategies.strategy import Strategy
 from shared.strategies.sum_strategy import sum_strategy
 from shared.sums import find_part, find_sum
@@ -96,7 +96,7 @@ class BasisRun:
     @property
     def shared_digest(self) -> str:
         """sha256 over the latest sums."""
-        return digest(self.received.arrays)
+        return digest_arrays(self.received.arrays)
 
     def resume(self, closed: int) -> bool:
         """Loads the sums that an earlier process kept; False without any of this run."""

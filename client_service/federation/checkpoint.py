@@ -24,7 +24,7 @@ from client_service.tasks.task import RunContext, Training
 from client_service.training.training_state import BROADCAST, MEMORY, StrategyTensors, TrainingState
 from shared.files import save_arrays
 from shared.message import Message
-from shared.method.parameters import Arrays, digest
+from shared.method.parameters import Arrays, digest_arrays
 from shared.method.settings import MethodSettings
 
 FORMAT = "lpsfed-training/1"
@@ -121,7 +121,7 @@ def _checksum(head: str, arrays: Arrays) -> str:
 
     safetensors notices a truncated file, but no changed bytes.
     """
-    return hashlib.sha256((head + digest(arrays)).encode()).hexdigest()
+    return hashlib.sha256((head + digest_arrays(arrays)).encode()).hexdigest()
 
 
 class Recovery:

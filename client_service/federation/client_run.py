@@ -35,7 +35,7 @@ from shared.method.declaration import TRAINING, Part
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
-from shared.strategies.agreement import settle_similarity
+from shared.strategies.agreement import choose_similarity_floor
 from shared.strategies.strategy import Strategy
 from shared.sums import find_sum, method_of_part
 from shared.sums.sum import EMPTY_PART_DIGEST
@@ -127,7 +127,7 @@ def check_method(settings: ClientSettings, asked: MethodSettings | None, part: P
     Raises PrivacyError where they would send parameters that this silo has not declared, or reveal more of its sums
     than its own settings.
     """
-    agreed = settle_similarity(asked or settings.method, secure=settings.secure)
+    agreed = choose_similarity_floor(asked or settings.method, secure=settings.secure)
     strategy = build_strategy(settings.strategy, agreed)
     if part == TRAINING and build_strategy(settings.strategy, settings.method).sums_alone:
         raise PrivacyError("expected a run that sums, because this silo shares sums alone, got one that trains")

@@ -33,7 +33,7 @@ from shared.errors import ProtocolError
 from shared.method.declaration import TRAINING, Declaration, Part
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
-from shared.protocol.gate import few_clients
+from shared.protocol.gate import warn_of_few_clients
 from shared.protocol.schemas import RunOut
 from shared.strategies import build_strategy, strategy_of_part
 from shared.strategies.server_optimisers import magnitudes_for
@@ -60,7 +60,7 @@ def list_warnings(
     rows = warn_of_changed_item_rows(strategy, method, settings.task, secure=declaration.secure)
     told = SILO_SUMS[find_sum(method).name].warnings(method) if state.part != TRAINING else ()
     unlike = warn_of_unlike_starts(declaration, method)
-    return (*few_clients(state.joined), *unlike, *rows, *noised, *told, *late, *shut_out)
+    return (*warn_of_few_clients(state.joined), *unlike, *rows, *noised, *told, *late, *shut_out)
 
 
 def list_protection_limits(settings: ClientSettings, method: MethodSettings) -> frozenset[str]:

@@ -18,7 +18,7 @@ from client_service.sums.silo_sum import SummedDigests
 from client_service.tasks.task import RunContext, Task, TaskShard, Training
 from client_service.training.training_state import RoundContext, StrategyTensors
 from shared.method.declaration import Part
-from shared.method.parameters import Arrays, Parameters, digest
+from shared.method.parameters import Arrays, Parameters, digest_arrays
 from shared.strategies.strategy import Strategy, split_broadcasts
 
 
@@ -87,7 +87,7 @@ class TrainingRun:
     @property
     def shared_digest(self) -> str:
         """sha256 over the current values of what could be shared."""
-        return digest(self._training.arrays())
+        return digest_arrays(self._training.arrays())
 
     def resume(self, closed: int) -> bool:
         """Continues this run of an earlier process: see `Recovery.resume`."""

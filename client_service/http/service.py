@@ -49,7 +49,7 @@ from client_service.tasks.task import TaskShard
 from shared.errors import ConflictError, UnavailableError
 from shared.files import lock_directory
 from shared.method.declaration import Declaration
-from shared.protocol.signing.enrolment import own_key
+from shared.protocol.signing.enrolment import read_own_key
 from shared.protocol.signing.keys import PrivateKey
 from shared.sums import SUMS
 from shared.sums.sum import BASIS
@@ -127,7 +127,7 @@ class ClientService(AnswerService):
             self._lock_state(),
             TrainingWorker(pinned, self._turns) as worker,
         ):
-            key = own_key(self.settings.name, self.settings.state_directory, self.settings.signing_key_file)
+            key = read_own_key(self.settings.name, self.settings.state_directory, self.settings.signing_key_file)
             shard = await asyncio.get_running_loop().run_in_executor(worker, self.task.read, self.settings)
             LOGGER.info("device", device=str(self.device), reason=self.device_reason, threads=pinned)
             # Before anything is written: beside damaged records all files stay as they were found.

@@ -37,7 +37,7 @@ from shared.errors import FederationError, PrivacyError, UnavailableError
 from shared.files import use_private_umask
 from shared.message import Message
 from shared.method.declaration import Counts
-from shared.protocol.signing.enrolment import own_key
+from shared.protocol.signing.enrolment import read_own_key
 from shared.protocol.signing.keys import PrivateKey
 from shared.timeouts import HEAD_SECONDS
 from shared.web.health import LiveOut, ReadyOut
@@ -155,7 +155,7 @@ class WaitingTrainer:
         """Waits until there is something to do, or until a signal comes."""
         settings, handover = self._settings, self._handover
         self._handle_signals()
-        key = own_key(settings.name, settings.state_directory, settings.signing_key_file)
+        key = read_own_key(settings.name, settings.state_directory, settings.signing_key_file)
         heads = LedgerHeads(settings.state_directory, key, settings.records_directory)
         jobs: list[Coroutine[Any, Any, None]] = []
         store = None

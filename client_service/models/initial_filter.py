@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from shared.method.graph import Float64, degrees, power
+from shared.method.graph import Float64, degree_power, degrees
 from shared.method.spectrum import Spectrum
 
 USER_EXPONENT = 0.25  # at a common start scores are those of D_u^-1/4 x, whatever the basis normalises by
@@ -81,7 +81,15 @@ def build_start(chosen: Filter, spectrum: Spectrum, interactions: sparse.csr_arr
     of_users, of_items = exponents = _scale_exponents(chosen, spectrum)
     users, items = kept.users * amplitude, kept.items * amplitude
     foreign = _foreign_projection(spectrum, users, items, amplitude) if isinstance(spectrum, CommonSpectrum) else None
-    return Start(users, items, power(by_user, of_users), power(by_item, of_items), exponents, _size(spectrum), foreign)
+    return Start(
+        users,
+        items,
+        degree_power(by_user, of_users),
+        degree_power(by_item, of_items),
+        exponents,
+        _size(spectrum),
+        foreign,
+    )
 
 
 def node_degrees(spectrum: Spectrum, interactions: sparse.csr_array) -> tuple[Float64, Float64]:

@@ -18,7 +18,7 @@ from client_service.models.encoder import Encoder, Nodes
 from client_service.models.initial_filter import Start, edge_weight, node_degrees, normalising_exponents
 from client_service.models.model import ModelInputs
 from client_service.models.parameter_transfer import MatchedRows
-from shared.method.graph import power
+from shared.method.graph import degree_power
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
 
@@ -94,7 +94,9 @@ class LowPass(Encoder):
         A step is the summand of one edge in a node's row. The summand is before division by that node's degree.
         """
         sides, self.normalising = node_degrees(spectrum, interactions), normalising_exponents(spectrum)
-        entry = np.concatenate([power(side, -exponent) for side, exponent in zip(sides, self.normalising, strict=True)])
+        entry = np.concatenate(
+            [degree_power(side, -exponent) for side, exponent in zip(sides, self.normalising, strict=True)]
+        )
         basis = spectrum.basis
         self._keep(basis=basis)
         basis *= edge_weight(spectrum) * entry[:, None]

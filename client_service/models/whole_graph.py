@@ -16,7 +16,7 @@ from torch.nn.functional import embedding_bag
 from client_service.models.encoder import Encoder, Nodes
 from client_service.models.model import Model, ModelInputs, PooledMLPs
 from shared.errors import SettingsError
-from shared.method.graph import degrees, normalise, power
+from shared.method.graph import degree_power, degrees, normalise
 
 
 class _Product(torch.autograd.Function):
@@ -116,7 +116,7 @@ class WholeGraph(Encoder):
         self.users, self.items = given.interactions.shape
         self.convolutions = method.layers
         noise = np.random.default_rng(0).normal(0.0, DEVIATION, (self.users + self.items, method.width))
-        item_power = power(degrees(given.interactions)[1], -0.5)
+        item_power = degree_power(degrees(given.interactions)[1], -0.5)
         for name, values in {"origin": noise, "item_power": item_power}.items():
             self.register_buffer(name, torch.tensor(values, dtype=torch.get_default_dtype()), persistent=False)
         self.propagation = Propagation(normalise(given.interactions))

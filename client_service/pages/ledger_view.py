@@ -11,7 +11,7 @@ from typing import Any
 from client_service.boundary.call_attempts import Attempt, list_attempts
 from client_service.boundary.ledger import GENESIS, Ledger, follow_chain
 from shared.method.declaration import Declaration
-from shared.protocol.masked_wire import forms, readable_scalars
+from shared.protocol.masked_wire import body_forms, readable_scalars
 from shared.web.pages import Verdict, format_shape
 
 REFUSED = 400  # the least status of a refusal
@@ -69,7 +69,7 @@ def matches_declaration(one: Attempt, declaration: Declaration) -> bool:
     if one.call != "update":
         return not one.tensors and not one.scalars
     part = declaration.with_tensors(one.tensor_names)
-    ours = {(name, form.dtype, form.shape) for name, form in forms(part).items()}
+    ours = {(name, form.dtype, form.shape) for name, form in body_forms(part).items()}
     theirs = [(field.get("name"), field.get("dtype"), tuple(field.get("shape", ()))) for field in one.tensors]
     return len(theirs) == len(ours) and set(theirs) == ours and set(one.scalars) <= set(readable_scalars(part))
 

@@ -19,7 +19,7 @@ from client_service.boundary.ledger_heads import LedgerHeads
 from client_service.privacy.accounting import FOLDER, ROUNDING, Account, Charge, find_shortfall, silo_secret
 from client_service.privacy.mechanism import Noise
 from shared.errors import DataError, PrivacyError
-from shared.method.parameters import Parameters, blocks, digest
+from shared.method.parameters import Parameters, blocks, digest_arrays
 from shared.method.settings import MethodSettings
 from shared.protocol.secure.messages import RoundTerms
 from shared.sums import find_sum
@@ -71,7 +71,7 @@ class BasisGuard:
         basis, plan = method.basis, find_sum(method).noise
         assert basis.epsilon is not None and plan is not None
         deviation = noise_deviation(basis.epsilon, basis.delta)
-        content = f"{terms.model_dump_json()}\n{digest(update.arrays)}"
+        content = f"{terms.model_dump_json()}\n{digest_arrays(update.arrays)}"
         occasion = hashlib.sha256(content.encode()).hexdigest()
         if occasion not in self._account.spent.occasions:
             self._charge(occasion, plan.tensor, Charge("gaussian", deviation), run=terms.run, round=terms.round)

@@ -22,10 +22,10 @@ from shared.files import save_arrays
 from shared.message import Message
 from shared.method.declaration import Declaration
 from shared.method.graph import Float64
-from shared.method.parameters import Arrays, Parameters, digest
+from shared.method.parameters import Arrays, Parameters, digest_arrays
 from shared.method.settings import MethodSettings
 from shared.method.tensors import clamp_scalars
-from shared.protocol.wire import encode
+from shared.protocol.wire import encode_body
 from shared.strategies import build_strategy
 
 NAME = "release.safetensors"
@@ -45,7 +45,7 @@ class ReleaseHead(Message):
 
     def content(self, arrays: Arrays) -> bytes:
         """Returns the bytes under the MAC, which cover the whole file."""
-        return f"{self.model_dump_json(exclude={'mac'})}\n{digest(arrays)}".encode()
+        return f"{self.model_dump_json(exclude={'mac'})}\n{digest_arrays(arrays)}".encode()
 
 
 def save_release(folder: Path, heads: LedgerHeads, occasion: str, release: Release) -> None:
@@ -96,7 +96,7 @@ class Occasion:
     anchor: Float64 | None = None
 
     def name(self, shard: str) -> str:
-        received = [digest(self.received.arrays), sorted(self.received.scalars.items())]
+        received = [digest_arrays(self.received.arrays), sorted(self.received.scalars.items())]
         place = [self.run, self.seed, self.method.model_dump_json(), self.round, self.rounds]
         return _file_name("round", shard, *place, *received, self._compared())
 
@@ -146,7 +146,7 @@ class Guard:
             release = release or self._draw_release(update, occasion, name)
             if not self._charge(release, occasion, name):
                 return None
-        self._leaving = hashlib.sha256(encode(release.parameters)).hexdigest()
+        self._leaving = hashlib.sha256(encode_body(release.parameters)).hexdigest()
         return release.parameters
 
     def permit(self, body_digest: str | None) -> dict[str, Any]:

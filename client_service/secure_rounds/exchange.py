@@ -24,11 +24,11 @@ from shared.protocol.secure import client
 from shared.protocol.secure.common import describe_terms
 from shared.protocol.secure.membership import LEAST_SILOS
 from shared.protocol.secure.messages import Consents, Delivery, Roster, RoundTerms, Sharers, UnmaskRequest
-from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing, State, terms_of
+from shared.protocol.secure.state import BegunState, CheckedState, ReadyState, SharingState, State, find_terms
 from shared.sums import is_sum
 
 Answer = TypeVar("Answer", Roster, Delivery, Sharers, UnmaskRequest, Consents)
-S = TypeVar("S", BegunRound, Sharing, Checked, Ready)
+S = TypeVar("S", BegunState, SharingState, CheckedState, ReadyState)
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class BasisPart:
     listed: bool = False
 
 
-def mask_body(state: Checked | Ready, sharers: Sharers, update: Parameters) -> tuple[Ready, bytes]:
+def mask_body(state: CheckedState | ReadyState, sharers: Sharers, update: Parameters) -> tuple[ReadyState, bytes]:
     """Masks the update; returns the new state and the body to send.
 
     Slow: one stream of masks for each sharer.
     """
-    ready, masked = client.mask(state, sharers, update)
+    ready, masked = client.mask_update(state, sharers, update)
     return ready, encode_masked(masked)
 
 
@@ -90,9 +90,9 @@ class SecureExchange:
         leaves.
         """
         state = self._resume(terms) or self._begin(terms)
-        if isinstance(state, BegunRound):
+        if isinstance(state, BegunState):
             state = await self._share(terms, state)
-        if isinstance(state, Sharing):
+        if isinstance(state, SharingState):
             state = await self._check(terms, state)
         return await self._mask(terms, state, update)
 
@@ -106,18 +106,18 @@ class SecureExchange:
             if self._memory.has_begun(terms):
                 raise PrivacyError(f"expected one exchange in round {terms.round} of {terms.run}, got a second one")
             return None
-        if terms_of(state) != terms:
-            raise PrivacyError(describe_terms(terms_of(state), terms))
+        if find_terms(state) != terms:
+            raise PrivacyError(describe_terms(find_terms(state), terms))
         self._memory.remember_exchange(terms)
         return state
 
-    def _begin(self, terms: RoundTerms) -> BegunRound:
+    def _begin(self, terms: RoundTerms) -> BegunState:
         own = self._own
         self._memory.require_pinned_terms(terms)
         bears = own.noised or (own.changing_members and terms.common.changing_members)
         if is_sum(terms.declaration) or not bears:  # what a basis run multiplies with follows from all its sums
             self._memory.require_every_sum(terms)
-        state = client.begin(
+        state = client.begin_secure_round(
             terms,
             own.name,
             own.identity,
@@ -130,23 +130,23 @@ class SecureExchange:
         self._memory.remember_exchange(terms)
         return state
 
-    async def _share(self, terms: RoundTerms, state: BegunRound) -> Sharing:
+    async def _share(self, terms: RoundTerms, state: BegunState) -> SharingState:
         await self._aggregator.send_message("keys", state.message)
         roster = await self._ask("roster", Roster, terms)
         identity = self._own.identity
         members = self._own.members.of(roster, self._own.name, identity.public_key())
         self._memory.require_renewable(roster, roster.names, self._least, self._listed)
-        return self._save(client.share(state, roster, members, identity))
+        return self._save(client.share_secrets(state, roster, members, identity))
 
-    async def _check(self, terms: RoundTerms, state: Sharing) -> Checked:
+    async def _check(self, terms: RoundTerms, state: SharingState) -> CheckedState:
         await self._aggregator.send_message("shares", state.message)
-        checked = client.check(state, await self._ask("delivery", Delivery, terms), self._own.identity)
+        checked = client.check_shares(state, await self._ask("delivery", Delivery, terms), self._own.identity)
         for dealer in checked.message.complaints:
             LOGGER.warning("shares_refused", run=terms.run, round=terms.round, dealer=dealer)
         return self._save(checked)
 
-    async def _mask(self, terms: RoundTerms, state: Checked | Ready, update: Parameters) -> ReceiptOut:
-        if isinstance(state, Checked):
+    async def _mask(self, terms: RoundTerms, state: CheckedState | ReadyState, update: Parameters) -> ReceiptOut:
+        if isinstance(state, CheckedState):
             await self._aggregator.send_message("checks", state.message)
         sharers = await self._ask("sharers", Sharers, terms)
         ready, body = await asyncio.get_running_loop().run_in_executor(self._worker, mask_body, state, sharers, update)
@@ -155,16 +155,16 @@ class SecureExchange:
         await self._unmask(terms, ready)
         return receipt
 
-    async def _unmask(self, terms: RoundTerms, state: Ready) -> None:
+    async def _unmask(self, terms: RoundTerms, state: ReadyState) -> None:
         """Helps to unmask the sum if it hides every member, also beside all earlier sums."""
         request = await self._ask("request", UnmaskRequest, terms)
         self._own.members.require_enough(request.survivors, terms.run)
         self._memory.require_safe_sum(state.roster, request.survivors, state.proven, self._least, self._listed)
-        agreed, consent = client.consent(state, request, self._own.identity)
+        agreed, consent = client.sign_consent(state, request, self._own.identity)
         self._save(agreed)
         self._memory.remember_sum(state.roster, request.survivors, state.proven, self._listed)
         await self._aggregator.send_message("consents", consent)
-        answer = client.unmask(agreed, await self._ask("signatures", Consents, terms))
+        answer = client.answer_unmask_request(agreed, await self._ask("signatures", Consents, terms))
         with suppress(RoundClosedError):  # the others' answers were enough
             await self._aggregator.send_message("answers", answer)
 

@@ -25,9 +25,9 @@ from shared.protocol.schemas import RunOut
 from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
 from shared.protocol.secure.membership import LEAST_SILOS
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
-from shared.protocol.secure.state import State, read, state_json, terms_of
+from shared.protocol.secure.state import State, find_terms, read_state, write_state
 from shared.protocol.signing.keys import PrivateKey, raw_hex
-from shared.protocol.wire import encode, open_parameters
+from shared.protocol.wire import encode_body, open_parameters
 
 ROUND_FILE = "secure_round.json"
 
@@ -40,12 +40,12 @@ class RoundSecrets:
 
     def save(self, state: State) -> None:
         """Replaces the saved state; it is durable when this returns."""
-        replace_file(self._path, state_json(state).encode(), PRIVATE)
+        replace_file(self._path, write_state(state).encode(), PRIVATE)
 
     def load(self, run: str, number: int) -> State | None:
         """Loads the saved state of this round; None without a readable one."""
         try:
-            state = read(self._path.read_text(encoding="utf-8"))
+            state = read_state(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except (DataError, UnicodeDecodeError):
@@ -53,7 +53,7 @@ class RoundSecrets:
                 "secure_round_refused", reason="expected a complete state of a secure round, got another file"
             )
             return None
-        terms = terms_of(state)
+        terms = find_terms(state)
         return state if (terms.run, terms.round) == (run, number) else None
 
     def delete(self) -> None:
@@ -69,7 +69,7 @@ def save_start(folder: Path, number: int, given: Parameters) -> None:
 
     The file of round `number` - 2 is replaced.
     """
-    replace_file(_path(folder, number), encode(given), PRIVATE)
+    replace_file(_path(folder, number), encode_body(given), PRIVATE)
 
 
 def load_start(folder: Path, number: int, digest: str) -> Parameters:

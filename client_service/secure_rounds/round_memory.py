@@ -18,13 +18,13 @@ from shared.protocol.secure.membership import (
     LEAST_SILOS,
     MemberSum,
     Stamps,
-    adding_stamps_of,
     describe_exposed,
     find_basis_objection,
     find_exposed,
     find_list_objection,
+    list_adding_stamps,
+    list_stamps,
     needs_stamps,
-    stamps_of,
 )
 from shared.protocol.secure.messages import Roster, RoundTerms
 from shared.sums import find_declared, is_sum
@@ -174,10 +174,10 @@ class RoundMemory:
         data alone.
         """
         if needs_stamps(roster.terms.declaration):
-            stamps = stamps_of(roster.keys, members)
+            stamps = list_stamps(roster.keys, members)
             objection = describe_few_parts([roster.keys[name] for name in members], least)
             objection = objection or find_basis_objection(self._basis_sums, stamps, least)
-            word, adding = roster.terms.declaration.strategy, adding_stamps_of(roster.keys, members)
+            word, adding = roster.terms.declaration.strategy, list_adding_stamps(roster.keys, members)
             alike = [sums for known, sums in self._adding_sums if known == word]
             objection = objection or find_basis_objection(alike, adding, least)
             if objection is None and listed:
@@ -246,7 +246,7 @@ def _stamps_entry(roster: Roster, members: Collection[str]) -> dict[str, Stamps 
         return {}
     if not needs_stamps(declaration):
         return {"stamps": {}}
-    stamps, adding = stamps_of(roster.keys, members), adding_stamps_of(roster.keys, members)
+    stamps, adding = list_stamps(roster.keys, members), list_adding_stamps(roster.keys, members)
     return {"stamps": stamps, "word": declaration.strategy, **({} if adding == stamps else {"adding": adding})}
 
 

@@ -25,7 +25,7 @@ from shared.method.declaration import Counts
 from shared.method.graph import Float64
 from shared.method.run_memory import SPARSE, Cost
 from shared.method.settings import MethodSettings
-from shared.protocol.secure.vectors import MaskStream, add_to_flat
+from shared.protocol.secure.vectors import MaskStream, add_masks_in_place
 from shared.sums.node_borders import NODE_BORDERS, TABLE, NodeCells, count_rows, list_rows, place_nodes, row_width
 from shared.sums.sum import EMPTY_PART_DIGEST, FRACTION_BITS, LIMIT, UInt32, decode_fixed
 
@@ -118,7 +118,7 @@ def draw_padding(secret: bytes, claims: UInt32, number: int) -> UInt32:
     """Draws numbers that only the silo knows, (L,), for these claims and this round."""
     label = b"border rows" + hashlib.sha256(np.ascontiguousarray(claims, dtype="<u4").data).digest()
     found = np.zeros(len(claims), np.uint32)
-    add_to_flat(found, [MaskStream(hmac.digest(secret, label, hashlib.sha256), 1)], piece=number)
+    add_masks_in_place(found, [MaskStream(hmac.digest(secret, label, hashlib.sha256), 1)], piece=number)
     return found
 
 

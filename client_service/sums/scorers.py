@@ -19,7 +19,7 @@ from client_service.models.closed_form.scorer_part import ItemScorer, Scorer
 from client_service.models.initial_filter import CommonSpectrum
 from client_service.sums.basis import EXACT_EXPONENT, CommonBasis, degree_exponents
 from client_service.sums.subspace_iteration import fix_signs
-from shared.method.graph import Float64, degrees, power
+from shared.method.graph import Float64, degree_power, degrees
 from shared.method.parameters import Float32
 
 START_SEED = 7  # of the solver's first vector: a basis always gives the same scorers
@@ -86,7 +86,7 @@ class PairsOfAll:
 
     @cached_property
     def graph(self) -> Float32:
-        entry = power(self.degrees, -self.exponent)
+        entry = degree_power(self.degrees, -self.exponent)
         found: Float32 = (entry[:, None] * self.counts * entry).astype(np.float32)
         return found
 
@@ -149,7 +149,7 @@ def find_frame(basis: CommonBasis) -> Float64:
     if basis.pairs is None:
         return catalogue_frequencies(basis)[1]
     pairs = fill_hidden(basis.pairs)
-    entry = power(np.maximum(np.diag(pairs), 0.0).astype(np.float64), -EXACT_EXPONENT)
+    entry = degree_power(np.maximum(np.diag(pairs), 0.0).astype(np.float64), -EXACT_EXPONENT)
     return leading_pairs((entry[:, None] * pairs * entry).astype(np.float32))[1]
 
 
@@ -186,8 +186,10 @@ def _narrow_filter(values: Float64, vectors: Float64, degrees: Float64, exponent
     """
     response = values / (values + values[-1])
     diagonal = (vectors**2) @ response
-    leave = power(degrees, exponent) / (1.0 - np.minimum(diagonal, MOST_OWN))
-    entry, out, own, kept = (v.astype(np.float32) for v in (power(degrees, -exponent), leave, diagonal, response))
+    leave = degree_power(degrees, exponent) / (1.0 - np.minimum(diagonal, MOST_OWN))
+    entry, out, own, kept = (
+        v.astype(np.float32) for v in (degree_power(degrees, -exponent), leave, diagonal, response)
+    )
     low = np.ascontiguousarray(vectors, dtype=np.float32)
     nothing = sparse.csr_array(np.zeros((0, len(vectors)), dtype=np.float32))
     turned_low = np.ascontiguousarray(low.T)
@@ -215,8 +217,8 @@ def common_spectrum(
     by_user, by_item = degrees(interactions)
     item_degrees = np.where(listed, basis.degrees[places], by_item).astype(np.float64)
     singular, exponents = np.sqrt(values), degree_exponents(basis)
-    entered = power(item_degrees, -exponents[1])[:, None] * items
-    users = power(by_user, -exponents[0])[:, None] * (interactions @ entered) / singular
+    entered = degree_power(item_degrees, -exponents[1])[:, None] * items
+    users = degree_power(by_user, -exponents[0])[:, None] * (interactions @ entered) / singular
     largest = float(singular.max())
     return CommonSpectrum(singular / largest, users, items, item_degrees, exponents, len(basis.degrees), largest)
 

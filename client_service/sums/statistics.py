@@ -14,7 +14,7 @@ from client_service.data.interactions import Shard
 from client_service.sums.basis import START_SEED, CommonBasis, degree_exponents
 from client_service.sums.subspace_iteration import RIDGE, ExploredSubspace, fix_signs, pack
 from shared.errors import DataError
-from shared.method.graph import degrees, power
+from shared.method.graph import degree_power, degrees
 from shared.method.parameters import Float32
 from shared.sums.item_basis import DEGREES, NOISE, PACKED, PAIRS, PRODUCTS, WEIGHTED
 from shared.sums.sum import STEP, UInt32, encode_fixed
@@ -79,10 +79,12 @@ def _add_to_directions(
     assert basis.values is not None
     assert basis.vectors is not None
     of_users, of_items = degree_exponents(basis)
-    changed = power(basis.degrees.astype(np.float64), of_items) * power(by_item.astype(np.float64), -of_items)
+    changed = degree_power(basis.degrees.astype(np.float64), of_items) * degree_power(
+        by_item.astype(np.float64), -of_items
+    )
     root = (changed[:, None] * basis.vectors) * np.sqrt(np.maximum(basis.values, 0.0))
-    weights = sparse.diags_array(power(degrees(own)[0], -of_users))
-    entered = sparse.csr_array(weights @ own @ sparse.diags_array(power(by_item.astype(np.float64), -of_items)))
+    weights = sparse.diags_array(degree_power(degrees(own)[0], -of_users))
+    entered = sparse.csr_array(weights @ own @ sparse.diags_array(degree_power(by_item.astype(np.float64), -of_items)))
     turned = sparse.csr_array(entered.T)
 
     def multiply(columns: Float64) -> Float64:
@@ -168,7 +170,7 @@ def weigh_pairs(interactions: sparse.csr_array) -> dict[str, UInt32]:
     weight is rounded down to a multiple of 2^-16, so that the user's part is one too and not larger than before.
     """
     by_user, _ = degrees(interactions)
-    weights = np.floor(power(by_user, -1.0) / STEP)
+    weights = np.floor(degree_power(by_user, -1.0) / STEP)
     weighted = sparse.csr_array(sparse.diags_array(weights) @ interactions)
     return {NOISE: np.zeros(1, np.uint32), WEIGHTED: _upper_triangle(interactions, weighted, first=0)}
 
@@ -200,7 +202,7 @@ def raw_products(interactions: sparse.csr_array, directions: Float64, exponent: 
     No silo knows the degrees of all silos in that round.
     """
     by_user, _ = degrees(interactions)
-    weights = power(by_user, -2.0 * exponent)
+    weights = degree_power(by_user, -2.0 * exponent)
     found: Float64 = interactions.T @ (weights[:, None] * (interactions @ directions))
     return found
 
@@ -212,7 +214,7 @@ def normalised_products(
 
     D_i are the degrees over all silos.
     """
-    scale = power(all_degrees.astype(np.float64), -exponent)[:, None]
+    scale = degree_power(all_degrees.astype(np.float64), -exponent)[:, None]
     return scale * raw_products(interactions, scale * directions, exponent)
 
 
@@ -227,7 +229,7 @@ def begin_sums(interactions: sparse.csr_array, start: Float64, exponent: float, 
     For sums that keep the products of all rounds.
     """
     by_user, _ = degrees(interactions)
-    diagonal = interactions.T @ power(by_user, -2.0 * exponent)
+    diagonal = interactions.T @ degree_power(by_user, -2.0 * exponent)
     numbers = np.column_stack([raw_products(interactions, start, exponent), diagonal])
     return {DEGREES: count_degrees(interactions), PACKED: encode_fixed(numbers, clients, PRODUCTS)}
 

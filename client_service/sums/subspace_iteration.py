@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.method.graph import power
+from shared.method.graph import degree_power
 from shared.sums.item_basis import DEGREES, PACKED
 from shared.sums.sum import STEP, decode_fixed
 
@@ -27,7 +27,7 @@ def next_directions(products: Float64, all_degrees: NDArray[np.int64], exponent:
 
     first: whether that was the first round's sum.
     """
-    scale = power(all_degrees.astype(np.float64), -exponent)[:, None]
+    scale = degree_power(all_degrees.astype(np.float64), -exponent)[:, None]
     return _orthonormalise(scale * products if first else products)
 
 

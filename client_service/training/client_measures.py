@@ -22,7 +22,7 @@ from client_service.training.losses import bpr_of_rows
 from client_service.training.margins import mean_margin
 from client_service.training.sampling import PairSampler
 from shared.errors import SettingsError
-from shared.method.divergence import comparable, divergence, kernel, round_divergence
+from shared.method.divergence import align_kernels, divergence, kernel, round_divergence
 from shared.method.graph import Float64
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum
@@ -59,7 +59,7 @@ def comparable_kernels(trained: TrainedClient) -> tuple[Float64, Float64] | None
 
     None without an anchor.
     """
-    return None if trained.anchor is None else comparable(trained.anchor, own_kernel(trained))
+    return None if trained.anchor is None else align_kernels(trained.anchor, own_kernel(trained))
 
 
 def own_kernel(trained: TrainedClient) -> Float64:

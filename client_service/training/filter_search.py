@@ -24,7 +24,7 @@ from client_service.models.closed_form.ease import ease_scores
 from client_service.models.initial_filter import Filter, build_start, node_degrees
 from client_service.models.ranker import Rows
 from client_service.runtime.interruption import NEVER, Interrupt
-from shared.method.graph import degrees, power
+from shared.method.graph import degree_power, degrees
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
 
@@ -123,7 +123,7 @@ def _scores_of_each(
     order = sorted(filters, key=lambda one: (one.ridge, one.cutoff))
     items = np.ascontiguousarray(spectrum.items.T, dtype=np.float32)
     _, by_item = node_degrees(spectrum, train)
-    scales = {one.exponent: power(by_item, one.exponent).astype(np.float32) for one in order}
+    scales = {one.exponent: degree_power(by_item, one.exponent).astype(np.float32) for one in order}
 
     def scores(rows: Rows) -> Iterator[Float32]:
         users, before = spectrum.users[rows], None

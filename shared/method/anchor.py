@@ -19,7 +19,7 @@ from shared.method.spectrum import low_spectrum
 TOLERANCE = 1e-9  # two machines agree on a kernel to 1e-13; it sums to 1
 
 
-def gnmk(users: int, items: int, *, edges: int, generator: np.random.Generator) -> sparse.csr_array:
+def draw_gnmk(users: int, items: int, *, edges: int, generator: np.random.Generator) -> sparse.csr_array:
     """Draws a random graph with exactly `edges` distinct edges, uniform among all pairs.
 
     The complete graph where there are no more pairs.
@@ -31,12 +31,12 @@ def gnmk(users: int, items: int, *, edges: int, generator: np.random.Generator) 
     return interaction_matrix(picked // items, picked % items, (users, items))
 
 
-def er(users: int, items: int, *, edges: int, generator: np.random.Generator) -> sparse.csr_array:
+def draw_er(users: int, items: int, *, edges: int, generator: np.random.Generator) -> sparse.csr_array:
     """Draws a random graph in which each edge is independent, p = edges / pairs."""
     total = users * items
     count = int(generator.binomial(total, min(1.0, edges / total)))
     # A graph without any edge has no spectrum to compare with; with 8 edges expected, one draw in 3,000 is empty.
-    return gnmk(users, items, edges=max(1, count), generator=generator)
+    return draw_gnmk(users, items, edges=max(1, count), generator=generator)
 
 
 def draw_anchor(method: MethodSettings, size: Counts, *, seed: int, number: int) -> Float64:
@@ -56,7 +56,7 @@ _DRAWING = threading.Lock()
 @lru_cache(maxsize=8)
 def _draw(graph: str, size: Counts, cutoff: int, seed: int, number: int | None) -> Float64:
     generator = np.random.default_rng([seed] if number is None else [seed, number])
-    draw = gnmk if graph == "gnmk" else er
+    draw = draw_gnmk if graph == "gnmk" else draw_er
     values = low_spectrum(draw(size.users, size.items, edges=size.edges, generator=generator), cutoff).eigenvalues
     found = kernel(values)
     found.flags.writeable = False  # it is shared by all who ask
@@ -81,6 +81,6 @@ def choose_size(settings: AnchorSettings, counts: Sequence[Counts]) -> tuple[Cou
     return Counts(users=users, items=items, edges=edges), f"mean of the counts of {len(counts)} clients"
 
 
-def same_kernel(first: Float64, second: Float64) -> bool:
+def is_same_kernel(first: Float64, second: Float64) -> bool:
     """Tells whether two kernels are the same except for rounding."""
     return first.shape == second.shape and bool(np.allclose(first, second, rtol=TOLERANCE, atol=TOLERANCE))

@@ -21,7 +21,7 @@ def kernel(eigenvalues: Float64) -> Float64:
     return positive / positive.sum() if len(positive) else positive
 
 
-def comparable(anchor: Float64, own: Float64) -> tuple[Float64, Float64]:
+def align_kernels(anchor: Float64, own: Float64) -> tuple[Float64, Float64]:
     """Cuts both kernels to the shorter's length, and scales each to sum to 1.
 
     Shapes (n,), (n,).
@@ -35,7 +35,7 @@ def divergence(anchor: Float64, own: Float64) -> float | None:
 
     It is >= 0; None where fewer than 8 values can be compared.
     """
-    reference, local = comparable(anchor, own)
+    reference, local = align_kernels(anchor, own)
     if len(reference) < LEAST_LENGTH:
         return None
     return max(0.0, float(np.sum(reference * np.log(reference / local))))

@@ -36,7 +36,7 @@ def degrees(interactions: sparse.csr_array) -> tuple[Float64, Float64]:
     return np.asarray(by_user, dtype=np.float64).ravel(), np.asarray(by_item, dtype=np.float64).ravel()
 
 
-def power(degree: Float64, exponent: float) -> Float64:
+def degree_power(degree: Float64, exponent: float) -> Float64:
     """Computes degree ** exponent, with 0 for nodes without an edge.
 
     Their rows stay zero instead of becoming infinite.
@@ -55,5 +55,8 @@ def normalise(interactions: sparse.csr_array, exponent: float = 0.5, added: floa
     from scipy import sparse
 
     by_user, by_item = (degree + added * degree.mean() for degree in degrees(interactions))
-    rows, columns = sparse.diags_array(power(by_user, -exponent)), sparse.diags_array(power(by_item, -exponent))
+    rows, columns = (
+        sparse.diags_array(degree_power(by_user, -exponent)),
+        sparse.diags_array(degree_power(by_item, -exponent)),
+    )
     return sparse.csr_array(rows @ interactions @ columns)

@@ -38,21 +38,21 @@ class Form(NamedTuple):
 
 
 @runtime_checkable
-class ByPart(Protocol):
+class StoredMapping(Protocol):
     """Arrays on disk, of which the form and a part can be read."""
 
     def form(self, name: str) -> Form: ...
     def part(self, name: str, begin: int, end: int) -> Array: ...
 
 
-def form(arrays: Arrays, name: str) -> Form:
+def array_form(arrays: Arrays, name: str) -> Form:
     """Returns type and shape of an array, without reading one on disk."""
-    if isinstance(arrays, ByPart):
+    if isinstance(arrays, StoredMapping):
         return arrays.form(name)
-    return form_of(arrays[name])
+    return memory_form(arrays[name])
 
 
-def form_of(value: Array) -> Form:
+def memory_form(value: Array) -> Form:
     """Returns the form in which an array in memory is stored.
 
     Unsigned integers of 4 or 8 bytes stay as they are, all else is float32.
@@ -62,9 +62,9 @@ def form_of(value: Array) -> Form:
     return Form(known.get((dtype.kind, dtype.itemsize), "F32"), np.shape(value))
 
 
-def part(arrays: Arrays, name: str, begin: int, end: int) -> Array:
+def array_part(arrays: Arrays, name: str, begin: int, end: int) -> Array:
     """Returns some values of an array in row order, reading only these."""
-    if isinstance(arrays, ByPart):
+    if isinstance(arrays, StoredMapping):
         return arrays.part(name, begin, end)
     return np.ravel(arrays[name])[begin:end]
 
@@ -75,7 +75,7 @@ def blocks(size: int, *, multiple: int = 1) -> Iterator[tuple[int, int]]:
     return ((begin, min(begin + step, size)) for begin in range(0, size, step))
 
 
-def digest(arrays: Arrays) -> str:
+def digest_arrays(arrays: Arrays) -> str:
     """Computes the sha256 over names, shapes and little-endian bytes in name order.
 
     Equal digests mean equal parameters. The type stands beside the shape of U32 alone: zeros of both types are the
@@ -83,7 +83,7 @@ def digest(arrays: Arrays) -> str:
     """
     total = hashlib.sha256()
     for name in sorted(arrays):
-        dtype, shape = kind = form(arrays, name)
+        dtype, shape = kind = array_form(arrays, name)
         total.update(f"{name}{shape}{dtype if dtype == 'U32' else ''}".encode())
         for stored in stored_parts(arrays, name, blocks(kind.size)):
             total.update(stored.data)
@@ -92,9 +92,9 @@ def digest(arrays: Arrays) -> str:
 
 def stored_parts(arrays: Arrays, name: str, spans: Iterable[tuple[int, int]]) -> Iterator[Array]:
     """Yields parts of an array as stored; an array on disk is never read whole."""
-    dtype = STORED[form(arrays, name).dtype]
-    source = arrays if isinstance(arrays, ByPart) else {name: np.ravel(arrays[name])}
-    return (np.asarray(part(source, name, *span), dtype=dtype) for span in spans)
+    dtype = STORED[array_form(arrays, name).dtype]
+    source = arrays if isinstance(arrays, StoredMapping) else {name: np.ravel(arrays[name])}
+    return (np.asarray(array_part(source, name, *span), dtype=dtype) for span in spans)
 
 
 Scalars = Mapping[str, float]

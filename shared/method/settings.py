@@ -17,7 +17,7 @@ from shared.method.tensors import EXCHANGES
 MOST_ITEMS = 1 << 24  # as the setting `catalogue` has it
 
 
-def with_catalogue_size(
+def read_catalogue_size(
     method: MethodSettings, path: Path | None, count: Callable[[str], int], expected: str
 ) -> MethodSettings:
     """Sets the catalogue's size from a file, unless it is set or there is none.
@@ -549,10 +549,10 @@ def method_settings(preset: Preset = "default", **overrides: Any) -> MethodSetti
     for name in NESTED:
         if name in overrides:
             raise SettingsError(f"{name}: expected its fields by dotted names such as {NESTED[name]}, got it whole")
-    return override(PRESETS[preset], overrides)
+    return override_settings(PRESETS[preset], overrides)
 
 
-def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> MethodSettings:
+def override_settings(values: Mapping[str, Any], changes: Mapping[str, Any]) -> MethodSettings:
     """Returns settings of these values with changes by dotted name.
 
     Raises SettingsError as `method_settings` does.
@@ -587,10 +587,10 @@ def validate_settings(model: type[Model], values: dict[str, Any]) -> Model:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise SettingsError(describe(error)) from None
+        raise SettingsError(describe_validation_error(error)) from None
 
 
-def describe(error: ValidationError) -> str:
+def describe_validation_error(error: ValidationError) -> str:
     """Describes each wrong field: its dotted name, what was expected, what came."""
     return "; ".join(f"{'.'.join(map(str, e['loc']))}: {_describe_fault(e)}" for e in error.errors())
 

@@ -42,7 +42,7 @@ class Range:
 Ranges = Mapping[str, Range]
 
 
-def require_within(ranges: Ranges, scalars: Mapping[str, float]) -> None:
+def require_in_ranges(ranges: Ranges, scalars: Mapping[str, float]) -> None:
     """Raises ProtocolError for a scalar outside its range.
 
     The message holds the number, so it is for the sender only, and for no log.

@@ -9,12 +9,12 @@ import numpy as np
 from shared.errors import PrivacyError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.parameters import STORED, Parameters
-from shared.protocol.wire import encode
+from shared.protocol.wire import encode_body
 
 FEW_CLIENTS = 3
 
 
-def few_clients(joined: int) -> tuple[str, ...]:
+def warn_of_few_clients(joined: int) -> tuple[str, ...]:
     """Lists a warning where the mean is over too few clients to hide one."""
     if joined >= FEW_CLIENTS:
         return ()
@@ -27,7 +27,7 @@ def few_clients(joined: int) -> tuple[str, ...]:
 def pass_gate(declaration: Declaration, update: Parameters) -> bytes:
     """Returns the encoded update if it is as declared; else raises PrivacyError."""
     require_declared(declaration, update)
-    return encode(update)
+    return encode_body(update)
 
 
 def require_declared(declaration: Declaration, update: Parameters) -> None:

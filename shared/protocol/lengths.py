@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from shared.method.declaration import Counts, Declaration
-from shared.protocol.masked_wire import forms
+from shared.protocol.masked_wire import body_forms
 from shared.protocol.schemas import JoinIn
 from shared.protocol.secure import messages
 from shared.protocol.secure.group import BYTES
 from shared.protocol.secure.keys import NONCE_BYTES, TAG_BYTES
-from shared.protocol.wire import LENGTH_BYTES, head_of, require_short_head, scalars_text
+from shared.protocol.wire import LENGTH_BYTES, body_head_with, require_short_head, scalars_text
 
 MOST_UPDATE_BYTES = 160 << 20  # by default; sums of all pairs of the longest list for them, 8,192 items, are 134 MB
 ROOM_FACTOR = 2
@@ -39,19 +39,19 @@ def longest_join(declaration: Declaration) -> int:
 
 def longest_update(declaration: Declaration) -> int:
     """Returns the most bytes of an update, declared or masked."""
-    pieces = forms(declaration)
+    pieces = body_forms(declaration)
     return ROOM_FACTOR * sum(form.bytes for form in pieces.values()) + longest_head(declaration) + UPDATE_ROOM_BYTES
 
 
 def least_update(declaration: Declaration) -> int:
     """Returns the bytes of an update's tensors; no honest update is shorter."""
-    return sum(form.bytes for form in forms(declaration).values())
+    return sum(form.bytes for form in body_forms(declaration).values())
 
 
 def longest_head(declaration: Declaration) -> int:
     """Returns the most bytes of the header of an update's safetensors body."""
     scalars = scalars_text(dict.fromkeys(declaration.scalars, LONGEST_NUMBER))
-    return add_room(len(head_of(forms(declaration), {"scalars": scalars})))
+    return add_room(len(body_head_with(body_forms(declaration), {"scalars": scalars})))
 
 
 def require_head(declaration: Declaration, path: str | Path) -> None:
@@ -60,7 +60,7 @@ def require_head(declaration: Declaration, path: str | Path) -> None:
         require_short_head(file.read(LENGTH_BYTES), longest_head(declaration))
 
 
-def longest_message(kind: type[messages.FromClient], clients: int) -> int:
+def longest_message(kind: type[messages.ClientMessage], clients: int) -> int:
     """Returns the most bytes of a secure round's JSON message, with the longest names."""
     alone, with_one = _length(kind, 0), _length(kind, 1)
     return alone + clients * (with_one - alone + len(","))
@@ -76,13 +76,13 @@ def longest_relayed(declaration: Declaration, clients: int) -> int:
 
 
 @cache
-def _length(kind: type[messages.FromClient], clients: int) -> int:
+def _length(kind: type[messages.ClientMessage], clients: int) -> int:
     """Returns the bytes of a message about none or one client."""
     content: Any = {"version": 2, "run": RUN, "round": ROUND, "client": LONGEST_NAME}
     return len(kind.model_construct(**content, **_content(kind, (LONGEST_NAME,) * clients)).model_dump_json())
 
 
-def _content(kind: type[messages.FromClient], names: tuple[str, ...]) -> dict[str, Any]:
+def _content(kind: type[messages.ClientMessage], names: tuple[str, ...]) -> dict[str, Any]:
     if kind is messages.PublicKeys:
         points = dict.fromkeys(("identity", "deal", "cipher", "mask", "commitment"), HEX)
         proof = messages.Possession(challenge=HEX, response=HEX)

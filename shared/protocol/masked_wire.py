@@ -14,8 +14,8 @@ from shared.method.declaration import Declaration
 from shared.method.parameters import Form
 from shared.protocol.secure import vectors
 from shared.protocol.secure.messages import MaskedHeader, visible_scalars
-from shared.protocol.secure.vectors import MaskedUpdate, layout
-from shared.protocol.wire import StoredArrays, as_stored, head_of, is_body_of, metadata_of
+from shared.protocol.secure.vectors import MaskedUpdate, vector_layout
+from shared.protocol.wire import StoredArrays, body_head_with, is_body_of, read_metadata, to_stored_array
 from shared.strategies import find_strategy
 
 
@@ -32,11 +32,11 @@ def declare_answer(declaration: Declaration) -> Declaration:
     return declaration.model_copy(update={**answered, "secure": False, "reports": (), "broadcasts": ()})
 
 
-def forms(declaration: Declaration) -> dict[str, Form]:
+def body_forms(declaration: Declaration) -> dict[str, Form]:
     """Returns the form of each tensor of an update's body, declared or masked."""
     if not declaration.secure:
         return {spec.name: spec.form for spec in declaration.uploaded}
-    return layout(declaration)
+    return vector_layout(declaration)
 
 
 def readable_scalars(declaration: Declaration) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ FIELD = "masked"  # the one field of the metadata
 
 def encode_masked(update: MaskedUpdate) -> bytes:
     """Encodes a masked update as a safetensors body, with its header as JSON metadata."""
-    arrays = {name: as_stored(value) for name, value in sorted(update.vector.items())}
+    arrays = {name: to_stored_array(value) for name, value in sorted(update.vector.items())}
     return save(arrays, metadata={FIELD: update.header.model_dump_json()})
 
 
@@ -60,7 +60,7 @@ def decode_masked(declaration: Declaration, body: bytes) -> MaskedUpdate:
     """
     try:
         arrays = load(body)
-        fields = metadata_of(body)
+        fields = read_metadata(body)
     except (SafetensorError, ValueError, KeyError, RecursionError):
         raise ProtocolError("expected a safetensors body, got another") from None
     found = MaskedUpdate(_header(fields), arrays)
@@ -81,21 +81,23 @@ def open_masked(declaration: Declaration, path: str | Path) -> MaskedUpdate:
     except SafetensorError:
         raise ProtocolError("expected a safetensors body, got another") from None
     header = _header(fields)
-    if not is_body_of(path, _front(declaration, header), size(declaration, header)):
+    if not is_body_of(path, _masked_head(declaration, header), masked_body_size(declaration, header)):
         raise ProtocolError("expected the masked vector in the one form that a client writes, got another form of it")
     found = MaskedUpdate(header, StoredArrays(path))
     _require(declaration, found)
     return found
 
 
-def size(declaration: Declaration, header: MaskedHeader) -> int:
+def masked_body_size(declaration: Declaration, header: MaskedHeader) -> int:
     """Returns the bytes of a masked body with this header."""
-    return len(_front(declaration, header)) + sum(form.bytes for form in vectors.layout(declaration).values())
+    return len(_masked_head(declaration, header)) + sum(
+        form.bytes for form in vectors.vector_layout(declaration).values()
+    )
 
 
-def _front(declaration: Declaration, header: MaskedHeader) -> bytes:
+def _masked_head(declaration: Declaration, header: MaskedHeader) -> bytes:
     """Returns the bytes of a masked body before its numbers."""
-    return head_of(vectors.layout(declaration), {FIELD: header.model_dump_json()})
+    return body_head_with(vectors.vector_layout(declaration), {FIELD: header.model_dump_json()})
 
 
 def _header(fields: Mapping[str, str]) -> MaskedHeader:
@@ -109,6 +111,6 @@ def _require(declaration: Declaration, found: MaskedUpdate) -> None:
     """Raises ProtocolError for undeclared open scalars, other tensors, or unmasked numbers."""
     if not set(found.header.scalars) <= visible_scalars(declaration):
         raise ProtocolError("expected a masked vector with visible scalars at most beside it, got others")
-    vectors.require_same(declaration, found.vector, found.header.digest)
-    if open_to_view := [name for name in found.vector if vectors.lies_open(found.vector, name)]:
+    vectors.require_declared_vector(declaration, found.vector, found.header.digest)
+    if open_to_view := [name for name in found.vector if vectors.is_unmasked(found.vector, name)]:
         raise ProtocolError(f"expected masked numbers, {len(open_to_view)} tensors are not masked")

@@ -25,7 +25,7 @@ WORDS = {
     **{name: re.compile(re.escape(value)) for name, value in CONSTANT.items()},
     TYPE: re.compile("|".join(map(re.escape, MEDIA_TYPES))),
     LENGTH: SIZE,
-    **requests.WRITTEN,
+    **requests.PATTERNS,
 }
 """Every header that a client's request may have, and what may stand in it."""
 RESPELLED = re.compile(r"%|/rounds/(?!(?:0|[1-9][0-9]{0,11})(?:/|$))")
@@ -53,28 +53,30 @@ class RequestHead:
         return [(name, value) for name, value in every.items() if value is not None]
 
     def digest(self) -> str:
-        return digest(self.method, self.target, self.headers())
+        return head_digest(self.method, self.target, self.headers())
 
     def size(self, client: str) -> int:
         """Returns the bytes of the signed head: all signatures of a client are equally long."""
-        signature = requests.length(client, query="?" in self.target)
-        return size(self.method, self.target, self.headers()) + sum(len(one) + signature[one] + 4 for one in signature)
+        signature = requests.signature_lengths(client, query="?" in self.target)
+        return head_size(self.method, self.target, self.headers()) + sum(
+            len(one) + signature[one] + 4 for one in signature
+        )
 
 
-def size(method: str, target: str, headers: Iterable[Header]) -> int:
+def head_size(method: str, target: str, headers: Iterable[Header]) -> int:
     """Returns the bytes of a head as HTTP/1.1 writes it."""
     first = len(f"{method} {target} HTTP/1.1\r\n".encode("latin-1"))
     return first + sum(len(name) + len(value) + 4 for name, value in headers) + 2
 
 
-def digest(method: str, target: str, headers: Iterable[Header]) -> str:
+def head_digest(method: str, target: str, headers: Iterable[Header]) -> str:
     """Computes the sha256 of a head without its signature and its connection header."""
     kept = sorted((name, value) for name, value in headers if name not in UNSIGNED and name != CONNECTION)
     lines = [f"{method} {target}", *(f"{name}: {value}" for name, value in kept)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def is_plain(path: str, query: str) -> bool:
+def is_canonical_target(path: str, query: str) -> bool:
     """Tells whether path and query are in their canonical spelling."""
     return RESPELLED.search(path) is None and all(NUMBERED.fullmatch(part) for part in query.split("&"))
 

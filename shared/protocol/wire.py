@@ -15,39 +15,49 @@ from safetensors.numpy import load, save
 
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration, DType, TensorSpec
-from shared.method.parameters import STORED, Array, Arrays, Form, Parameters, Scalars, form, form_of, stored_parts
+from shared.method.parameters import (
+    STORED,
+    Array,
+    Arrays,
+    Form,
+    Parameters,
+    Scalars,
+    array_form,
+    memory_form,
+    stored_parts,
+)
 
 MEDIA_TYPE = "application/vnd.safetensors"
 DTYPES = get_args(DType)
 
 
-def encode(parameters: Parameters) -> bytes:
+def encode_body(parameters: Parameters) -> bytes:
     """Encodes arrays as a safetensors body, with the scalars as decimal text in its metadata."""
-    arrays = {name: as_stored(value) for name, value in sorted(parameters.arrays.items())}
+    arrays = {name: to_stored_array(value) for name, value in sorted(parameters.arrays.items())}
     return save(arrays, metadata={"scalars": scalars_text(parameters.scalars)})
 
 
-def as_stored(value: Array) -> Array:
+def to_stored_array(value: Array) -> Array:
     """Returns an array in the type and memory order of a body."""
-    return np.asarray(value, dtype=STORED[form_of(value).dtype], order="C")
+    return np.asarray(value, dtype=STORED[memory_form(value).dtype], order="C")
 
 
 class StoredArrays(Mapping[str, Array]):
     """Arrays of a safetensors file, each read when needed, never all in memory."""
 
     def __init__(self, path: str | Path) -> None:
-        self._path, self._names = path, dict.fromkeys(places(path))
+        self._path, self._names = path, dict.fromkeys(array_places(path))
 
     def __getitem__(self, name: str) -> Array:
-        return read_array(self._path, places(self._path)[name])
+        return read_array(self._path, array_places(self._path)[name])
 
     def form(self, name: str) -> Form:
         """Returns an array's form from the file's header."""
-        return places(self._path)[name].form
+        return array_places(self._path)[name].form
 
     def part(self, name: str, begin: int, end: int) -> Array:
         """Reads some values of an array, in row order."""
-        return read_array(self._path, places(self._path)[name].part(begin, end))
+        return read_array(self._path, array_places(self._path)[name].part(begin, end))
 
     def __contains__(self, name: object) -> bool:  # that of Mapping would read the array
         return name in self._names
@@ -96,7 +106,7 @@ def _scalars(metadata: Mapping[str, str]) -> Scalars:
     return values
 
 
-def check(declaration: Declaration, specification: tuple[TensorSpec, ...], content: Parameters) -> None:
+def require_content(declaration: Declaration, specification: tuple[TensorSpec, ...], content: Parameters) -> None:
     """Raises ProtocolError unless content has the declared tensors and at most the scalars.
 
     All floats must be finite. Integers are not read: each is a number modulo 2^32, whatever its bytes.
@@ -131,11 +141,11 @@ def require_canonical(path: str | Path, declaration: Declaration, scalars: Scala
     header that could carry data.
     """
     forms = {spec.name: spec.form for spec in declaration.uploaded}
-    if not is_body_of(path, head(forms, scalars), body_size(forms, scalars)):
+    if not is_body_of(path, body_head(forms, scalars), body_size(forms, scalars)):
         raise ProtocolError("expected the update in the one form that a client writes, got another form of it")
 
 
-def decode(body: bytes) -> tuple[tuple[TensorSpec, ...], Parameters]:
+def decode_body(body: bytes) -> tuple[tuple[TensorSpec, ...], Parameters]:
     """Decodes a body in memory; returns its specification and content.
 
     Raises ProtocolError if it is malformed.
@@ -146,8 +156,8 @@ def decode(body: bytes) -> tuple[tuple[TensorSpec, ...], Parameters]:
         raise ProtocolError(f"expected a safetensors body, got: {error}") from None
     if wrong := sorted(name for name, value in arrays.items() if value.dtype not in (np.float32, np.uint32)):
         raise ProtocolError(f"expected dtype {' or '.join(DTYPES)} everywhere, got another for {wrong}")
-    specification = tuple(_claimed(name, *form_of(arrays[name])) for name in sorted(arrays))
-    return specification, Parameters(arrays, _scalars(metadata_of(body)))
+    specification = tuple(_claimed(name, *memory_form(arrays[name])) for name in sorted(arrays))
+    return specification, Parameters(arrays, _scalars(read_metadata(body)))
 
 
 PIECE = 1 << 18  # values; a megabyte
@@ -161,12 +171,12 @@ def scalars_text(scalars: Scalars) -> str:
     return json.dumps({name: float(value) for name, value in sorted(scalars.items())}, allow_nan=False)
 
 
-def head(forms: Mapping[str, Form], scalars: Scalars) -> bytes:
+def body_head(forms: Mapping[str, Form], scalars: Scalars) -> bytes:
     """Writes the bytes of a body before its values: the header with its length."""
-    return head_of(forms, {"scalars": scalars_text(scalars)})
+    return body_head_with(forms, {"scalars": scalars_text(scalars)})
 
 
-def head_of(forms: Mapping[str, Form], metadata: Mapping[str, str]) -> bytes:
+def body_head_with(forms: Mapping[str, Form], metadata: Mapping[str, str]) -> bytes:
     """Writes the bytes of a body before its values, with any metadata."""
     entries: dict[str, object] = {"__metadata__": dict(metadata)}
     begin = 0
@@ -195,7 +205,7 @@ def require_short_head(start: bytes, longest: int) -> None:
         raise ProtocolError(f"expected a safetensors body with a head of at most {longest} bytes, got {announced}")
 
 
-def metadata_of(body: bytes) -> Mapping[str, str]:
+def read_metadata(body: bytes) -> Mapping[str, str]:
     """Returns the metadata in the header of a body that has been decoded."""
     length = int.from_bytes(body[:LENGTH_BYTES], "little")
     return json.loads(body[LENGTH_BYTES : LENGTH_BYTES + length]).get("__metadata__") or {}
@@ -221,13 +231,13 @@ def is_body_of(path: str | Path, front: bytes, size: int) -> bool:
 
 def body_size(forms: Mapping[str, Form], scalars: Scalars) -> int:
     """Returns the bytes of the whole body."""
-    return len(head(forms, scalars)) + sum(form.bytes for form in forms.values())
+    return len(body_head(forms, scalars)) + sum(form.bytes for form in forms.values())
 
 
-def pieces(parameters: Parameters) -> Iterator[bytes]:
+def body_pieces(parameters: Parameters) -> Iterator[bytes]:
     """Yields the body in pieces of at most a megabyte, also of arrays on disk."""
-    forms = {name: form(parameters.arrays, name) for name in parameters.arrays}
-    yield head(forms, parameters.scalars)
+    forms = {name: array_form(parameters.arrays, name) for name in parameters.arrays}
+    yield body_head(forms, parameters.scalars)
     for name in names_in_order(forms):
         spans = ((begin, min(begin + PIECE, forms[name].size)) for begin in range(0, forms[name].size, PIECE))
         yield from (stored.tobytes() for stored in stored_parts(parameters.arrays, name, spans))
@@ -245,7 +255,7 @@ class StoredPlace(NamedTuple):
         return StoredPlace(self.begin + Form(dtype, (begin,)).bytes, Form(dtype, (len(numbers),)))
 
 
-def places(path: str | Path) -> dict[str, StoredPlace]:
+def array_places(path: str | Path) -> dict[str, StoredPlace]:
     """Returns the position of each array of a stored body."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")

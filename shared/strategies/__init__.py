@@ -27,11 +27,11 @@ from shared.strategies.fedutr import fedutr, fedutr_sar
 from shared.strategies.local import local
 from shared.strategies.lpsfed import lpsfed
 from shared.strategies.pfedrec import pfedrec
-from shared.strategies.robust_aggregation import robust
-from shared.strategies.server_optimisers import optimise
-from shared.strategies.strategy import Scalar, Strategy, read_own
+from shared.strategies.robust_aggregation import aggregate_robustly
+from shared.strategies.server_optimisers import add_server_optimiser
+from shared.strategies.strategy import Scalar, Strategy, read_strategy_settings
 from shared.strategies.sum_strategy import strategy_of_sum, sum_strategy
-from shared.sums import find_part, find_sum, is_sum, list_of_word
+from shared.sums import find_part, find_sum, is_sum, list_allowed_sums
 
 STRATEGIES: dict[str, Callable[[MethodSettings], Strategy]] = {
     "lpsfed": lpsfed,
@@ -76,7 +76,7 @@ def find_strategy(declaration: Declaration) -> Strategy:
     unknown one.
     """
     if is_sum(declaration):
-        return strategy_of_sum(list_of_word(declaration.strategy)[0], USUAL)
+        return strategy_of_sum(list_allowed_sums(declaration.strategy)[0], USUAL)
     if declaration.strategy not in STRATEGIES:
         raise ProtocolError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {declaration.strategy!r}")
     return STRATEGIES[declaration.strategy](USUAL)
@@ -90,8 +90,8 @@ def build_strategy(name: str, method: MethodSettings) -> Strategy:
     if name not in STRATEGIES:
         raise SettingsError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {name!r}")
     strategy = STRATEGIES[name](method)
-    read_own(type(strategy.settings), method)
-    return optimise(robust(strategy, method), method)
+    read_strategy_settings(type(strategy.settings), method)
+    return add_server_optimiser(aggregate_robustly(strategy, method), method)
 
 
 def strategy_of_part(part: Part, name: str, method: MethodSettings) -> Strategy:

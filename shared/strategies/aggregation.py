@@ -19,9 +19,9 @@ from shared.method.parameters import (
     State,
     UInt32,
     Update,
+    array_form,
+    array_part,
     blocks,
-    form,
-    part,
 )
 from shared.method.tensors import ITEM_TABLE, Range
 
@@ -32,7 +32,7 @@ def mean_of_updates(state: State, updates: Sequence[Update]) -> State:
     U32 tensors are summed modulo 2^32.
     """
     arrays = {name: centre_array(name, updates) for name in tensor_names(state, updates)}
-    return centre_of(state, updates, arrays, mean_scalars(updates))
+    return make_centre(state, updates, arrays, mean_scalars(updates))
 
 
 def mean_scalars(updates: Sequence[Update]) -> Scalars:
@@ -50,7 +50,7 @@ def tensor_names(state: State, updates: Sequence[Update]) -> tuple[str, ...]:
     return (*state.arrays, *sorted(reports))
 
 
-def centre_of(state: State, updates: Sequence[Update], arrays: Arrays, scalars: Scalars) -> State:
+def make_centre(state: State, updates: Sequence[Update], arrays: Arrays, scalars: Scalars) -> State:
     """Makes the centre of updates as a state, with each client's latest scalars."""
     ordered = sorted(updates, key=lambda update: update.client)
     latest = {**state.latest, **{update.client: dict(update.scalars) for update in ordered}}
@@ -62,7 +62,7 @@ def centre_of(state: State, updates: Sequence[Update], arrays: Arrays, scalars: 
 def centre_array(name: str, updates: Sequence[Update]) -> Array:
     """Computes one tensor's mean, or for U32 its sum, in the order of client names."""
     ordered = sorted(updates, key=lambda update: update.client)
-    kind = form(ordered[0].arrays, name)
+    kind = array_form(ordered[0].arrays, name)
     centre = _sum_array if kind.dtype == "U32" else _mean_array
     return centre(name, kind.shape, ordered)
 
@@ -73,7 +73,7 @@ def _sum_array(name: str, shape: tuple[int, ...], updates: Sequence[Update]) -> 
     flat = total.reshape(-1)
     for begin, end in blocks(flat.size):
         for update in updates:
-            flat[begin:end] += part(update.arrays, name, begin, end)
+            flat[begin:end] += array_part(update.arrays, name, begin, end)
     return total
 
 
@@ -85,9 +85,9 @@ def _mean_array(name: str, shape: tuple[int, ...], updates: Sequence[Update]) ->
     mean = np.empty(shape, dtype=np.float32)
     flat = mean.reshape(-1)
     for begin, end in blocks(flat.size):
-        total = part(updates[0].arrays, name, begin, end).astype(np.float64)
+        total = array_part(updates[0].arrays, name, begin, end).astype(np.float64)
         for update in updates[1:]:
-            total += part(update.arrays, name, begin, end)
+            total += array_part(update.arrays, name, begin, end)
         flat[begin:end] = total / len(updates)
     return mean
 
@@ -125,7 +125,7 @@ class Mixing:
         return Parameters(given.arrays, {n: value for n, value in given.scalars.items() if n not in self.told})
 
 
-def only_items(name: str) -> bool:
+def is_item_table(name: str) -> bool:
     """Tells whether a tensor is the item table."""
     return name == ITEM_TABLE
 
@@ -147,16 +147,16 @@ def mean_of_moved(state: State, updates: Sequence[Update]) -> State:
     names = tensor_names(state, updates)
     tables = {name: _table(name, state, updates) for name in names if name.endswith(ITEM_TABLE)}
     plain = {name: centre_array(name, updates) for name in names if name not in tables}
-    return centre_of(state, updates, {**plain, **tables}, mean_scalars(updates))
+    return make_centre(state, updates, {**plain, **tables}, mean_scalars(updates))
 
 
 def _table(name: str, state: State, updates: Sequence[Update]) -> Float32:
     """Computes the mean of a table row by row, because it may be large."""
-    ordered, shape = sorted(updates, key=lambda one: one.client), form(updates[0].arrays, name).shape
+    ordered, shape = sorted(updates, key=lambda one: one.client), array_form(updates[0].arrays, name).shape
     found, before = np.empty(shape, dtype=np.float32), state.arrays.get(name)
     for begin, end in blocks(found.size, multiple=shape[1]):
         rows = slice(begin // shape[1], end // shape[1])
-        after = (part(update.arrays, name, begin, end).reshape(-1, shape[1]) for update in ordered)
+        after = (array_part(update.arrays, name, begin, end).reshape(-1, shape[1]) for update in ordered)
         found[rows] = _mean_of_moved(np.zeros_like(found[rows]) if before is None else before[rows], after)
     return found
 

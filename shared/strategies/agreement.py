@@ -28,7 +28,7 @@ def declare_federation(strategy: Strategy, method: MethodSettings, *, secure: bo
     return declaration.model_copy(update={"sums": sums})
 
 
-def settle_similarity(method: MethodSettings, *, secure: bool) -> MethodSettings:
+def choose_similarity_floor(method: MethodSettings, *, secure: bool) -> MethodSettings:
     """Sets `similarity_floor` where it is not set: 1 if secure, else 0.
 
     With less than 1 in a secure federation, clients go on from different parameters, and an aggregator that lies
@@ -54,7 +54,7 @@ def secure_declaration(declaration: Declaration, strategy: Strategy, method: Met
     return declaration.model_copy(update={"secure": True})
 
 
-def learnt_task(strategy: Strategy, method: MethodSettings) -> str:
+def find_task(strategy: Strategy, method: MethodSettings) -> str:
     """Returns the task whose data the strategy's model learns from."""
     return EXCHANGES[strategy.model or method.model].task
 
@@ -62,7 +62,7 @@ def learnt_task(strategy: Strategy, method: MethodSettings) -> str:
 def require_task(strategy: Strategy, method: MethodSettings, task: str) -> None:
     """Raises SettingsError for a model that learns from another task's data."""
     model = strategy.model or method.model
-    if (needed := learnt_task(strategy, method)) != task:
+    if (needed := find_task(strategy, method)) != task:
         raise SettingsError(f"task: expected {needed!r}, whose data the model {model!r} learns from, got {task!r}")
 
 

@@ -13,10 +13,10 @@ from pydantic import Field
 from shared.method.parameters import Parameters, Scalars
 from shared.method.settings import MethodSettings
 from shared.method.tensors import Range
-from shared.strategies.aggregation import mean_of_moved, only_items
-from shared.strategies.fedmf import shorter
+from shared.strategies.aggregation import is_item_table, mean_of_moved
+from shared.strategies.fedmf import l2_penalty
 from shared.strategies.local_client import LocalClient, Objective
-from shared.strategies.strategy import OwnSettings, Scalar, Strategy, read_own
+from shared.strategies.strategy import OwnSettings, Scalar, Strategy, read_strategy_settings
 
 GROUPS = ("lighter", "heavier")  # the less and the more active half of a silo's users
 NOISE = 0.01  # standard deviation of the Gaussian noise on a group's loss
@@ -55,7 +55,7 @@ def fit_fair(client: LocalClient, received: Parameters, *, settings: F2MFSetting
     # Paper: a user scales its whole update; here: the loss of its pairs, because the silo's users train together.
     client.load(received)
     weights = group_weights(received.scalars, settings)
-    client.train(Objective(loss="bpr", penalty=shorter, group_weights=weights))
+    client.train(Objective(loss="bpr", penalty=l2_penalty, group_weights=weights))
     noise = client.generator("fairness").normal(0.0, NOISE, len(GROUPS))
     losses = zip(GROUPS, client.measure("losses_by_activity"), noise, strict=True)
     noisy = {name: LOSS.range.clamped(float(loss + error)) for name, loss, error in losses}
@@ -67,10 +67,10 @@ def f2mf(method: MethodSettings) -> Strategy:
 
     Private: user vectors, and who is in which group.
     """
-    settings = read_own(F2MFSettings, method)
+    settings = read_strategy_settings(F2MFSettings, method)
     return Strategy(
         "f2mf",
-        shared=only_items,
+        shared=is_item_table,
         scalars=dict.fromkeys(GROUPS, LOSS),
         fit=partial(fit_fair, settings=settings),
         settings=settings,

@@ -32,7 +32,7 @@ from shared.strategies.collaboration_graph import (
     recall_collaboration,
 )
 from shared.strategies.local_client import FitInput, LocalClient
-from shared.strategies.strategy import OwnSettings, Strategy, own_mean, read_own
+from shared.strategies.strategy import OwnSettings, Strategy, own_mean, read_strategy_settings
 
 MODEL, FILTER = "unifilter", "filter.weight"
 LOW, HIGH = "signature.low", "signature.high"
@@ -83,7 +83,9 @@ def collaborate(before: State, updates: Sequence[Update], rule: GraphRule) -> Co
     W is that of the round before; only clients who have sent are in it, by name.
     """
     names = tuple(update.client for update in updates)
-    low, high = (shorten(np.stack([one.arrays[side] for one in updates]).astype(np.float64)) for side in (LOW, HIGH))
+    low, high = (
+        clip_signatures(np.stack([one.arrays[side] for one in updates]).astype(np.float64)) for side in (LOW, HIGH)
+    )
     earlier, steps = recall_collaboration(before.memory), list[CollaborationStep]()
     for order in range(low.shape[1]):
         known, weights = ((), np.zeros((0, 0))) if earlier is None else (earlier.clients, earlier.weights[order])
@@ -93,7 +95,7 @@ def collaborate(before: State, updates: Sequence[Update], rule: GraphRule) -> Co
     return Collaboration(names, np.stack([step.weights for step in steps]), columns)
 
 
-def shorten(signatures: Float64) -> Float64:
+def clip_signatures(signatures: Float64) -> Float64:
     """Divides signatures (M, K, F) longer than 1 by their length.
 
     An honest silo has none.
@@ -142,7 +144,7 @@ def fedgsp(method: MethodSettings) -> Strategy:
 
     Leading directions of the bases go up, and tell of the features.
     """
-    settings = read_own(FedGSPSettings, method)
+    settings = read_strategy_settings(FedGSPSettings, method)
     names: Mapping[str, frozenset[str]] = {"all": EXCHANGES[MODEL].names, "filter": frozenset({FILTER})}
     shape = (method.nodes.order, method.nodes.features)
     return Strategy(

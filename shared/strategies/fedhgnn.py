@@ -14,7 +14,7 @@ from shared.strategies.local_client import Objective
 from shared.strategies.strategy import Strategy, fit_plain
 
 
-def items_and_attention(name: str) -> bool:
+def is_item_or_attention(name: str) -> bool:
     """Tells whether a tensor is of the item table or the semantic attention."""
     return name.startswith(("item.", "attention."))
 
@@ -27,4 +27,4 @@ def fedhgnn(method: MethodSettings) -> Strategy:
     """
     del method
     fit = partial(fit_plain, objectives=(Objective(loss="bpr"),))
-    return Strategy("fedhgnn", shared=items_and_attention, fit=fit, combine=mean_of_moved, model="metapath")
+    return Strategy("fedhgnn", shared=is_item_or_attention, fit=fit, combine=mean_of_moved, model="metapath")

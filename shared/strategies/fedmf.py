@@ -11,14 +11,14 @@ from typing import Any
 
 from shared.method.settings import MethodSettings
 from shared.method.tensors import ITEM_TABLE
-from shared.strategies.aggregation import mean_of_moved, only_items
+from shared.strategies.aggregation import is_item_table, mean_of_moved
 from shared.strategies.local_client import Objective
 from shared.strategies.strategy import Strategy, fit_plain
 
 REGULARISATION = 0.03  # weight of the mean squared length of both sides' vectors
 
 
-def shorter(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
+def l2_penalty(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
     """Computes the L2 penalty: weighted mean squared length of user and item vectors."""
     del received
     return REGULARISATION * ((own["embedding"] ** 2).sum(1).mean() + (own[ITEM_TABLE] ** 2).sum(1).mean())
@@ -34,5 +34,5 @@ def fedmf(method: MethodSettings) -> Strategy:
     # data are implicit.
     # Paper: gradients under homomorphic encryption; here: in the open, as it changes no number.
     del method
-    fit = partial(fit_plain, objectives=(Objective(loss="bce", penalty=shorter),))
-    return Strategy("fedmf", shared=only_items, fit=fit, combine=mean_of_moved, model="mf")
+    fit = partial(fit_plain, objectives=(Objective(loss="bce", penalty=l2_penalty),))
+    return Strategy("fedmf", shared=is_item_table, fit=fit, combine=mean_of_moved, model="mf")

@@ -11,7 +11,7 @@ from shared.method.settings import MethodSettings
 from shared.strategies.strategy import Strategy, all_exchanged, fit_plain
 
 
-def base_layers(name: str) -> bool:
+def is_base_layer(name: str) -> bool:
     """Tells whether a tensor is outside the predictive MLP.
 
     Of an encoder these are the pooling MLP's, which stands before it; or a table of items.
@@ -27,5 +27,5 @@ def fedper(method: MethodSettings) -> Strategy:
     No scalar leaves.
     """
     exchanged = all_exchanged(method)
-    fit = partial(fit_plain, sent=base_layers)
-    return Strategy("fedper", shared=lambda name: exchanged(name) and base_layers(name), fit=fit)
+    fit = partial(fit_plain, sent=is_base_layer)
+    return Strategy("fedper", shared=lambda name: exchanged(name) and is_base_layer(name), fit=fit)

@@ -16,7 +16,7 @@ from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
 from shared.method.tensors import EXCHANGES
 from shared.strategies.local_client import Objective
-from shared.strategies.strategy import OwnSettings, Strategy, all_exchanged, fit_plain, read_own
+from shared.strategies.strategy import OwnSettings, Strategy, all_exchanged, fit_plain, read_strategy_settings
 
 LEAST_STEPS = 2
 
@@ -45,7 +45,7 @@ def fedprox(method: MethodSettings) -> Strategy:
     SettingsError where a round would be one step: the penalty's gradient is 0 where training begins, so that it would
     be FedAvg.
     """
-    settings = read_own(FedProxSettings, method)
+    settings = read_strategy_settings(FedProxSettings, method)
     if EXCHANGES[method.model].whole_batch and method.local_epochs < LEAST_STEPS:
         words = f"expected {LEAST_STEPS} or more with fedprox and {method.model}, because one step is fedavg's"
         raise SettingsError(f"local_epochs: {words}, got {method.local_epochs}")

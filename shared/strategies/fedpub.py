@@ -119,7 +119,7 @@ def pooling_embedding(arrays: Arrays) -> Float64:
 _POOLING = ("hidden.weight", "hidden.bias", "output.weight", "output.bias")
 
 
-def weights(embeddings: Float64) -> Float64:
+def similarity_weights(embeddings: Float64) -> Float64:
     """Computes the similarity weights of every two clients, (C, d) to (C, C).
 
     exp(scale * cosine), each row over its sum. A client whose embedding is zero is equally near to all.
@@ -137,7 +137,7 @@ def combine_by_similarity(state: State, updates: Sequence[Update]) -> State:
     A client that is absent keeps its last mean.
     """
     ordered = sorted(updates, key=lambda update: update.client)
-    rows = weights(np.stack([functional_embedding(update.arrays) for update in ordered]))
+    rows = similarity_weights(np.stack([functional_embedding(update.arrays) for update in ordered]))
     own: dict[str, dict[str, Float32]] = {update.client: {} for update in ordered}
     for name in state.arrays:  # tensor by tensor: of what was sent, one tensor of each client lies in memory
         sent = np.stack([np.asarray(update.arrays[name], dtype=np.float64) for update in ordered])

@@ -14,9 +14,9 @@ from pydantic import Field
 
 from shared.method.settings import MethodSettings
 from shared.method.tensors import ITEM_TABLE
-from shared.strategies.aggregation import mean_of_moved, only_items
+from shared.strategies.aggregation import is_item_table, mean_of_moved
 from shared.strategies.local_client import Objective
-from shared.strategies.strategy import OwnSettings, Strategy, fit_plain, read_own
+from shared.strategies.strategy import OwnSettings, Strategy, fit_plain, read_strategy_settings
 
 
 class FedRAPSettings(OwnSettings):
@@ -49,11 +49,11 @@ def fedrap(method: MethodSettings) -> Strategy:
     Private: a score function for each user, and the personal part, one for the silo (in the original one for each
     user's device).
     """
-    settings = read_own(FedRAPSettings, method)
+    settings = read_strategy_settings(FedRAPSettings, method)
     objective = Objective(loss="bce", penalty=AdditivePenalty(settings))
     return Strategy(
         "fedrap",
-        shared=only_items,
+        shared=is_item_table,
         fit=partial(fit_plain, objectives=(objective,)),
         settings=settings,
         combine=mean_of_moved,

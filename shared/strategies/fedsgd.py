@@ -18,7 +18,7 @@ from shared.method.parameters import Array, Parameters, State
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import FitInput, LocalClient
 from shared.strategies.server_optimisers import FIRST, SECOND
-from shared.strategies.strategy import OwnSettings, Strategy, all_exchanged, read_own
+from shared.strategies.strategy import OwnSettings, Strategy, all_exchanged, read_strategy_settings
 
 EXAMPLES = TensorSpec(name="examples", shape=(1,))
 UNIT = 1024.0  # what is sent is so many times smaller, so that sums over a million examples can be masked
@@ -86,7 +86,7 @@ def fedsgd(method: MethodSettings) -> Strategy:
 
     The count of examples goes up too, and no scalar leaves.
     """
-    own = read_own(FedSGDSettings, method)
+    own = read_strategy_settings(FedSGDSettings, method)
     return Strategy(
         "fedsgd",
         shared=all_exchanged(method),

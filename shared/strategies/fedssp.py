@@ -12,7 +12,7 @@ from shared.method.settings import MethodSettings
 from shared.strategies.strategy import Strategy, fit_plain
 
 
-def spectral(name: str) -> bool:
+def is_spectral(name: str) -> bool:
     """Tells whether a tensor is of the MLP from an eigenvalue to its kernels."""
     return name.startswith("kernel.")
 
@@ -26,4 +26,4 @@ def fedssp(method: MethodSettings) -> Strategy:
     # here: it is not, because it would be a statistic of the users that leaves the silo, and because coordinate j of a
     # representation is a client's own j-th frequency here: the mean over clients compares nothing with nothing.
     del method
-    return Strategy("fedssp", shared=spectral, fit=partial(fit_plain, sent=spectral), model="frequency")
+    return Strategy("fedssp", shared=is_spectral, fit=partial(fit_plain, sent=is_spectral), model="frequency")

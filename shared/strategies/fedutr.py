@@ -16,7 +16,7 @@ from shared.method.settings import MethodSettings, validate_settings
 from shared.method.tensors import FUSION, ITEM_TABLE
 from shared.strategies.aggregation import mean_of_moved
 from shared.strategies.local_client import LocalClient, Objective, Shrinkage
-from shared.strategies.strategy import OwnSettings, Strategy, read_own
+from shared.strategies.strategy import OwnSettings, Strategy, read_strategy_settings
 
 ADAPTATION = "adaptation."
 """With which the names of the private parameters begin that mix the common fusion with the silo's own."""
@@ -48,7 +48,7 @@ def read_switches(method: MethodSettings) -> FedUTRSettings:
     return validate_settings(FedUTRSettings, known)
 
 
-def shares(settings: FedUTRSettings, name: str) -> bool:
+def is_shared(settings: FedUTRSettings, name: str) -> bool:
     """Tells whether a silo shares a parameter: the item table or the fusion."""
     return name == ITEM_TABLE or (settings.fusion and name.startswith(FUSION))
 
@@ -64,7 +64,7 @@ def fit_adapted(client: LocalClient, received: Parameters, *, settings: FedUTRSe
     # reaches zero. Gain and shift are left out of it: without a gain nothing would be left of the normalised items.
     shrinkage = Shrinkage(REGULARISED, settings.sparsity) if settings.fusion and settings.sparsity else None
     client.train(Objective(loss="bce", shrinkage=shrinkage, taken_negatives=settings.taken_negatives))
-    sent = {name: value for name, value in client.arrays().items() if shares(settings, name)}
+    sent = {name: value for name, value in client.arrays().items() if is_shared(settings, name)}
     if settings.noise_scale:
         noise = client.generator("table").laplace(0.0, settings.noise_scale, sent[ITEM_TABLE].shape)
         sent[ITEM_TABLE] = (sent[ITEM_TABLE] + noise).astype(np.float32)
@@ -72,10 +72,10 @@ def fit_adapted(client: LocalClient, received: Parameters, *, settings: FedUTRSe
 
 
 def _build(name: str, method: MethodSettings) -> Strategy:
-    settings = read_own(FedUTRSettings, method)
+    settings = read_strategy_settings(FedUTRSettings, method)
     return Strategy(
         name,
-        shared=partial(shares, settings),
+        shared=partial(is_shared, settings),
         fit=partial(fit_adapted, settings=settings),
         combine=mean_of_moved if settings.table_mean == "moved" else None,
         settings=settings,

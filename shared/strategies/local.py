@@ -6,7 +6,7 @@ from shared.errors import SettingsError
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import LocalClient, Objective
-from shared.strategies.strategy import OwnSettings, Strategy, nothing, read_own
+from shared.strategies.strategy import OwnSettings, Strategy, read_strategy_settings, share_nothing
 
 
 class LocalSettings(OwnSettings):
@@ -28,10 +28,10 @@ def fit_alone(client: LocalClient, received: Parameters) -> Parameters:
 
 def local(method: MethodSettings) -> Strategy:
     """Builds local training; raises SettingsError where only train or send is off."""
-    settings = read_own(LocalSettings, method)
+    settings = read_strategy_settings(LocalSettings, method)
     if settings.train != settings.send:
         words = "expected both or neither of strategy.train and strategy.send"
         raise SettingsError(f"strategy: {words}, got {settings.train} and {settings.send}")
     if not settings.send:
-        return Strategy("local", shared=nothing, settings=settings, enough_rounds=1, sums_alone=True)
-    return Strategy("local", shared=nothing, fit=fit_alone, settings=settings)
+        return Strategy("local", shared=share_nothing, settings=settings, enough_rounds=1, sums_alone=True)
+    return Strategy("local", shared=share_nothing, fit=fit_alone, settings=settings)

@@ -17,7 +17,7 @@ from shared.method.settings import MethodSettings, greatest_margin
 from shared.method.tensors import EXCHANGES, ROUNDING, Range
 from shared.strategies.aggregation import Mixing
 from shared.strategies.local_client import LocalClient, Objective
-from shared.strategies.strategy import OwnSettings, Scalar, Strategy, both_mlps, nothing, read_own
+from shared.strategies.strategy import OwnSettings, Scalar, Strategy, is_mlp, read_strategy_settings, share_nothing
 
 MARGIN, DIVERGENCE = "margin", "rho"  # M (Eq. 10) and rho (Eq. 11), as they leave a client
 SIMILARITY = "rhobar"  # Eq. 12, as a client is told it
@@ -58,7 +58,7 @@ def similarities(latest: Mapping[str, Scalars], floor: float = 0.0) -> dict[str,
     return {client: max(floor, near.get(client, 1.0)) for client in latest}
 
 
-def mix(told: Scalars, mean: Parameters, own: Parameters) -> Parameters:
+def mix_by_similarity(told: Scalars, mean: Parameters, own: Parameters) -> Parameters:
     """Mixes both MLPs and the margin by rhobar (Eq. 14).
 
     rhobar * mean + (1 - rhobar) * own.
@@ -69,13 +69,15 @@ def mix(told: Scalars, mean: Parameters, own: Parameters) -> Parameters:
     return Parameters(arrays, {name: near * value + (1.0 - near) * margin for name, value in mean.scalars.items()})
 
 
-def mixing(floor: float) -> Mixing:
+def make_mixing(floor: float) -> Mixing:
     """Makes the mixing of Eq. 12 and 14, with `floor` as the least rhobar."""
 
     def tell(latest: Mapping[str, Scalars], client: str) -> Scalars:
         return {SIMILARITY: similarities(latest, floor).get(client, 1.0)}
 
-    return Mixing({SIMILARITY: Range(floor, 1.0)}, tell, mix, mean_alone={SIMILARITY: 1.0}, least_share=floor)
+    return Mixing(
+        {SIMILARITY: Range(floor, 1.0)}, tell, mix_by_similarity, mean_alone={SIMILARITY: 1.0}, least_share=floor
+    )
 
 
 LARGEST_WEIGHT = 1e3  # of a trained kernel, which begins at 1: one beyond is no model that has been trained
@@ -108,19 +110,19 @@ def lpsfed(method: MethodSettings) -> Strategy:
     `similarity_floor` = 1 is its "w/o per" ablation.
     """
     exchange = EXCHANGES[method.model]
-    if exchange.task != "items" or not any(both_mlps(name) for name in exchange.names):
+    if exchange.task != "items" or not any(is_mlp(name) for name in exchange.names):
         raise SettingsError(f"model: expected an encoder beneath both MLPs with 'lpsfed', got {method.model!r}")
-    settings = read_own(LPSFedSettings, method)
+    settings = read_strategy_settings(LPSFedSettings, method)
     if not settings.send:
         if settings.train:
             raise SettingsError("strategy.train: expected false with strategy.send = false, got true")
-        return Strategy("lpsfed", shared=nothing, settings=settings, enough_rounds=1, sums_alone=True)
+        return Strategy("lpsfed", shared=share_nothing, settings=settings, enough_rounds=1, sums_alone=True)
     return Strategy(
         "lpsfed",
-        shared=both_mlps,
+        shared=is_mlp,
         scalars=declared_scalars(method),
         fit=partial(fit_bias_aware, train=settings.train),
         settings=settings,
         enough_rounds=None if settings.train else 1,
-        mixing=mixing(method.similarity_floor or 0.0),
+        mixing=make_mixing(method.similarity_floor or 0.0),
     )

@@ -12,9 +12,9 @@ from functools import partial
 from pydantic import Field
 
 from shared.method.settings import MethodSettings
-from shared.strategies.aggregation import mean_of_moved, only_items
+from shared.strategies.aggregation import is_item_table, mean_of_moved
 from shared.strategies.local_client import Objective
-from shared.strategies.strategy import OwnSettings, Strategy, fit_plain, read_own
+from shared.strategies.strategy import OwnSettings, Strategy, fit_plain, read_strategy_settings
 
 
 class PFedRecSettings(OwnSettings):
@@ -40,6 +40,6 @@ def pfedrec(method: MethodSettings) -> Strategy:
     Private: a linear score function for each user (in the original the only thing that a device keeps), and the
     silo's tuned item vectors.
     """
-    settings = read_own(PFedRecSettings, method)
+    settings = read_strategy_settings(PFedRecSettings, method)
     fit = partial(fit_plain, objectives=alternate_objectives(settings))
-    return Strategy("pfedrec", shared=only_items, fit=fit, settings=settings, combine=mean_of_moved, model="pfedrec")
+    return Strategy("pfedrec", shared=is_item_table, fit=fit, settings=settings, combine=mean_of_moved, model="pfedrec")

@@ -12,9 +12,9 @@ import numpy as np
 
 from shared.errors import SettingsError
 from shared.method.graph import Float64
-from shared.method.parameters import Arrays, Float32, Form, State, Update, form, part
+from shared.method.parameters import Arrays, Float32, Form, State, Update, array_form, array_part
 from shared.method.settings import MethodSettings
-from shared.strategies.aggregation import centre_of, mean_of_updates, tensor_names
+from shared.strategies.aggregation import make_centre, mean_of_updates, tensor_names
 from shared.strategies.strategy import Combine, Strategy
 
 PIECE = 1 << 22  # numbers of all clients together; 32 MiB in float64
@@ -25,7 +25,7 @@ def stack_tensor(name: str, updates: Sequence[Update]) -> Float32:
     return np.stack([np.asarray(update.arrays[name], dtype=np.float32).ravel() for update in updates])
 
 
-def pieces(stack: Float32) -> Iterator[Float64]:
+def column_blocks(stack: Float32) -> Iterator[Float64]:
     """Yields columns of a stack from left to right, in float64.
 
     (C, <= PIECE / C) at a time.
@@ -76,11 +76,11 @@ def _centre_state(state: State, updates: Sequence[Update], columns: Columns, num
     }
     names = sorted({name for update in updates for name in update.scalars})
     scalars = {name: numbers([u.scalars[name] for u in updates if name in u.scalars]) for name in names}
-    return centre_of(state, updates, arrays, scalars)
+    return make_centre(state, updates, arrays, scalars)
 
 
 def _centre(stack: Float32, columns: Columns) -> Float32:
-    parts = [columns(piece) for piece in pieces(stack)]
+    parts = [columns(piece) for piece in column_blocks(stack)]
     return np.concatenate(parts).astype(np.float32) if parts else np.zeros(0, dtype=np.float32)
 
 
@@ -94,7 +94,7 @@ def krum(state: State, updates: Sequence[Update], *, tolerated: int, kept: int) 
         expected = f"{max(2 * tolerated + 3, kept + tolerated + 2)} updates or more"
         raise SettingsError(f"tolerated: expected {expected} to keep {kept} of, got {len(updates)}")
     ordered = sorted(updates, key=lambda update: update.client)
-    found = scores(squared_distances(sorted(state.arrays), ordered), tolerated)
+    found = krum_scores(squared_distances(sorted(state.arrays), ordered), tolerated)
     chosen = [ordered[index] for index in np.argsort(found, kind="stable")[:kept]]
     latest = {update.client: dict(update.scalars) for update in ordered}
     return replace(mean_of_updates(state, chosen), latest={**state.latest, **latest})
@@ -108,14 +108,14 @@ def squared_distances(names: Sequence[str], updates: Sequence[Update]) -> Float6
     """
     total = np.zeros((len(updates), len(updates)))
     for name in names:
-        for piece in pieces(stack_tensor(name, updates)):
+        for piece in column_blocks(stack_tensor(name, updates)):
             centred = piece - np.median(piece, axis=0)
             total += centred @ centred.T
     lengths = np.diag(total)
     return np.maximum(lengths[:, None] + lengths - 2.0 * total, 0.0)
 
 
-def scores(squares: Float64, tolerated: int) -> Float64:
+def krum_scores(squares: Float64, tolerated: int) -> Float64:
     """Computes each update's Krum score, (C,).
 
     The sum of its squared distances to its C - f - 2 nearest others.
@@ -125,7 +125,7 @@ def scores(squares: Float64, tolerated: int) -> Float64:
     return nearest
 
 
-def distances(state: State, updates: Sequence[Update]) -> dict[str, float]:
+def update_distances(state: State, updates: Sequence[Update]) -> dict[str, float]:
     """Computes |sent - state|_2 over all tensors, by client."""
     # Elsewhere: the distance from what that client received; here: from the state, which all had in common. A client's
     # own past is in what it received (Eq. 14), so that it could walk away step by step, each of them short.
@@ -137,7 +137,7 @@ def distances(state: State, updates: Sequence[Update]) -> dict[str, float]:
     return {client: math.sqrt(total) for client, total in squares.items()}
 
 
-def far(found: Mapping[str, float], factor: float) -> dict[str, float]:
+def find_far_clients(found: Mapping[str, float], factor: float) -> dict[str, float]:
     """Finds clients further than `factor` times the median, with that ratio.
 
     None where the median is 0: of a round in which most have changed nothing, no length is usual.
@@ -154,19 +154,19 @@ def clip_updates(state: State, updates: Sequence[Update], factor: float) -> list
     They are drawn back along their own direction. At least half of the updates, and all scalars, stay as they are.
     With a median of 0 the others become the state.
     """
-    found = distances(state, updates)
+    found = update_distances(state, updates)
     most = factor * statistics.median(found.values()) if found else 0.0
-    return [_drawn_back(state, update, found[update.client], most) for update in updates]
+    return [_clip_update(state, update, found[update.client], most) for update in updates]
 
 
-def _drawn_back(state: State, update: Update, distance: float, most: float) -> Update:
+def _clip_update(state: State, update: Update, distance: float, most: float) -> Update:
     if distance <= most:
         return update
-    return replace(update, arrays=Nearer(state.arrays, update.arrays, most / distance))
+    return replace(update, arrays=ClippedArrays(state.arrays, update.arrays, most / distance))
 
 
 @dataclass(frozen=True)
-class Nearer(Mapping[str, Float32]):
+class ClippedArrays(Mapping[str, Float32]):
     """Update moved towards the state: before + share * (sent - before).
 
     Each tensor, or part of one, is computed when needed. A report begins at 0.
@@ -181,11 +181,11 @@ class Nearer(Mapping[str, Float32]):
         return self.part(name, 0, whole.size).reshape(whole.shape)
 
     def form(self, name: str) -> Form:
-        return form(self.sent, name)
+        return array_form(self.sent, name)
 
     def part(self, name: str, begin: int, end: int) -> Float32:
-        before = part(self.before, name, begin, end).astype(np.float64) if name in self.before else 0.0
-        return (before + self.share * (part(self.sent, name, begin, end) - before)).astype(np.float32)
+        before = array_part(self.before, name, begin, end).astype(np.float64) if name in self.before else 0.0
+        return (before + self.share * (array_part(self.sent, name, begin, end) - before)).astype(np.float32)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.sent)
@@ -194,7 +194,7 @@ class Nearer(Mapping[str, Float32]):
         return len(self.sent)
 
 
-def robust(strategy: Strategy, method: MethodSettings) -> Strategy:
+def aggregate_robustly(strategy: Strategy, method: MethodSettings) -> Strategy:
     """Adds the settings' robust aggregation to a strategy; SettingsError where it does not fit."""
     # Paper: the mean of the round's updates (Eq. 13), which Eq. 14 mixes with a client's own parameters; here: where
     # the settings say so, the mean of cut updates, or a median, trimmed mean or Krum in the mean's place, because one

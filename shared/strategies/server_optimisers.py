@@ -12,7 +12,18 @@ import numpy as np
 from shared.errors import SettingsError
 from shared.method.declaration import TensorSpec
 from shared.method.graph import Float64
-from shared.method.parameters import STORED, Array, Arrays, Form, Parameters, State, Update, blocks, form, part
+from shared.method.parameters import (
+    STORED,
+    Array,
+    Arrays,
+    Form,
+    Parameters,
+    State,
+    Update,
+    array_form,
+    array_part,
+    blocks,
+)
 from shared.method.settings import Magnitudes, MethodSettings, Server, ServerStepSettings
 from shared.strategies.aggregation import mean_of_updates
 from shared.strategies.strategy import Combine, Strategy
@@ -143,14 +154,14 @@ class WithMagnitudes(Mapping[str, Array]):
         return self.part(name, 0, whole.size).reshape(whole.shape)
 
     def form(self, name: str) -> Form:
-        return form(self.sent, name.removeprefix(MAGNITUDE))
+        return array_form(self.sent, name.removeprefix(MAGNITUDE))
 
     def part(self, name: str, begin: int, end: int) -> Array:
-        values = part(self.sent, name.removeprefix(MAGNITUDE), begin, end)
+        values = array_part(self.sent, name.removeprefix(MAGNITUDE), begin, end)
         return values if not name.startswith(MAGNITUDE) else self._distance(name, values, begin, end)
 
     def _distance(self, name: str, values: Array, begin: int, end: int) -> Float64:
-        old = part(self.before, name.removeprefix(MAGNITUDE), begin, end)
+        old = array_part(self.before, name.removeprefix(MAGNITUDE), begin, end)
         return np.abs(values.astype(np.float64) - old)
 
     def __iter__(self) -> Iterator[str]:
@@ -170,7 +181,7 @@ def advance_state(before: State, centre: State, *, optimiser: ServerOptimiser) -
     arrays: dict[str, Array] = {}
     memory: dict[str, Array] = {}
     for name in sorted(before.arrays):
-        kind = form(before.arrays, name)
+        kind = array_form(before.arrays, name)
         arrays[name] = _empty(kind)
         memory |= {key + name: _empty(kind) for key in _remembered(optimiser)}
         for begin, end in blocks(kind.size):
@@ -185,8 +196,8 @@ def _step_block(
     before: State, centre: State, name: str, span: tuple[int, int], optimiser: ServerOptimiser
 ) -> tuple[Float64, Moments]:
     """Computes some numbers of a tensor after the round, and their moments."""
-    old = part(before.arrays, name, *span).astype(np.float64)
-    change = part(centre.arrays, name, *span) - old
+    old = array_part(before.arrays, name, *span).astype(np.float64)
+    change = array_part(centre.arrays, name, *span) - old
     magnitude = _magnitude_of(centre, name, span, change) if optimiser.resistant else change
     step, moments = optimiser.step(change, magnitude, _recall(before, name, span, optimiser))
     return old + step, moments
@@ -199,14 +210,14 @@ def _magnitude_of(centre: State, name: str, span: tuple[int, int], change: Float
     number's D'.
     """
     if REPORTED in centre.reports:
-        return np.maximum(float(part(centre.reports, REPORTED, 0, 1)[0]), np.abs(change))
-    return np.maximum(part(centre.reports, MAGNITUDE + name, *span), np.abs(change))
+        return np.maximum(float(array_part(centre.reports, REPORTED, 0, 1)[0]), np.abs(change))
+    return np.maximum(array_part(centre.reports, MAGNITUDE + name, *span), np.abs(change))
 
 
 def _recall(before: State, name: str, span: tuple[int, int], optimiser: ServerOptimiser) -> Moments:
     """Returns the moments of these numbers, or the first ones."""
     begun = optimiser.begin(span[1] - span[0])
-    kept = {key: part(before.memory, key + name, *span) for key in (FIRST, SECOND) if key + name in before.memory}
+    kept = {key: array_part(before.memory, key + name, *span) for key in (FIRST, SECOND) if key + name in before.memory}
     first, second = kept.get(FIRST, begun.first), kept.get(SECOND, begun.second)
     return Moments(first.astype(np.float64), second.astype(np.float64))
 
@@ -231,7 +242,7 @@ RATES = {"momentum": 1.0}
 RATE = 5e-3  # Lou et al.: the best of their sweep
 
 
-def optimise(strategy: Strategy, method: MethodSettings) -> Strategy:
+def add_server_optimiser(strategy: Strategy, method: MethodSettings) -> Strategy:
     """Adds the server optimiser of the settings, or its own, to a strategy.
 
     Raises SettingsError where it cannot be: it has none, or sends nothing, or gives each client what the state does

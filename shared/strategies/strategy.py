@@ -14,7 +14,7 @@ import numpy as np
 from shared.errors import ProtocolError, SettingsError
 from shared.message import Message
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.parameters import STORED, Array, Arrays, Parameters, Scalars, State, Update, form
+from shared.method.parameters import STORED, Array, Arrays, Parameters, Scalars, State, Update, array_form
 from shared.method.settings import MethodSettings, Server, validate_settings
 from shared.method.tensors import EXCHANGES, ITEM_TABLE, ExchangeableTensors, Range, Ranges, Tensor, initial_parameters
 from shared.strategies.aggregation import Mixing, mean_of_updates
@@ -69,7 +69,7 @@ class OwnSettings(Message):
 Own = TypeVar("Own", bound=OwnSettings)
 
 
-def read_own(model: type[Own], method: MethodSettings) -> Own:
+def read_strategy_settings(model: type[Own], method: MethodSettings) -> Own:
     """Reads the strategy's settings of a run; SettingsError names each wrong field."""
     try:
         return validate_settings(model, dict(method.strategy))
@@ -269,7 +269,7 @@ def _zeros(specs: Sequence[TensorSpec]) -> dict[str, Array]:
 def _require_forms(strategy: Strategy, memory: Arrays) -> None:
     """Raises ProtocolError unless the arrays are those of the strategy's client memory."""
     expected = {spec.name: spec.form for spec in strategy.client_memory}
-    if (got := {name: form(memory, name) for name in memory}) != expected:
+    if (got := {name: array_form(memory, name) for name in memory}) != expected:
         words = [[f"{name} {list(shape)}" for name, (_, shape) in sorted(side.items())] for side in (expected, got)]
         raise ProtocolError(f"client memory of {strategy.name}: expected {words[0]}, got {words[1]}")
 
@@ -284,12 +284,12 @@ def all_exchanged(method: MethodSettings) -> Callable[[str], bool]:
     return EXCHANGES[method.model].names.__contains__
 
 
-def nothing(name: str) -> bool:
+def share_nothing(name: str) -> bool:
     """Returns False: no parameter may leave."""
     del name
     return False
 
 
-def both_mlps(name: str) -> bool:
+def is_mlp(name: str) -> bool:
     """Tells whether a tensor is of the pooling or the predictive MLP."""
     return name.startswith(("pooling.", "predictive."))

@@ -133,7 +133,7 @@ def is_sum(declaration: Declaration) -> bool:
     return declaration.strategy in WORDS
 
 
-def list_of_word(word: str) -> tuple[Sum, ...]:
+def list_allowed_sums(word: str) -> tuple[Sum, ...]:
     """Lists the sums that the policy's field allows."""
     return tuple(one for one in SUMS.values() if one.word == word)
 
@@ -141,7 +141,7 @@ def list_of_word(word: str) -> tuple[Sum, ...]:
 def find_declared(declaration: Declaration) -> Sum:
     """Returns the sum with these tensors; raises ProtocolError for other tensors."""
     names = {spec.name for spec in declaration.tensors}
-    found = next((one for one in list_of_word(declaration.strategy) if one.own_names & names), None)
+    found = next((one for one in list_allowed_sums(declaration.strategy) if one.own_names & names), None)
     if found is None:
         words = f"expected the tensors of one of {', '.join(SUMS)}"
         raise ProtocolError(f"sum: {words}, got {', '.join(sorted(names)) or 'none'}")

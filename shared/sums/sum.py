@@ -33,7 +33,7 @@ def keep_all(method: MethodSettings, sums: Arrays) -> Arrays:
     return sums
 
 
-def count_one(basis: BasisSettings) -> int:
+def one_round(basis: BasisSettings) -> int:
     """Returns 1, for a sum of one round."""
     del basis
     return 1
@@ -109,8 +109,8 @@ class Sum:
     own_names: frozenset[str]
     sizes: Callable[[BasisSettings, Shapes], Mapping[str, int]]
     fraction_bits: Mapping[str, int] = field(default_factory=dict)
-    rounds: Callable[[BasisSettings], int] = count_one
-    sums_needed: Callable[[BasisSettings], int] = count_one
+    rounds: Callable[[BasisSettings], int] = one_round
+    sums_needed: Callable[[BasisSettings], int] = one_round
     hand_out: Callable[[MethodSettings, Arrays], Arrays] = keep_all
     steady: tuple[str, ...] = ()
     noise: SumNoise | None = None

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from shared.errors import NotFoundError
 from shared.method.declaration import Declaration
-from shared.protocol.masked_wire import forms, readable_scalars
+from shared.protocol.masked_wire import body_forms, readable_scalars
 from shared.web.routes import DeclaredRoute
 from shared.words import count_noun
 
@@ -50,7 +50,7 @@ def describe_declaration(declaration: Declaration) -> DeclaredFields:
 
 
 def _describe_part(declaration: Declaration) -> DeclaredFields:
-    sizes = forms(declaration)
+    sizes = body_forms(declaration)
     kinds = {"U64": "masked tensor", "F32": "float32 tensor", "U32": "uint32 tensor"}
     leaving = dict.fromkeys(kinds, "masked tensor") if declaration.secure else kinds
     tensors = [

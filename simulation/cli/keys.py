@@ -29,10 +29,10 @@ def new(
     as_json: AsJson = False,
 ) -> None:
     """Makes a key pair for a client. An existing pair is kept."""
-    from shared.protocol.signing.enrolment import make_pair
+    from shared.protocol.signing.enrolment import make_key_pair
     from shared.protocol.signing.keys import fingerprint, read_public
 
-    pair = make_pair(name, out)
+    pair = make_key_pair(name, out)
     mark = fingerprint(read_public(pair.public))
     if as_json:
         described = {"name": name, "private": str(pair.private), "public": str(pair.public), "fingerprint": mark}
@@ -47,7 +47,7 @@ def register(
 ) -> None:
     """Registers a client's public key. A name with another key is an error."""
     from shared.protocol.signing.enrolment import public_file
-    from shared.protocol.signing.enrolment import register as register_key
+    from shared.protocol.signing.enrolment import register_key_file as register_key
     from shared.protocol.signing.keys import fingerprint, read_public
 
     name = register_key(public, keys)

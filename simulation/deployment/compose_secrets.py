@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shared.errors import FederationError
 from shared.files import create_secret
-from shared.protocol.signing.enrolment import enrol, kept_pair, registered_files
+from shared.protocol.signing.enrolment import enrol_client, ensure_key_pair, registered_files
 from shared.protocol.signing.members import write_registry
 from simulation.deployment.certificates import AUTHORITY, development_files, write_files
 
@@ -29,8 +29,8 @@ def make_secrets(clients: Sequence[str], root: Path = Path("/")) -> None:
     handed_over, keys, public = root / "handed-over", root / "keys", root / "public"
     create_secret(handed_over / "operator" / "token")
     for name in clients:
-        enrol(name, handed_over / name, keys)
-    write_members(kept_pair(AGGREGATOR, handed_over / AGGREGATOR).public, keys, public / "members.toml")
+        enrol_client(name, handed_over / name, keys)
+    write_members(ensure_key_pair(AGGREGATOR, handed_over / AGGREGATOR).public, keys, public / "members.toml")
     make_certificate(handed_over / AGGREGATOR, public)
 
 

@@ -20,7 +20,7 @@ from shared.message import Message
 from shared.method.declaration import TRAINING, Part
 from shared.method.parameters import Scalars, State, Update
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
-from shared.protocol.wire import check, decode, encode
+from shared.protocol.wire import decode_body, encode_body, require_content
 from shared.strategies import strategy_of_part
 from shared.sums import find_sum, list_sums, method_of_part
 from shared.sums.sum import BASIS
@@ -38,11 +38,11 @@ class RunServer:
         self.strategy = strategy_of_part(request.part, strategy, request.method)
         self._declaration = self.strategy.declaration(request.method)
         self.state = State(self.strategy.start(request.method, request.seed))
-        self.start = encode(self.strategy.common_answer(self.state))
+        self.start = encode_body(self.strategy.common_answer(self.state))
 
     def restore(self, stored: bytes, latest: Mapping[str, Scalars]) -> None:
         """Continues from a stored state."""
-        self.state = unpack_state(decode(stored)[1], latest)
+        self.state = unpack_state(decode_body(stored)[1], latest)
 
     def close_round(self, bodies: Mapping[str, bytes]) -> bytes:
         """Aggregates the updates of a round by client; returns the state after it, encoded.
@@ -50,18 +50,18 @@ class RunServer:
         Raises ProtocolError for an update that was not declared.
         """
         after = self.strategy.aggregate(self.state, [self.read_update(*item) for item in sorted(bodies.items())])
-        stored = encode(pack_state(after))
+        stored = encode_body(pack_state(after))
         self.restore(stored, after.latest)
         return stored
 
     def answer(self, client: str, body: bytes) -> bytes:
         """Returns a client's personalised parameters after the round."""
-        return encode(self.strategy.personalise(self.state, self.read_update(client, body)))
+        return encode_body(self.strategy.personalise(self.state, self.read_update(client, body)))
 
     def read_update(self, client: str, body: bytes) -> Update:
         """Decodes a body as an update; raises ProtocolError for undeclared content."""
-        specification, content = decode(body)
-        check(self._declaration, specification, content)
+        specification, content = decode_body(body)
+        require_content(self._declaration, specification, content)
         return Update(client, content.arrays, content.scalars)
 
     def describe_update(self, client: str, body: bytes, received_at: str) -> ParticipantOut:

@@ -31,7 +31,7 @@ from shared.method.declaration import TRAINING
 from shared.method.graph import Float64
 from shared.protocol.gate import pass_gate
 from shared.protocol.schemas import RunIn
-from shared.protocol.wire import decode
+from shared.protocol.wire import decode_body
 from shared.strategies import strategy_of_part
 
 
@@ -91,7 +91,7 @@ class SiloRun:
             return self._applied
         part = self._open(terms)
         if not part.resume(closed):
-            part.begin(part.received if part.part != TRAINING else decode(start)[1], 0)
+            part.begin(part.received if part.part != TRAINING else decode_body(start)[1], 0)
         self._part, self._phase, self._applied = part, "waiting", part.applied
         return part.applied
 
@@ -130,7 +130,7 @@ class SiloRun:
             bytes_up=sent.size,
             bytes_down=len(answer),
         )
-        part.apply(decode(answer)[1], costs)
+        part.apply(decode_body(answer)[1], costs)
         self._sent, self._applied = None, part.applied
         return part.applied
 

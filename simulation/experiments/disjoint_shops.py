@@ -39,7 +39,7 @@ from client_service.training.filter_search import best_filter
 from client_service.training.fusion_search import best_recipe
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.errors import DataError
-from shared.method.graph import degrees, interaction_matrix, power
+from shared.method.graph import degree_power, degrees, interaction_matrix
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
 from simulation.experiments.experiment import Experiment
@@ -150,7 +150,7 @@ def _score_visits(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array, b
     """
     kept, start = spectrum.cut(chosen.cutoff), build_start(chosen, spectrum, train)
     amplitude = np.sqrt(kept.singular * chosen.response(kept.singular))
-    entered = baskets * power(degrees(train)[1], -0.5)[None, :]
+    entered = baskets * degree_power(degrees(train)[1], -0.5)[None, :]
     users = np.asarray(sparse.csr_array(entered) @ kept.items) / kept.singular * amplitude
     found: Float32 = (users @ (start.items * start.item_scale[:, None]).T).astype(np.float32)
     return found

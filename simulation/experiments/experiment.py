@@ -19,10 +19,10 @@ from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
 from shared.method.settings import BasisSettings, MethodSettings, validate_settings
 from shared.protocol.schemas import RunIn
-from shared.protocol.signing.enrolment import KeyFiles, enrol, kept_pair
+from shared.protocol.signing.enrolment import KeyFiles, enrol_client, ensure_key_pair
 from shared.protocol.signing.members import write_registry
 from shared.strategies import build_strategy
-from shared.strategies.agreement import settle_similarity
+from shared.strategies.agreement import choose_similarity_floor
 from shared.sums import SUMS, list_sums, needs_list
 from shared.timeouts import ANSWER_SECONDS
 from simulation.partitioning.catalogue import write_catalogue
@@ -117,7 +117,7 @@ class Experiment:
     @cached_property
     def agreed_method(self) -> MethodSettings:
         """Settings with the catalogue's size, and with the similarity_floor of this mode."""
-        method = settle_similarity(self.method, secure=self.secure)
+        method = choose_similarity_floor(self.method, secure=self.secure)
         if self.catalogue is None:
             return method
         return method.model_copy(update={"catalogue": len(self.catalogue.read_text("utf-8").splitlines())})
@@ -175,7 +175,7 @@ class Experiment:
             save_draw_secret(self.state_folder(shard), f"{self.seed}/{shard.name}")
         return client_settings(
             **self._silo_values(shard),
-            signing_key_file=enrol(shard.name, self.state_folder(shard), self.registry).private,
+            signing_key_file=enrol_client(shard.name, self.state_folder(shard), self.registry).private,
             aggregator_url=aggregator_url,
             secure=self.secure,
             members=self.members if self.secure else None,
@@ -206,7 +206,7 @@ class Experiment:
                 strategies=(self.strategy,),
                 item_tables=self._shares_items,
                 scalars=tuple(build_strategy(self.strategy, self.agreed_method).scalars),
-                least_similarity=settle_similarity(self.method, secure=self.secure).similarity_floor,
+                least_similarity=choose_similarity_floor(self.method, secure=self.secure).similarity_floor,
                 **self._sum_policy,
             ),
             "cache_directory": self.cache_folder(shard),
@@ -218,12 +218,14 @@ class Experiment:
     @cached_property
     def aggregator_pair(self) -> KeyFiles:
         """Aggregator's own key pair."""
-        return kept_pair("aggregator", self.folder / "aggregator")
+        return ensure_key_pair("aggregator", self.folder / "aggregator")
 
     @cached_property
     def members(self) -> Path:
         """File of all members' keys, which every client pins."""
-        clients = {path.name: enrol(path.name, self.state_folder(path), self.registry).public for path in self.shards}
+        clients = {
+            path.name: enrol_client(path.name, self.state_folder(path), self.registry).public for path in self.shards
+        }
         return write_registry(self.folder / "members.toml", self.aggregator_pair.public, clients.values())
 
     @property

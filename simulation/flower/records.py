@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from shared.errors import ProtocolError
 from shared.method.parameters import Parameters
-from shared.protocol.wire import decode, encode
+from shared.protocol.wire import decode_body, encode_body
 
 TENSORS, SCALARS, WORDS = "tensors", "scalars", "words"
 NO_BODY = b""
@@ -27,7 +27,7 @@ def write_records(words: Mapping[str, Any], body: bytes = NO_BODY) -> RecordDict
     """
     records = RecordDict({WORDS: ConfigRecord({"json": json.dumps(dict(words))})})
     if body:
-        content = decode(body)[1]
+        content = decode_body(body)[1]
         records[TENSORS] = ArrayRecord({name: Array(value) for name, value in sorted(content.arrays.items())})
         records[SCALARS] = MetricRecord({name: float(value) for name, value in content.scalars.items()})
     return records
@@ -53,4 +53,4 @@ def read_body(records: RecordDict) -> bytes:
     if wrong := sorted(name for name, value in arrays.items() if value.dtype.name not in ("float32", "uint32")):
         raise ProtocolError(f"expected float32 or uint32, got another type for {wrong[0]!r}")
     scalars = {name: float(value) for name, value in records.metric_records.get(SCALARS, {}).items()}
-    return encode(Parameters(arrays, scalars))
+    return encode_body(Parameters(arrays, scalars))

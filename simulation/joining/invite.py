@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aggregator_service.settings import AggregatorSettings
 from shared.files import PRIVATE, replace_file
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 from shared.protocol.signing.invitation import (
     Invitation,
     InvitationOut,
@@ -34,7 +34,7 @@ def write_invitations(
     for name in names:
         require_without_key(name, settings.registry)
     address = url or write_address(settings.host, settings.port, tls=settings.tls_certificate is not None)
-    key = read_private(settings.signing_key_file or kept_pair("aggregator", settings.state_directory).private)
+    key = read_private(settings.signing_key_file or ensure_key_pair("aggregator", settings.state_directory).private)
     codes = {name: open_invitation(name, settings.registry, DAYS) for name in names}
     members = known_names(settings.registry, datetime.now(UTC)) if settings.secure else ()
     return [

@@ -40,13 +40,13 @@ from shared.errors import (
 from shared.files import PUBLIC, create_secret, replace_file
 from shared.method.settings import MethodSettings
 from shared.protocol.problem import ProblemOut
-from shared.protocol.signing.enrolment import KeyFiles, kept_pair
+from shared.protocol.signing.enrolment import KeyFiles, ensure_key_pair
 from shared.protocol.signing.invitation import (
     EnrolmentOut,
     FederationOut,
     Invitation,
-    answered_signature,
     describe_other_federation,
+    enrolment_digest,
     prove_enrolment,
     unpack_items,
 )
@@ -191,7 +191,7 @@ def enrol_silo(invitation: Invitation, folder: SiloFolder) -> EnrolmentOut:
     answer, or an answer that it has not signed, and ProtocolError for another federation than the invitation
     describes.
     """
-    pair = kept_pair(invitation.name, folder.state)
+    pair = ensure_key_pair(invitation.name, folder.state)
     _save_authority(invitation, folder)
     message = prove_enrolment(invitation, read_private(pair.private))
     with _open_http(invitation, folder) as http:
@@ -202,7 +202,7 @@ def enrol_silo(invitation: Invitation, folder: SiloFolder) -> EnrolmentOut:
             if refused := describe_tls_failure(error):
                 raise SettingsError(f"{expected}, but {refused}") from None
             raise UnavailableError(f"{expected}, got {describe_call_failure(error)}") from None
-    _require_signed(answer, invitation, answered_signature(message))
+    _require_signed(answer, invitation, enrolment_digest(message))
     enrolled = _read_enrolment(answer, invitation)
     other = None if invitation.federation is None else describe_other_federation(invitation.federation, enrolled)
     if other is not None or enrolled.name != invitation.name:

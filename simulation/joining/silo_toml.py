@@ -15,7 +15,7 @@ from client_service.boundary.policy import Policy, allowed_declaration
 from client_service.data.files import read_lines
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import DataError, PrivacyError, SettingsError
-from shared.method.settings import BasisSettings, MethodSettings, describe
+from shared.method.settings import BasisSettings, MethodSettings, describe_validation_error
 from shared.protocol.lengths import least_update
 from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import SHARES_ITEMS, build_strategy
@@ -72,7 +72,7 @@ def parse_policy(pairs: Mapping[str, str]) -> dict[str, Any]:
     try:
         found = Policy.model_validate(values).model_dump(mode="json")
     except ValidationError as error:
-        raise SettingsError(f"--policy: {describe(error)}") from None
+        raise SettingsError(f"--policy: {describe_validation_error(error)}") from None
     return {name: found[name] for name in values}
 
 

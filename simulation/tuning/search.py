@@ -21,7 +21,7 @@ from client_service.runtime.device import DeviceChoice
 from client_service.tasks import task_named
 from shared.errors import FederationError, SettingsError
 from shared.files import open_replacement
-from shared.method.settings import MethodSettings, override
+from shared.method.settings import MethodSettings, override_settings
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Federation, execute_run, ignore_progress
 from simulation.experiments.in_process import fail_when_stuck, open_federation
@@ -108,7 +108,7 @@ class Search:
 
     def make_experiment(self, values: dict[str, Any], folder: Path) -> Experiment:
         """Builds one trial; all share the seed, so that only their settings differ."""
-        method = override(self.base.model_dump(), values)
+        method = override_settings(self.base.model_dump(), values)
         return Experiment(
             shards=self.shards,
             folder=folder,
@@ -214,7 +214,7 @@ def summarise_search(plan: Search, study: optuna.Study) -> dict[str, Any]:
         "epochs": sum(trial.user_attrs.get("epochs", 0) for trial in spent),
         "rounds": plan.rounds,
         "seed": plan.seed,
-        "settings": override(plan.base.model_dump(), best.params).model_dump(mode="json"),
+        "settings": override_settings(plan.base.model_dump(), best.params).model_dump(mode="json"),
     }
 
 

@@ -17,7 +17,7 @@ from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
 from shared.method.tensors import EXCHANGES
 from shared.strategies import build_strategy
-from shared.strategies.agreement import settle_similarity
+from shared.strategies.agreement import choose_similarity_floor
 from shared.strategies.server_optimisers import build_optimiser
 
 Space = dict[str, BaseDistribution]
@@ -110,7 +110,7 @@ def initial_value(name: str, strategy: str, base: MethodSettings) -> Any:
 
     Trials are no secure runs.
     """
-    base = settle_similarity(base, secure=False)
+    base = choose_similarity_floor(base, secure=False)
     group, _, field = name.rpartition(".")
     built = build_strategy(strategy, base)
     if group == "server_step":

@@ -25,7 +25,7 @@ from shared.method.parameters import Float32, Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.signing.enrolment import public_file
 from shared.protocol.signing.keys import PrivateKey, new_key, public_pem
-from shared.protocol.wire import MEDIA_TYPE, encode
+from shared.protocol.wire import MEDIA_TYPE, encode_body
 from tests.support.clock import LeapingClock
 from tests.support.federation import run_app
 from tests.support.process import AggregatorProcess
@@ -75,7 +75,7 @@ class FakeClient:
         return {spec.name: np.full(spec.shape, value, dtype=np.float32) for spec in self.declaration.tensors}
 
     def update(self, value: float, **scalars: float) -> bytes:
-        return encode(Parameters(self.arrays(value), scalars))
+        return encode_body(Parameters(self.arrays(value), scalars))
 
     async def put(self, number: int, body: bytes | AsyncIterator[bytes], **headers: str) -> httpx.Response:
         return await self.put_at(f"run-1/rounds/{number}/clients/{self.name}/update", body, **headers)

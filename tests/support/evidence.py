@@ -34,10 +34,10 @@ from shared.protocol.schemas import (
     RunHistoryOut,
     RunIn,
 )
-from shared.protocol.signing.enrolment import own_key
+from shared.protocol.signing.enrolment import read_own_key
 from shared.protocol.signing.keys import new_key
 from shared.protocol.signing.requests import Signatory
-from shared.protocol.wire import MEDIA_TYPE, encode
+from shared.protocol.wire import MEDIA_TYPE, encode_body
 from tests.support import federation as support
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ async def _taken_part(client: str, recorder: Recorder, path: Path) -> PartEviden
 
 def _update(value: float) -> bytes:
     arrays = {spec.name: np.full(spec.shape, value, dtype=np.float32) for spec in DECLARATION.tensors}
-    return encode(Parameters(arrays, {"margin": value, "rho": 0.1 + value}))
+    return encode_body(Parameters(arrays, {"margin": value, "rho": 0.1 + value}))
 
 
 @pytest.fixture(scope="session")
@@ -186,7 +186,7 @@ class Federation(support.Federation):
 
     def signatory(self, client: str) -> Signatory:
         [settings] = [one for one in self.clients if one.name == client]
-        return Signatory(client, own_key(client, settings.state_directory))
+        return Signatory(client, read_own_key(client, settings.state_directory))
 
 
 Running = Callable[[], AbstractAsyncContextManager[Federation]]

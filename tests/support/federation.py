@@ -17,7 +17,7 @@ from aggregator_service.settings import AggregatorSettings
 from client_service.app import create_app as create_client
 from client_service.settings import ClientSettings
 from shared.errors import ConflictError
-from shared.protocol.signing.enrolment import kept_pair, register
+from shared.protocol.signing.enrolment import ensure_key_pair, register_key_file
 from tests.support.questions import finished, read, wait_until
 from tests.support.small import AGGREGATOR
 
@@ -61,9 +61,9 @@ async def run_client(
 
     It has a key of its own, which is registered in the folder `keys` unless its name has another one there.
     """
-    pair = kept_pair(settings.name, settings.state_directory)
+    pair = ensure_key_pair(settings.name, settings.state_directory)
     with suppress(ConflictError):
-        register(pair.public, keys)
+        register_key_file(pair.public, keys)
     headers = None if settings.operator_key is None else bearer(settings.operator_key.get_secret_value())
     async with run_app(create_client(settings, outside or Unreachable()), "http://silo", headers) as http:
         yield http

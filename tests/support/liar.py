@@ -38,7 +38,7 @@ from shared.protocol.secure.messages import (
 from shared.protocol.secure.server import PHASES, SecureRound
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 from shared.protocol.signing.responses import sign_answer
-from shared.protocol.wire import MEDIA_TYPE, decode, encode
+from shared.protocol.wire import MEDIA_TYPE, decode_body, encode_body
 from shared.strategies import build_strategy
 
 JSON = "application/json"
@@ -51,11 +51,11 @@ MESSAGES = {
     "answers": UnmaskAnswer,
 }
 PASSED = {
-    "roster": ("keys", lambda state, _: server.roster(state)),
-    "delivery": ("shares", server.delivery),
-    "sharers": ("checks", lambda state, _: server.sharers(state)),
-    "request": ("masked", lambda state, _: server.request(state)),
-    "signatures": ("consents", lambda state, _: server.consents(state)),
+    "roster": ("keys", lambda state, _: server.make_roster(state)),
+    "delivery": ("shares", server.make_delivery),
+    "sharers": ("checks", lambda state, _: server.make_sharers(state)),
+    "request": ("masked", lambda state, _: server.make_unmask_request(state)),
+    "signatures": ("consents", lambda state, _: server.make_consents(state)),
 }
 
 
@@ -154,7 +154,7 @@ class Liar:
         if path == "/v1/runs/current":
             return _say(self.told(client))
         if path.endswith("/model"):
-            return 200, encode(self.start), MEDIA_TYPE
+            return 200, encode_body(self.start), MEDIA_TYPE
         found = OWN.fullmatch(path)
         assert found is not None, path
         number, call = int(found["round"]), found["call"]
@@ -181,7 +181,7 @@ class Liar:
         given = self.done[number]
         near = self.rhobars.get(client, max(0.5, self.method.similarity_floor or 0.0))
         scalars = {**given.scalars, "rhobar": near} if self.declaration.secure else given.scalars
-        return 200, encode(Parameters(given.arrays, scalars)), MEDIA_TYPE
+        return 200, encode_body(Parameters(given.arrays, scalars)), MEDIA_TYPE
 
     def _taken(self, client: str, number: int, call: str, body: bytes) -> tuple[int, bytes, str]:
         receipt = ReceiptOut(
@@ -196,7 +196,7 @@ class Liar:
             self._accept(MESSAGES[call].model_validate_json(body))
             return 204, b"", JSON
         if self.exchange is None:
-            self.uploads[client, number] = decode(body)[1]
+            self.uploads[client, number] = decode_body(body)[1]
         else:
             update = decode_masked(self.declaration, body)
             self.exchange = server.accept_header(self.exchange, update.header)
@@ -206,7 +206,7 @@ class Liar:
 
     def _accept(self, message: Any) -> None:
         assert self.exchange is not None
-        self.exchange = server.accept(self.exchange, message)
+        self.exchange = server.accept_message(self.exchange, message)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -216,10 +216,10 @@ class Liar:
         if not here <= set(self.exchange.collected(self.exchange.phase)):
             return
         if self.exchange.phase != "answers":
-            self.exchange = server.close(self.exchange)
+            self.exchange = server.close_phase(self.exchange)
         elif not self.uncovered:  # clients that ask again send their answers again
             self.uncovered = True
-            self.means.append(server.mean(self.exchange, self.vectors))
+            self.means.append(server.unmask_mean(self.exchange, self.vectors))
             if self.number < self.rounds:
                 self.begin_next_round()
 

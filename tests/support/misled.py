@@ -12,11 +12,11 @@ import httpx
 
 from client_service.settings import ClientSettings
 from shared.method.settings import MethodSettings
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 from shared.protocol.signing.keys import new_key, private_pem, public_pem
 from shared.protocol.signing.members import write_registry
 from shared.strategies import build_strategy
-from shared.strategies.agreement import settle_similarity
+from shared.strategies.agreement import choose_similarity_floor
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Federation
 from tests.support.liar import Liar
@@ -79,7 +79,7 @@ Mislead = Callable[..., AbstractAsyncContextManager[Misled]]
 def make_liar(names: Collection[str], kind: type[Liar] = Liar, *, secure: bool = True, **settings: Any) -> Liar:
     """Of a run of LPSFed with these clients. `settings`: the liar's own, or those of the run's method."""
     agreed = {name: settings.pop(name) for name in tuple(settings) if name in MethodSettings.model_fields}
-    method = settle_similarity(SMALL.model_copy(update=MOVING | agreed), secure=secure)
+    method = choose_similarity_floor(SMALL.model_copy(update=MOVING | agreed), secure=secure)
     declaration = build_strategy("lpsfed", method).declaration(method).model_copy(update={"secure": secure})
     return kind(declaration, method, new_key(), frozenset(names), **settings)
 
@@ -87,14 +87,14 @@ def make_liar(names: Collection[str], kind: type[Liar] = Liar, *, secure: bool =
 def settings_of(liar: Liar, shard: Path, folder: Path, **changed: Any) -> ClientSettings:
     """A client of the liar's federation. `members`: the file that it pins."""
     agreed = {"strategy": liar.declaration.strategy, "method": liar.method, "secure": liar.declaration.secure}
-    own = {"signing_key_file": kept_pair(shard.name, folder / shard.name).private, "aggregator_url": URL}
+    own = {"signing_key_file": ensure_key_pair(shard.name, folder / shard.name).private, "aggregator_url": URL}
     return small_client(shard, folder, **(own | agreed | changed))
 
 
 def members_of(liar: Liar, shards: Sequence[Path], folder: Path) -> Path:
     """The file that all silos have exchanged: the liar's own key stands in it, and each client's true one."""
-    pair = kept_pair("aggregator", folder / "liar")
+    pair = ensure_key_pair("aggregator", folder / "liar")
     pair.private.write_bytes(private_pem(liar.key))
     pair.public.write_bytes(public_pem(liar.key.public_key()))
-    clients = [kept_pair(shard.name, folder / shard.name).public for shard in shards]
+    clients = [ensure_key_pair(shard.name, folder / shard.name).public for shard in shards]
     return write_registry(folder / "members.toml", pair.public, clients)

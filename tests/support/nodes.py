@@ -17,7 +17,7 @@ from client_service.tasks.nodes import NODES
 from client_service.tasks.task import RunContext
 from shared.method.parameters import Parameters
 from shared.method.settings import method_settings
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 
 
 def small_graph(
@@ -64,7 +64,7 @@ def node_silo(folder: Path, shard: NodeShard | None = None, model: str = "node_r
         method=taught,
         **own,
     )
-    kept_pair(settings.name, settings.state_directory)
+    ensure_key_pair(settings.name, settings.state_directory)
     return settings
 
 

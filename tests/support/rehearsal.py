@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.parameters import Parameters, form_of
+from shared.method.parameters import Parameters, memory_form
 from shared.protocol.secure import client, server, vectors
 from shared.protocol.secure.messages import CommonTerms, Delivery, Roster, RoundTerms, UnmaskAnswer, least_threshold
 from shared.protocol.secure.server import SecureRound
-from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing, read, state_json
+from shared.protocol.secure.state import BegunState, CheckedState, ReadyState, SharingState, read_state, write_state
 from shared.protocol.secure.vectors import MaskedUpdate, Vector
-from shared.protocol.secure.verification import verify
+from shared.protocol.secure.verification import verify_message
 from shared.protocol.signing.keys import new_key
 
-S = TypeVar("S", BegunRound, Sharing, Checked, Ready)
+S = TypeVar("S", BegunState, SharingState, CheckedState, ReadyState)
 NAMES = ("ada", "bob", "cyd", "dan", "eve", "fay", "gus", "hal")
 IDENTITIES = {name: new_key() for name in NAMES}
 TOLD: dict[str, Any] = {
@@ -32,7 +32,7 @@ TOLD: dict[str, Any] = {
 
 def terms_for(content: Parameters, clients: int, *, threshold: int | None = None, **common: Any) -> RoundTerms:
     """Terms under which such content is sent: all scalars hidden but rho."""
-    forms = sorted((name, form_of(value)) for name, value in content.arrays.items())
+    forms = sorted((name, memory_form(value)) for name, value in content.arrays.items())
     tensors = tuple(TensorSpec.model_validate({"name": name, **form._asdict()}) for name, form in forms)
     scalars = tuple(sorted({*content.scalars, "rho"}))
     declaration = Declaration(strategy="lpsfed", tensors=tensors, scalars=scalars)
@@ -43,7 +43,7 @@ def terms_for(content: Parameters, clients: int, *, threshold: int | None = None
 
 def kept(state: S) -> S:
     """A state after a restart."""
-    again = read(state_json(state))
+    again = read_state(write_state(state))
     assert isinstance(again, type(state)) and again == state
     return again
 
@@ -59,37 +59,37 @@ class Rehearsal:
         self.round = SecureRound(terms=terms or usual)
         self.identities = {name: IDENTITIES.get(name) or new_key() for name in contents}
         self.members = {name: key.public_key() for name, key in self.identities.items()}
-        self.begun: dict[str, BegunRound] = {}
-        self.sharing: dict[str, Sharing] = {}
-        self.checked: dict[str, Checked] = {}
-        self.ready: dict[str, Ready] = {}
+        self.begun: dict[str, BegunState] = {}
+        self.sharing: dict[str, SharingState] = {}
+        self.checked: dict[str, CheckedState] = {}
+        self.ready: dict[str, ReadyState] = {}
         self.vectors: dict[str, Vector] = {}
 
-    def tell(self, message: server.Relayed) -> None:
+    def tell(self, message: server.RelayedMessage) -> None:
         """Hand a message to the aggregator, which verifies it first."""
-        verify(self.round, message)
-        self.round = server.accept(self.round, message)
+        verify_message(self.round, message)
+        self.round = server.accept_message(self.round, message)
 
-    def begin(self, name: str, **changed: Any) -> BegunRound:
-        return client.begin(self.round.terms, name, self.identities[name], **changed)
+    def begin(self, name: str, **changed: Any) -> BegunState:
+        return client.begin_secure_round(self.round.terms, name, self.identities[name], **changed)
 
     def send_keys(self, names: Iterable[str]) -> None:
         for name in names:
             self.begun[name] = kept(self.begin(name))
             self.tell(self.begun[name].message)
 
-    def share(self, name: str, roster: Roster | None = None) -> Sharing:
-        shown = roster or server.roster(self.round)
-        return client.share(self.begun[name], shown, self.members, self.identities[name])
+    def share(self, name: str, roster: Roster | None = None) -> SharingState:
+        shown = roster or server.make_roster(self.round)
+        return client.share_secrets(self.begun[name], shown, self.members, self.identities[name])
 
     def send_shares(self, names: Iterable[str]) -> None:
         for name in names:
             self.sharing[name] = kept(self.share(name))
             self.tell(self.sharing[name].message)
 
-    def check(self, name: str, delivery: Delivery | None = None) -> Checked:
-        given = delivery or server.delivery(self.round, name)
-        return client.check(self.sharing[name], given, self.identities[name])
+    def check(self, name: str, delivery: Delivery | None = None) -> CheckedState:
+        given = delivery or server.make_delivery(self.round, name)
+        return client.check_shares(self.sharing[name], given, self.identities[name])
 
     def send_checks(self, names: Iterable[str]) -> None:
         for name in names:
@@ -98,35 +98,37 @@ class Rehearsal:
 
     def mask(self, name: str) -> MaskedUpdate:
         before = self.ready.get(name) or self.checked[name]
-        state, update = client.mask(before, server.sharers(self.round), self.contents[name])
+        state, update = client.mask_update(before, server.make_sharers(self.round), self.contents[name])
         self.ready[name] = kept(state)
         return update
 
     def send_masked(self, names: Iterable[str]) -> None:
         for name in names:
             update = self.mask(name)
-            vectors.require_same(self.round.terms.declaration, update.vector, update.header.digest)
+            vectors.require_declared_vector(self.round.terms.declaration, update.vector, update.header.digest)
             self.round = server.accept_header(self.round, update.header)
             self.vectors[name] = update.vector
 
     def send_consents(self, names: Iterable[str]) -> None:
         for name in names:
-            state, message = client.consent(self.ready[name], server.request(self.round), self.identities[name])
+            state, message = client.sign_consent(
+                self.ready[name], server.make_unmask_request(self.round), self.identities[name]
+            )
             self.ready[name] = kept(state)
             self.tell(message)
 
     def answer(self, name: str) -> UnmaskAnswer:
-        return client.unmask(self.ready[name], server.consents(self.round))
+        return client.answer_unmask_request(self.ready[name], server.make_consents(self.round))
 
     def send_answers(self, names: Iterable[str]) -> None:
         for name in names:
             self.tell(self.answer(name))
 
     def close(self) -> None:
-        self.round = server.close(self.round)
+        self.round = server.close_phase(self.round)
 
     def mean(self) -> Parameters:
-        return server.mean(self.round, self.vectors)
+        return server.unmask_mean(self.round, self.vectors)
 
     def until_keys(self, names: Iterable[str]) -> Rehearsal:
         self.send_keys(names)

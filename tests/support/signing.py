@@ -11,7 +11,7 @@ import httpx
 
 from shared.protocol.request_heads import CONSTANT, replace_library_headers
 from shared.protocol.signing.keys import PrivateKey
-from shared.protocol.signing.requests import NONCE_BYTES, RequestTarget, Signatory, sign
+from shared.protocol.signing.requests import NONCE_BYTES, RequestTarget, Signatory, sign_request
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Signing(httpx.Auth):
         who, created = Signatory(self.name, self.key), int(time.time() - self.late)
         nonce = self.nonce or secrets.token_hex(NONCE_BYTES)
         body = body if self.body is None else self.body
-        return sign(RequestTarget.of(method, raw), body, who, created=created, nonce=nonce)
+        return sign_request(RequestTarget.of(method, raw), body, who, created=created, nonce=nonce)
 
 
 def content_of(request: httpx.Request) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 from client_service.data.session_files import load_session_shard
 from client_service.settings import ClientSettings, client_settings
 from shared.method.settings import method_settings
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 from simulation.sessions.cut import CUTS, divide_sessions
 from simulation.sessions.generator import generate_sessions
 from simulation.sessions.source import save_session_shard
@@ -40,5 +40,5 @@ def session_silo(folder: Path, **own: str) -> ClientSettings:
         method=taught,
         **own,
     )
-    kept_pair(settings.name, settings.state_directory)
+    ensure_key_pair(settings.name, settings.state_directory)
     return settings

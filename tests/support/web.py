@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
 from client_service.settings import ClientSettings
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 from simulation.deployment.certificates import IssuedCertificate, issue_certificate, make_authority, write_files
 from tests.support.federation import Unreachable
 from tests.support.kept import keep_first_model
@@ -78,7 +78,7 @@ def service(
     """Both services, one after the other, by name. The tests of a file share them, and depend on no state of them."""
     if request.param == "client":
         settings = shared_settings()
-        kept_pair(settings.name, settings.state_directory)
+        ensure_key_pair(settings.name, settings.state_directory)
         keep_first_model(settings)
         return request.param, create_client(settings, Unreachable())
     return request.param, create_aggregator(small_aggregator(tmp_path_factory.mktemp("aggregator")))

@@ -15,7 +15,7 @@ from scipy import sparse
 
 from client_service.compiled.top_items import inner_products
 from client_service.models.closed_form.scorer_part import ItemWeights, ScorerPart, SummedPairs, TrainingGraph
-from shared.method.graph import Float64, degrees, normalise, power
+from shared.method.graph import Float64, degree_power, degrees, normalise
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
 
@@ -122,14 +122,14 @@ def full_spectra(interactions: sparse.csr_array, spectrum: Spectrum, ridges: Seq
     turned = sparse.csr_array(walk.T)
     pairs: Float32 | None = (turned @ walk).toarray() if interactions.shape[1] <= DENSE_ITEMS else None
     _, by_item = degrees(interactions)
-    entry = power(by_item, -EXPONENT).astype(np.float32)
+    entry = degree_power(by_item, -EXPONENT).astype(np.float32)
     low: Float32 = np.ascontiguousarray(spectrum.items, dtype=np.float32)
     turned_low: Float32 = np.ascontiguousarray(low.T)
 
     def build(ridge: float) -> FullSpectrum:
         response, slope = _line(spectrum, ridge * own.mean())
         diagonal = (spectrum.items**2) @ response + slope * own
-        leave = (power(by_item, EXPONENT) / (1.0 - np.minimum(diagonal, MOST_OWN))).astype(np.float32)
+        leave = (degree_power(by_item, EXPONENT) / (1.0 - np.minimum(diagonal, MOST_OWN))).astype(np.float32)
         kept, straight, own_part = response.astype(np.float32), np.float32(slope), diagonal.astype(np.float32)
         low_part: Float32 = low * kept
         weights = None if pairs is None else _dense(low_part @ low.T, straight * pairs)
@@ -180,8 +180,8 @@ def filter_weights(graph: Float32, values: Float64, vectors: Float64) -> Float32
 def filter_from_sums(pairs: SummedPairs) -> ItemWeights:
     """Builds the filter of the item graph W of all silos, scaled by its degrees."""
     weights = filter_weights(pairs.graph, *pairs.frequencies)
-    weights *= power(pairs.degrees, -pairs.exponent).astype(np.float32)[:, None]
-    weights *= power(pairs.degrees, pairs.exponent).astype(np.float32)
+    weights *= degree_power(pairs.degrees, -pairs.exponent).astype(np.float32)[:, None]
+    weights *= degree_power(pairs.degrees, pairs.exponent).astype(np.float32)
     return ItemWeights(weights)
 
 

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from client_service.models.closed_form.full_spectrum import DENSE_ITEMS
 from client_service.models.closed_form.scorer_part import FEW_LOUDNESSES, ItemWeights, ScorerPart, TrainingGraph
-from shared.method.graph import degrees, power
+from shared.method.graph import degree_power, degrees
 
 BETA = 0.4
 
@@ -21,10 +21,10 @@ BETA = 0.4
 def make_rp3beta(graph: TrainingGraph, beta: float) -> ItemWeights:
     """Builds the RP3beta scorer of a graph; a user of few items counts more."""
     by_user, by_item = degrees(graph.interactions)
-    walked = sparse.csr_array(sparse.diags_array(power(by_user, -1.0)) @ graph.interactions).astype(np.float32)
+    walked = sparse.csr_array(sparse.diags_array(degree_power(by_user, -1.0)) @ graph.interactions).astype(np.float32)
     weights = sparse.csr_array(graph.interactions.T.astype(np.float32) @ walked).toarray()
-    weights *= power(by_item, -1.0).astype(np.float32)[:, None]
-    weights *= power(by_item, -beta).astype(np.float32)
+    weights *= degree_power(by_item, -1.0).astype(np.float32)[:, None]
+    weights *= degree_power(by_item, -beta).astype(np.float32)
     np.fill_diagonal(weights, 0.0)
     return ItemWeights(weights)
 

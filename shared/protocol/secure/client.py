@@ -40,7 +40,7 @@ from shared.protocol.secure.proofs import (
     sign_message,
     sign_share,
 )
-from shared.protocol.secure.state import BegunRound, Checked, Ready, Secrets, SharePair, Sharing
+from shared.protocol.secure.state import BegunState, CheckedState, ReadyState, Secrets, SharePair, SharingState
 from shared.protocol.secure.vectors import MaskedUpdate, MaskStream
 from shared.protocol.signing.keys import PrivateKey, PublicKey, raw_hex
 
@@ -55,15 +55,15 @@ class Piece(NamedTuple):
 def split_secrets(secrets: Secrets, roster: Roster) -> dict[str, Piece]:
     """Splits both secrets into a piece for each client of the roster."""
     count, threshold = len(roster.members), roster.terms.threshold
-    shares = [shamir.split(int(secret, 16), count, threshold) for secret in (secrets.mask, secrets.seed)]
+    shares = [shamir.split_secret(int(secret, 16), count, threshold) for secret in (secrets.mask, secrets.seed)]
     pairs = (SharePair(key=encode_scalar(key), seed=encode_scalar(seed)) for key, seed in zip(*shares, strict=True))
-    points = zip(*(shamir.commit(one) for one in shares), strict=True)
+    points = zip(*(shamir.commit_shares(one) for one in shares), strict=True)
     pieces = (Piece(pair, (key.hex(), seed.hex())) for pair, (key, seed) in zip(pairs, points, strict=True))
     return dict(zip(roster.names, pieces, strict=True))
 
 
 def seal_piece(
-    state: BegunRound, context: Context, peer: PublicKeys, piece: Piece, identity: PrivateKey
+    state: BegunState, context: Context, peer: PublicKeys, piece: Piece, identity: PrivateKey
 ) -> SealedShare:
     """Encrypts and signs a piece for its holder."""
     names, deal = (state.client, peer.client), int(state.secrets.deal, 16)
@@ -73,7 +73,7 @@ def seal_piece(
     return sign_share(context, *names, share, identity)
 
 
-def open_delivery(state: Sharing, delivery: Delivery) -> tuple[dict[str, SharePair], dict[str, Complaint]]:
+def open_delivery(state: SharingState, delivery: Delivery) -> tuple[dict[str, SharePair], dict[str, Complaint]]:
     """Opens the delivered shares; returns valid ones and complaints, by dealer.
 
     This client's own share is among the valid ones.
@@ -81,16 +81,16 @@ def open_delivery(state: Sharing, delivery: Delivery) -> tuple[dict[str, SharePa
     members, context, cipher = state.roster.keys, state.roster.context, int(state.secrets.cipher, 16)
     shares, refused = {state.client: state.own}, dict[str, Complaint]()
     for dealer, given in delivery.shares.items():
-        _require_untouched(context, members[dealer], state.client, given)
+        _require_dealer_signature(context, members[dealer], state.client, given)
         point = group.multiply(cipher, bytes.fromhex(members[dealer].deal))
         try:
             shares[dealer] = proofs.open_share(context, dealer, state.client, point, given)
         except ProtocolError:
-            refused[dealer] = proofs.complain(context, members[dealer], state.client, cipher)
+            refused[dealer] = proofs.make_complaint(context, members[dealer], state.client, cipher)
     return shares, refused
 
 
-def _require_untouched(context: Context, dealer: PublicKeys, own: str, given: SealedShare) -> None:
+def _require_dealer_signature(context: Context, dealer: PublicKeys, own: str, given: SealedShare) -> None:
     """Raises PrivacyError for shares that their dealer has not signed.
 
     A complaint about them would tell the aggregator, which has the true ones, how to open these.
@@ -105,7 +105,7 @@ Members = Mapping[str, PublicKey]
 """The clients that a silo knows, and the key of each."""
 
 
-def require_fair(state: BegunRound, roster: Roster) -> None:
+def require_protective_roster(state: BegunState, roster: Roster) -> None:
     """Raises PrivacyError for a roster that does not protect this client.
 
     It has other terms than the round began with, lacks this client's own keys, or has too few clients or too low a
@@ -153,7 +153,7 @@ def _roster_fields(context: Context, client: str) -> dict[str, Any]:
     return {"run": context.run, "round": context.round, "client": client, "transcript": context.transcript}
 
 
-def begin(
+def begin_secure_round(
     terms: RoundTerms,
     client: str,
     identity: PrivateKey,
@@ -162,7 +162,7 @@ def begin(
     changing_members: bool = False,
     stamp: str | None = None,
     catalogue: str | None = None,
-) -> BegunRound:
+) -> BegunState:
     """Begins a round with new keys; the state holds the message to send."""
     scalars = {name: group.draw_scalar() for name in Secrets.model_fields}
     points = {name: group.multiply_base(scalar).hex() for name, scalar in scalars.items()}
@@ -183,16 +183,16 @@ def begin(
         catalogue=catalogue,
     )
     secrets = Secrets(**{name: encode_scalar(scalar) for name, scalar in scalars.items()})
-    return BegunRound(client=client, terms=terms, secrets=secrets, message=sign_message(message, identity))
+    return BegunState(client=client, terms=terms, secrets=secrets, message=sign_message(message, identity))
 
 
-def share(state: BegunRound, roster: Roster, members: Members, identity: PrivateKey) -> Sharing:
+def share_secrets(state: BegunState, roster: Roster, members: Members, identity: PrivateKey) -> SharingState:
     """Shares both secrets among the roster's clients, each share sealed for its holder.
 
     Raises PrivacyError for a roster that would not protect this client: too few clients, too low a threshold, not its
     own keys, keys that their owner has not signed, or a client that was told something else.
     """
-    require_fair(state, roster)
+    require_protective_roster(state, roster)
     require_members(roster, members)
     split, context = split_secrets(state.secrets, roster), roster.context
     sealed = {
@@ -207,10 +207,10 @@ def share(state: BegunRound, roster: Roster, members: Members, identity: Private
         key_commitment=own.commitments[0],
         seed_commitment=own.commitments[1],
     )
-    return Sharing(client=state.client, secrets=state.secrets, roster=roster, own=own.pair, message=message)
+    return SharingState(client=state.client, secrets=state.secrets, roster=roster, own=own.pair, message=message)
 
 
-def check(state: Sharing, delivery: Delivery, identity: PrivateKey) -> Checked:
+def check_shares(state: SharingState, delivery: Delivery, identity: PrivateKey) -> CheckedState:
     """Opens the shares of all sharers, and complains with proof about invalid ones.
 
     They are opened now and not when they are needed, so that nothing is masked with a client whose secrets could not
@@ -221,7 +221,7 @@ def check(state: Sharing, delivery: Delivery, identity: PrivateKey) -> Checked:
     _require_sharers(state.roster, state.client, {*delivery.shares, state.client})
     shares, refused = open_delivery(state, delivery)
     message = ShareCheck(**_roster_fields(state.roster.context, state.client), complaints=refused)
-    return Checked(
+    return CheckedState(
         client=state.client,
         secrets=state.secrets,
         roster=state.roster,
@@ -237,7 +237,9 @@ def _require_sharers(roster: Roster, own: str, sharers: set[str]) -> None:
         raise PrivacyError(f"expected at least {roster.terms.threshold} sharers, got {len(sharers)}")
 
 
-def mask(state: Checked | Ready, sharers: Sharers, content: Parameters) -> tuple[Ready, MaskedUpdate]:
+def mask_update(
+    state: CheckedState | ReadyState, sharers: Sharers, content: Parameters
+) -> tuple[ReadyState, MaskedUpdate]:
     """Masks an update with the client's own mask and those shared with other sharers.
 
     The same input gives the same result. Raises ConflictError for another update or other sharers in the same round:
@@ -248,27 +250,27 @@ def mask(state: Checked | Ready, sharers: Sharers, content: Parameters) -> tuple
     if unheld := set(sharers.sharers) - set(state.shares):
         raise PrivacyError(f"expected sharers whose shares this client holds, got {len(unheld)} others")
     terms = state.roster.terms
-    encoded = vectors.encode(terms.declaration, content)
-    ready = _settle_sharers(state, sharers, vectors.digest(encoded))
-    chosen = own_masks(ready)
+    encoded = vectors.encode_vector(terms.declaration, content)
+    ready = _fix_sharers(state, sharers, vectors.digest_vector(encoded))
+    chosen = list_mask_streams(ready)
     masked = {
         name: vectors.add_masks(value, chosen, piece=piece) for piece, (name, value) in enumerate(encoded.items())
     }
     visible = visible_scalars(terms.declaration)
     scalars = {name: value for name, value in content.scalars.items() if name in visible}
-    sent = vectors.digest(masked)
+    sent = vectors.digest_vector(masked)
     header = MaskedHeader(run=terms.run, round=terms.round, client=state.client, digest=sent, scalars=scalars)
     return ready, MaskedUpdate(header, masked)
 
 
-def _settle_sharers(state: Checked | Ready, sharers: Sharers, digest: str) -> Ready:
+def _fix_sharers(state: CheckedState | ReadyState, sharers: Sharers, digest: str) -> ReadyState:
     """Returns the state with the masked update and its sharers fixed."""
-    if isinstance(state, Ready):
+    if isinstance(state, ReadyState):
         if (digest, sharers.sharers) != (state.sent, state.sharers):
             words = "expected the update and the sharers that were masked before, got others"
             raise ConflictError(f"round {state.roster.terms.round}: {words}")
         return state
-    return Ready(
+    return ReadyState(
         client=state.client,
         secrets=state.secrets,
         roster=state.roster,
@@ -281,18 +283,18 @@ def _settle_sharers(state: Checked | Ready, sharers: Sharers, digest: str) -> Re
 def _require_proven(roster: Roster, sharers: Sharers) -> tuple[str, ...]:
     """Lists expelled clients; raises ProtocolError for evidence that does not hold."""
     for one in sharers.evidence:
-        proofs.require_proven(roster, one)
+        proofs.require_valid_evidence(roster, one)
     return tuple(sorted({one.dealer for one in sharers.evidence}))
 
 
-def own_masks(state: Ready) -> tuple[MaskStream, ...]:
+def list_mask_streams(state: ReadyState) -> tuple[MaskStream, ...]:
     """Returns the mask streams of this client: its own, and one for each other sharer."""
     context, members, own = state.roster.context, state.roster.keys, state.client
     private, seed = int(state.secrets.mask, 16), int(state.secrets.seed, 16)
     pairwise = (
         MaskStream(
             keys.agree_on_mask(private, bytes.fromhex(members[name].mask), context, own, name),
-            vectors.sign_of(own, name),
+            vectors.mask_sign(own, name),
         )
         for name in state.shares
         if name != own
@@ -300,14 +302,14 @@ def own_masks(state: Ready) -> tuple[MaskStream, ...]:
     return (MaskStream(keys.derive_self_mask(seed, context, own), 1), *pairwise)
 
 
-def consent(state: Ready, request: UnmaskRequest, identity: PrivateKey) -> tuple[Ready, Consent]:
+def sign_consent(state: ReadyState, request: UnmaskRequest, identity: PrivateKey) -> tuple[ReadyState, Consent]:
     """Signs the lists of survivors and drop-outs, one pair of lists a round.
 
     Raises PrivacyError for lists that do not divide the sharers in two with enough survivors, or that differ from
     those signed before: shares of both kinds together would remove all masks of one client.
     """
     require_round(state.roster.terms, request)
-    _require_harmless(state, request)
+    _require_valid_lists(state, request)
     lists = {"survivors": request.survivors, "dropped": request.dropped}
     message = Consent(**_roster_fields(state.roster.context, state.client), **lists)
     if state.consent is not None and state.consent.model_dump(include=set(lists)) != lists:
@@ -316,7 +318,7 @@ def consent(state: Ready, request: UnmaskRequest, identity: PrivateKey) -> tuple
     return state.model_copy(update={"consent": signed}), signed
 
 
-def _require_harmless(state: Ready, request: UnmaskRequest) -> None:
+def _require_valid_lists(state: ReadyState, request: UnmaskRequest) -> None:
     survivors, dropped, threshold = set(request.survivors), set(request.dropped), state.roster.terms.threshold
     if both := len(survivors & dropped):
         raise PrivacyError(f"expected one kind of share for each client, got a request for both kinds of {both}")
@@ -328,7 +330,7 @@ def _require_harmless(state: Ready, request: UnmaskRequest) -> None:
         raise RoundClosedError("expected this client's masked vector to be in the sum, it is not")
 
 
-def unmask(state: Ready, consents: Consents) -> UnmaskAnswer:
+def answer_unmask_request(state: ReadyState, consents: Consents) -> UnmaskAnswer:
     """Returns the shares that unmask the sum, once enough survivors have signed.
 
     Shares of the survivors' seeds and of the drop-outs' mask keys. Raises PrivacyError for too few signatures, or for

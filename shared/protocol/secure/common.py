@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 
 from shared.message import Message
-from shared.method.parameters import Parameters, digest
+from shared.method.parameters import Parameters, digest_arrays
 from shared.method.settings import MethodSettings
 from shared.protocol.secure.messages import PublicKeys, RoundTerms
 from shared.sums.sum import EMPTY_PART_DIGEST
@@ -20,7 +20,7 @@ def digest_start(mean: Parameters) -> str:
     `Mixing.split_told` takes them away.
     """
     scalars = sorted((name, value.hex()) for name, value in mean.scalars.items())
-    return _digest([digest(mean.arrays), scalars])
+    return _digest([digest_arrays(mean.arrays), scalars])
 
 
 def digest_method(method: MethodSettings) -> str:

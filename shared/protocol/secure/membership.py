@@ -93,17 +93,17 @@ def needs_stamps(declaration: Declaration) -> bool:
     return is_sum(declaration) and all(spec.name not in NOISED for spec in declaration.tensors)
 
 
-def stamps_of(keys: Mapping[str, PublicKeys], members: Iterable[str]) -> dict[str, str]:
+def list_stamps(keys: Mapping[str, PublicKeys], members: Iterable[str]) -> dict[str, str]:
     """Returns the stamps that members have signed of their data; "" where none."""
     return {name: keys[name].stamp or "" for name in members}
 
 
-def adding_stamps_of(keys: Mapping[str, PublicKeys], members: Iterable[str]) -> dict[str, str]:
+def list_adding_stamps(keys: Mapping[str, PublicKeys], members: Iterable[str]) -> dict[str, str]:
     """Returns the stamps of members whose parts are not zeros.
 
     A part of zeros hides nobody: of sums of one kind, a combination is of the other parts alone.
     """
-    return stamps_of(keys, (name for name in members if keys[name].catalogue != EMPTY_PART_DIGEST))
+    return list_stamps(keys, (name for name in members if keys[name].catalogue != EMPTY_PART_DIGEST))
 
 
 def find_basis_objection(earlier: Iterable[Stamps], new: Stamps, least: int) -> str | None:
@@ -114,7 +114,7 @@ def find_basis_objection(earlier: Iterable[Stamps], new: Stamps, least: int) -> 
         return f"expected {least} silos or more in a sum, got {len(new)}"
     sums = [*earlier, new]
     for part in STAMP_HALVES:
-        if told := find_few([{name: _half(stamp, part) for name, stamp in one.items()} for one in sums], least):
+        if told := find_exposed_few([{name: _half(stamp, part) for name, stamp in one.items()} for one in sums], least):
             return _describe(told, least)
     return None
 
@@ -147,7 +147,7 @@ def _describe(told: Collection[str], least: int) -> str:
     return f"{words} since earlier sums; beside those, this sum would tell of {names} alone"
 
 
-def find_few(sums: Iterable[Stamps], least: int) -> frozenset[str]:
+def find_exposed_few(sums: Iterable[Stamps], least: int) -> frozenset[str]:
     """Finds fewer than `least` silos whose parts alone a combination of sums gives.
 
     Empty where there are none. A silo with the same data in two sums has the same part in both, with other data
@@ -156,9 +156,9 @@ def find_few(sums: Iterable[Stamps], least: int) -> frozenset[str]:
     """
     rows = sorted({tuple(sorted(one.items())) for one in sums})
     columns = _columns(rows)
-    groups = [names for names in _alike(columns) if len(names) < least]
-    for chosen in _unions(groups, least):
-        if any(_tells(columns, chosen, prime) for prime in PRIMES):
+    groups = [names for names in _group_alike(columns) if len(names) < least]
+    for chosen in _list_unions(groups, least):
+        if any(_exposes(columns, chosen, prime) for prime in PRIMES):
             return chosen
     return frozenset()
 
@@ -175,7 +175,7 @@ def _columns(rows: Sequence[tuple[tuple[str, str], ...]]) -> dict[str, frozenset
     return {name: frozenset(columns) for name, columns in found.items()}
 
 
-def _alike(columns: Mapping[str, frozenset[Column]]) -> list[frozenset[str]]:
+def _group_alike(columns: Mapping[str, frozenset[Column]]) -> list[frozenset[str]]:
     """Groups silos whose parts are in the same sums."""
     groups: dict[frozenset[Column], set[str]] = {}
     for name, own in columns.items():
@@ -183,7 +183,7 @@ def _alike(columns: Mapping[str, frozenset[Column]]) -> list[frozenset[str]]:
     return [frozenset(names) for names in groups.values()]
 
 
-def _unions(groups: Sequence[frozenset[str]], least: int) -> Iterator[frozenset[str]]:
+def _list_unions(groups: Sequence[frozenset[str]], least: int) -> Iterator[frozenset[str]]:
     """Yields every union of groups with fewer than `least` silos, the smallest first."""
     for count in range(1, least):
         for some in combinations(groups, count):
@@ -192,7 +192,7 @@ def _unions(groups: Sequence[frozenset[str]], least: int) -> Iterator[frozenset[
                 yield union
 
 
-def _tells(columns: Mapping[str, frozenset[Column]], chosen: frozenset[str], prime: int) -> bool:
+def _exposes(columns: Mapping[str, frozenset[Column]], chosen: frozenset[str], prime: int) -> bool:
     """Tells whether a combination of sums is of the chosen silos alone."""
     others = set[Column]().union(*(own for name, own in columns.items() if name not in chosen))
     every = others.union(*(columns[name] for name in chosen))

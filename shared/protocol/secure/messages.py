@@ -70,7 +70,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 UNSIGNED = "0" * 128
 
 
-class OfRound(Message):
+class RoundMessage(Message):
     """Message of a round, with its version, run and round."""
 
     version: Literal[2] = Field(2, description="of these messages")
@@ -78,11 +78,11 @@ class OfRound(Message):
     round: int = Field(ge=1, le=100_000, description="the round that the message belongs to")
 
 
-class FromClient(OfRound):
+class ClientMessage(RoundMessage):
     client: ClientName
 
 
-class SignedByClient(FromClient):
+class SignedClientMessage(ClientMessage):
     """Message with its sender's signature, which others can check too: see `proofs`."""
 
     signature: Signature = Field(UNSIGNED, description="the client's, over the rest of the message")
@@ -103,7 +103,7 @@ class CommonTerms(Message):
     changing_members: bool = Field(False, description="may a single client leave or join between rounds?")
 
 
-class RoundTerms(OfRound):
+class RoundTerms(RoundMessage):
     """Terms of a round, which each client compares with its own."""
 
     threshold: int = Field(ge=FEWEST_CLIENTS, le=MOST_CLIENTS, description="shares that restore a secret")
@@ -111,7 +111,7 @@ class RoundTerms(OfRound):
     common: CommonTerms = Field(description="what every client must have been told alike")
 
 
-def require_round(terms: OfRound, message: OfRound) -> None:
+def require_round(terms: RoundMessage, message: RoundMessage) -> None:
     """Raises ProtocolError for a message of another run or round."""
     if (message.run, message.round) != (terms.run, terms.round):
         raise ProtocolError(f"expected round {terms.round} of {terms.run}, got round {message.round} of {message.run}")
@@ -124,7 +124,7 @@ class Possession(Message):
     response: Scalar = Field(description="the proof's second half")
 
 
-class PublicKeys(SignedByClient):
+class PublicKeys(SignedClientMessage):
     """Message of phase `keys`. All keys are points of the group except `identity`."""
 
     identity: Hex32 = Field(description="the Ed25519 key that the client is known by")
@@ -147,7 +147,7 @@ class PublicKeys(SignedByClient):
     )
 
 
-def possession_label(terms: OfRound, client: str) -> bytes:
+def possession_label(terms: RoundMessage, client: str) -> bytes:
     """Returns the label that binds a proof of possession to a client and round."""
     return f"{PROTOCOL}\npossession\n{terms.version}\n{terms.run}\n{terms.round}\n{client}\n".encode()
 
@@ -196,7 +196,7 @@ class SealedShare(Message):
     )
 
 
-class SealedShares(FromClient):
+class SealedShares(ClientMessage):
     """Message of phase `shares`: sealed shares for every other client.
 
     And commitments to the shares that the sender keeps.
@@ -208,7 +208,7 @@ class SealedShares(FromClient):
     seed_commitment: Hex32 = Field(description="to the sender's own share of the seed")
 
 
-class Delivery(OfRound):
+class Delivery(RoundMessage):
     """Shares that every other sharer has sealed for one client."""
 
     shares: Mapping[ClientName, SealedShare] = Field(max_length=MOST_CLIENTS, description="by dealer")
@@ -226,7 +226,7 @@ class Complaint(Message):
     response: Scalar = Field(description="the proof's second half")
 
 
-class ShareCheck(SignedByClient):
+class ShareCheck(SignedClientMessage):
     """Message of phase `checks`: the shares are valid, except those complained about."""
 
     transcript: Hex32 = Field(description="digest of the roster")
@@ -242,28 +242,28 @@ class ExpulsionEvidence(Message):
     complaint: Complaint = Field(description="the holder's, by which everybody can open the share")
 
 
-class Sharers(OfRound):
+class Sharers(RoundMessage):
     """Clients that mask with each other, and evidence against those expelled."""
 
     sharers: Names = Field(description="who masks in this round")
     evidence: tuple[ExpulsionEvidence, ...] = Field((), max_length=MOST_CLIENTS, description="against who is put out")
 
 
-class MaskedHeader(FromClient):
+class MaskedHeader(ClientMessage):
     """Header of a masked vector, with the open scalars."""
 
     digest: Hex32
     scalars: Annotated[Mapping[str, Finite], Field(max_length=20)]
 
 
-class UnmaskRequest(OfRound):
+class UnmaskRequest(RoundMessage):
     """Lists of survivors and drop-outs, for the survivors to sign."""
 
     survivors: Names = Field(description="whose vectors are in the sum")
     dropped: Names = Field(description="who dropped out before sending one")
 
 
-class Consent(SignedByClient):
+class Consent(SignedClientMessage):
     """Message of phase `consents`: the only lists that the sender signs in this round."""
 
     transcript: Hex32 = Field(description="digest of the roster")
@@ -271,13 +271,13 @@ class Consent(SignedByClient):
     dropped: Names = Field(description="who dropped out before sending one")
 
 
-class Consents(OfRound):
+class Consents(RoundMessage):
     """Signatures of the survivors under the same lists."""
 
     signatures: Mapping[ClientName, Signature] = Field(max_length=MOST_CLIENTS, description="by survivor")
 
 
-class UnmaskAnswer(FromClient):
+class UnmaskAnswer(ClientMessage):
     """Message of phase `answers`: shares of survivors' seeds and drop-outs' mask keys."""
 
     seeds: SharesOf = Field(description="by survivor")

@@ -18,12 +18,12 @@ from shared.protocol.secure.messages import (
     PublicKeys,
     Roster,
     SealedShare,
-    SignedByClient,
+    SignedClientMessage,
 )
 from shared.protocol.secure.state import SharePair
 from shared.protocol.signing.keys import PrivateKey, PublicKey, public_key
 
-M = TypeVar("M", bound=SignedByClient)
+M = TypeVar("M", bound=SignedClientMessage)
 
 
 def sign_message(message: M, key: PrivateKey) -> M:
@@ -34,7 +34,7 @@ def sign_message(message: M, key: PrivateKey) -> M:
     return message.model_copy(update={"signature": key.sign(_signed_bytes(message)).hex()})
 
 
-def require_signature(message: SignedByClient, key: PublicKey) -> None:
+def require_signature(message: SignedClientMessage, key: PublicKey) -> None:
     """Raises ProtocolError unless the owner of this key has signed the message."""
     try:
         key.verify(bytes.fromhex(message.signature), _signed_bytes(message))
@@ -65,7 +65,7 @@ def identity_key(identity: str) -> PublicKey:
     return public_key(bytes.fromhex(identity))
 
 
-def _signed_bytes(message: SignedByClient) -> bytes:
+def _signed_bytes(message: SignedClientMessage) -> bytes:
     """Returns the bytes to sign: protocol, kind of message, content.
 
     So no signature fits another purpose.
@@ -138,7 +138,7 @@ def open_share(context: Context, dealer: str, holder: str, point: bytes, given: 
     return pair
 
 
-def complain(context: Context, dealer: PublicKeys, holder: str, cipher: int) -> Complaint:
+def make_complaint(context: Context, dealer: PublicKeys, holder: str, cipher: int) -> Complaint:
     """Makes a complaint about shares that a dealer has sealed and signed.
 
     cipher: the holder's secret key for shares.
@@ -147,7 +147,7 @@ def complain(context: Context, dealer: PublicKeys, holder: str, cipher: int) -> 
     return prove_agreement(cipher, bytes.fromhex(dealer.deal), label)
 
 
-def require_proven(roster: Roster, evidence: ExpulsionEvidence) -> None:
+def require_valid_evidence(roster: Roster, evidence: ExpulsionEvidence) -> None:
     """Raises ProtocolError unless the evidence shows shares that differ from their commitments."""
     members, context = roster.keys, roster.context
     dealer, holder = evidence.dealer, evidence.holder

@@ -10,17 +10,17 @@ from pydantic import Field
 
 from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClosedError, UnavailableError
 from shared.message import Message
-from shared.method.parameters import STORED, Array, Form, Parameters, Scalars, blocks, part
+from shared.method.parameters import STORED, Array, Form, Parameters, Scalars, array_part, blocks
 from shared.protocol.schemas import ClientName
 from shared.protocol.secure import group, keys, shamir
 from shared.protocol.secure import vectors as masks
 from shared.protocol.secure import vectors as vector
 from shared.protocol.secure.messages import (
+    ClientMessage,
     Consent,
     Consents,
     Delivery,
     ExpulsionEvidence,
-    FromClient,
     MaskedHeader,
     PublicKeys,
     Roster,
@@ -38,7 +38,7 @@ from shared.protocol.secure.messages import (
 from shared.protocol.secure.vectors import MaskStream, Vector
 
 
-def mean(state: SecureRound, vectors: Mapping[str, Vector]) -> Parameters:
+def unmask_mean(state: SecureRound, vectors: Mapping[str, Vector]) -> Parameters:
     """Computes the mean arrays and hidden scalars of the survivors.
 
     vectors: theirs by client, read when needed. Raises UnavailableError with fewer answers than the threshold,
@@ -47,15 +47,15 @@ def mean(state: SecureRound, vectors: Mapping[str, Vector]) -> Parameters:
     if set(vectors) != set(state.survivors):
         raise ProtocolError(f"expected the vectors of {len(state.survivors)} survivors, got {len(vectors)} or others'")
     left = restore_masks(state)
-    return vector.mean(state.terms.declaration, _unmask(state, vectors, left), len(vectors))
+    return vector.decode_mean(state.terms.declaration, _unmask(state, vectors, left), len(vectors))
 
 
 def _unmask(
     state: SecureRound, vectors: Mapping[str, Vector], left: tuple[MaskStream, ...]
 ) -> Iterator[tuple[str, Array]]:
-    for piece, (name, form) in enumerate(vector.layout(state.terms.declaration).items()):
+    for piece, (name, form) in enumerate(vector.vector_layout(state.terms.declaration).items()):
         total = sum_piece(name, form, [vectors[client] for client in state.survivors])
-        masks.add_to_flat(total, left, piece=piece)
+        masks.add_masks_in_place(total, left, piece=piece)
         yield name, total.reshape(form.shape)
 
 
@@ -64,7 +64,7 @@ def sum_piece(name: str, form: Form, vectors: Sequence[Vector]) -> Array:
     total = np.zeros(form.size, dtype=STORED[form.dtype])
     for begin, end in blocks(form.size):
         for one in vectors:
-            total[begin:end] += part(one, name, begin, end)
+            total[begin:end] += array_part(one, name, begin, end)
     return total
 
 
@@ -74,7 +74,7 @@ def restore_masks(state: SecureRound) -> tuple[MaskStream, ...]:
     The survivors' own masks, and those that they share with clients who dropped out after checking their shares.
     """
     require_answers(state)
-    everybody = roster(state)
+    everybody = make_roster(state)
     points, context, members = everybody.points, everybody.context, everybody.keys
     chosen = sorted(state.answers)[: state.terms.threshold]
     weights = shamir.lagrange_weights([points[name] for name in chosen])
@@ -90,7 +90,7 @@ def restore_masks(state: SecureRound) -> tuple[MaskStream, ...]:
 
 def _restore(name: str, published: str, shares: Mapping[int, SharesOf], weights: Mapping[int, int]) -> int:
     """Restores a client's secret from shares, and checks it against its published point."""
-    secret = shamir.restore({x: int(held[name], 16) for x, held in shares.items()}, weights)
+    secret = shamir.restore_secret({x: int(held[name], 16) for x, held in shares.items()}, weights)
     if group.multiply_base(secret).hex() != published:
         raise ProtocolError(f"expected shares of the secret that {name!r} has published a point of, got others")
     return secret
@@ -102,13 +102,13 @@ def _restore_pairwise(roster: Roster, lost: Mapping[str, int], survivors: tuple[
     for name, private in lost.items():
         for other in survivors:
             seed = keys.agree_on_mask(private, public[other], context, name, other)
-            yield MaskStream(seed, masks.sign_of(name, other))
+            yield MaskStream(seed, masks.mask_sign(name, other))
 
 
 Phase = Literal["keys", "shares", "checks", "masked", "consents", "answers"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
-Relayed = PublicKeys | SealedShares | ShareCheck | Consent | UnmaskAnswer
-PHASE_OF: Mapping[type[FromClient], Phase] = {
+RelayedMessage = PublicKeys | SealedShares | ShareCheck | Consent | UnmaskAnswer
+PHASE_OF: Mapping[type[ClientMessage], Phase] = {
     PublicKeys: "keys",
     SealedShares: "shares",
     ShareCheck: "checks",
@@ -130,9 +130,9 @@ class SecureRound(Message):
     consents: Mapping[ClientName, Consent] = Field(default_factory=dict)
     answers: Mapping[ClientName, UnmaskAnswer] = Field(default_factory=dict)
 
-    def collected(self, phase: Phase) -> Mapping[str, FromClient]:
+    def collected(self, phase: Phase) -> Mapping[str, ClientMessage]:
         """Returns the messages of a phase, by client."""
-        held: Mapping[str, FromClient] = getattr(self, phase)
+        held: Mapping[str, ClientMessage] = getattr(self, phase)
         return held
 
     @property
@@ -170,13 +170,13 @@ class SecureRound(Message):
         return {name: dict(self.masked[name].scalars) for name in self.survivors}
 
 
-def accept(state: SecureRound, message: Relayed) -> SecureRound:
+def accept_message(state: SecureRound, message: RelayedMessage) -> SecureRound:
     """Adds a verified message of the current phase. The same one again changes nothing.
 
     Raises ProtocolError (of another round, or it does not fit), RoundClosedError (of another phase), NotFoundError
     (client was not in the phase before), ConflictError (another message of that client came before).
     """
-    return _accept_message(state, PHASE_OF[type(message)], message)
+    return _add_message(state, PHASE_OF[type(message)], message)
 
 
 def accept_header(state: SecureRound, header: MaskedHeader) -> SecureRound:
@@ -184,10 +184,10 @@ def accept_header(state: SecureRound, header: MaskedHeader) -> SecureRound:
 
     The vector stays with the caller, who has checked it against this header.
     """
-    return _accept_message(state, "masked", header)
+    return _add_message(state, "masked", header)
 
 
-def _accept_message(state: SecureRound, phase: Phase, message: FromClient) -> SecureRound:
+def _add_message(state: SecureRound, phase: Phase, message: ClientMessage) -> SecureRound:
     require_round(state.terms, message)
     collected = state.collected(phase)
     if (held := collected.get(message.client)) is not None:
@@ -202,7 +202,7 @@ def _accept_message(state: SecureRound, phase: Phase, message: FromClient) -> Se
     return state.model_copy(update={phase: {**collected, message.client: message}})
 
 
-def require_expected(state: SecureRound, phase: Phase, message: FromClient) -> None:
+def require_expected(state: SecureRound, phase: Phase, message: ClientMessage) -> None:
     """Raises an error for a message that this phase does not expect.
 
     NotFoundError for a client that was not in the phase before, RoundClosedError for keys without room, ProtocolError
@@ -259,7 +259,7 @@ def count_present(state: SecureRound) -> int:
     return len(set(state.collected(state.phase)) - state.expelled)
 
 
-def close(state: SecureRound) -> SecureRound:
+def close_phase(state: SecureRound) -> SecureRound:
     """Closes the phase and returns the state of the next; its clients go on.
 
     Raises UnavailableError if they are too few.
@@ -270,13 +270,13 @@ def close(state: SecureRound) -> SecureRound:
     return state.model_copy(update={"phase": PHASES[PHASES.index(state.phase) + 1]})
 
 
-def roster(state: SecureRound) -> Roster:
+def make_roster(state: SecureRound) -> Roster:
     """Makes the roster of all public keys, once phase `keys` is closed."""
     _require_closed(state, "keys")
     return Roster(terms=state.terms, members=tuple(state.keys[name] for name in sorted(state.keys)))
 
 
-def delivery(state: SecureRound, client: str) -> Delivery:
+def make_delivery(state: SecureRound, client: str) -> Delivery:
     """Makes the delivery for one client, once phase `shares` is closed."""
     _require_closed(state, "shares")
     if client not in state.shares:
@@ -285,7 +285,7 @@ def delivery(state: SecureRound, client: str) -> Delivery:
     return Delivery(run=state.terms.run, round=state.terms.round, shares=shares)
 
 
-def sharers(state: SecureRound) -> Sharers:
+def make_sharers(state: SecureRound) -> Sharers:
     """Makes the list of sharers, once phase `checks` is closed.
 
     With one piece of evidence against each expelled client.
@@ -300,14 +300,14 @@ def sharers(state: SecureRound) -> Sharers:
     return Sharers(run=state.terms.run, round=state.terms.round, sharers=state.sharers, evidence=evidence)
 
 
-def request(state: SecureRound) -> UnmaskRequest:
+def make_unmask_request(state: SecureRound) -> UnmaskRequest:
     """Makes the request to unmask, once phase `masked` is closed."""
     _require_closed(state, "masked")
     terms = state.terms
     return UnmaskRequest(run=terms.run, round=terms.round, survivors=state.survivors, dropped=state.dropped)
 
 
-def consents(state: SecureRound) -> Consents:
+def make_consents(state: SecureRound) -> Consents:
     """Makes the list of the survivors' signatures, once phase `consents` is closed."""
     _require_closed(state, "consents")
     signatures = {name: state.consents[name].signature for name in sorted(state.consents)}

@@ -16,7 +16,7 @@ from shared.protocol.secure import group
 from shared.protocol.secure.group import ORDER
 
 
-def split(secret: int, count: int, threshold: int) -> list[int]:
+def split_secret(secret: int, count: int, threshold: int) -> list[int]:
     """Splits a secret into shares for x = 1 to `count`.
 
     The other coefficients are fresh from the operating system.
@@ -37,7 +37,7 @@ def _evaluate(coefficients: Sequence[int], x: int) -> int:
     return value
 
 
-def commit(shares: Sequence[int]) -> list[bytes]:
+def commit_shares(shares: Sequence[int]) -> list[bytes]:
     """Computes a commitment to each share."""
     return [group.multiply_base(share) for share in shares]
 
@@ -102,7 +102,7 @@ def _weight(x: int, points: Sequence[int]) -> int:
     return above * pow(below, -1, ORDER) % ORDER
 
 
-def restore(shares: Mapping[int, int], weights: Mapping[int, int]) -> int:
+def restore_secret(shares: Mapping[int, int], weights: Mapping[int, int]) -> int:
     """Restores a secret from at least `threshold` shares and their points' weights.
 
     Fewer or wrong shares give another scalar: check the result against the point that commits to the secret.

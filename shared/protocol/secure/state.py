@@ -56,7 +56,7 @@ class SharePair(Message):
             raise ProtocolError("expected two shares in a sealed message, got something else") from None
 
 
-class BegunRound(Message):
+class BegunState(Message):
     """State after `begin`: keys are made and signed."""
 
     phase: Literal["begun"] = "begun"
@@ -66,7 +66,7 @@ class BegunRound(Message):
     message: PublicKeys
 
 
-class Sharing(Message):
+class SharingState(Message):
     """State after `share`: the roster is accepted and the secrets are shared.
 
     own: this client's shares of its own secrets. message: the others' shares, to be sent again after a restart:
@@ -81,7 +81,7 @@ class Sharing(Message):
     message: SealedShares
 
 
-class Checked(Message):
+class CheckedState(Message):
     """State after `check`: valid shares by dealer; `message` complains about the others."""
 
     phase: Literal["checked"] = "checked"
@@ -92,7 +92,7 @@ class Checked(Message):
     message: ShareCheck
 
 
-class Ready(Message):
+class ReadyState(Message):
     """State after `mask`: it is fixed which clients mask with each other.
 
     sent: the digest of what was masked. proven: clients expelled by evidence that this client has checked. consent:
@@ -114,16 +114,16 @@ class Ready(Message):
         return tuple(sorted(self.shares))
 
 
-State = BegunRound | Sharing | Checked | Ready
+State = BegunState | SharingState | CheckedState | ReadyState
 _STATE: TypeAdapter[State] = TypeAdapter(Annotated[State, Field(discriminator="phase")])
 
 
-def state_json(state: State) -> str:
+def write_state(state: State) -> str:
     """Writes the state as JSON, with its secrets."""
     return state.model_dump_json()
 
 
-def read(text: str) -> State:
+def read_state(text: str) -> State:
     """Reads a state that `state_json` wrote; raises DataError, without its text, for another."""
     try:
         return _STATE.validate_json(text)
@@ -131,6 +131,6 @@ def read(text: str) -> State:
         raise DataError("expected the state of a secure round as it was written, got something else") from None
 
 
-def terms_of(state: State) -> RoundTerms:
+def find_terms(state: State) -> RoundTerms:
     """Returns the terms that the round began with."""
-    return state.terms if isinstance(state, BegunRound) else state.roster.terms
+    return state.terms if isinstance(state, BegunState) else state.roster.terms

@@ -12,7 +12,17 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from shared.errors import PrivacyError, ProtocolError
 from shared.method.declaration import Declaration
-from shared.method.parameters import STORED, Array, Arrays, Form, Parameters, blocks, form, part, stored_parts
+from shared.method.parameters import (
+    STORED,
+    Array,
+    Arrays,
+    Form,
+    Parameters,
+    array_form,
+    array_part,
+    blocks,
+    stored_parts,
+)
 from shared.protocol.gate import require_declared
 from shared.protocol.secure import fixed_point
 from shared.protocol.secure.messages import MaskedHeader, hidden_scalars
@@ -29,7 +39,7 @@ class MaskStream(NamedTuple):
     sign: Sign
 
 
-def sign_of(own: str, other: str) -> Sign:
+def mask_sign(own: str, other: str) -> Sign:
     """Returns 1 if the own name comes first, else -1.
 
     Of two clients the first by name adds their common mask and the other subtracts it.
@@ -45,11 +55,11 @@ def add_masks(values: Array, masks: Iterable[MaskStream], *, piece: int) -> Arra
     """
     ring = np.uint32 if values.dtype == np.uint32 else np.uint64
     flat = np.array(values, dtype=ring, order="C").reshape(-1)
-    add_to_flat(flat, masks, piece=piece)
+    add_masks_in_place(flat, masks, piece=piece)
     return flat.reshape(values.shape)
 
 
-def add_to_flat(flat: Array, masks: Iterable[MaskStream], *, piece: int) -> None:
+def add_masks_in_place(flat: Array, masks: Iterable[MaskStream], *, piece: int) -> None:
     """Adds masks in place to a tensor in row order in one dimension."""
     for mask in masks:
         _add_mask(flat, mask, piece)
@@ -90,7 +100,7 @@ class MaskedUpdate(NamedTuple):
     vector: Vector
 
 
-def layout(declaration: Declaration) -> dict[str, Form]:
+def vector_layout(declaration: Declaration) -> dict[str, Form]:
     """Returns the form of every piece of a vector, in order.
 
     Tensors by name, then the scalars.
@@ -100,7 +110,7 @@ def layout(declaration: Declaration) -> dict[str, Form]:
     return tensors | ({SCALARS: Form(RING, (len(hidden),))} if (hidden := hidden_scalars(declaration)) else {})
 
 
-def encode(declaration: Declaration, content: Parameters) -> dict[str, Array]:
+def encode_vector(declaration: Declaration, content: Parameters) -> dict[str, Array]:
     """Encodes the whole vector as integers.
 
     Raises PrivacyError if it is not as declared, ProtocolError if a value is out of range.
@@ -109,7 +119,7 @@ def encode(declaration: Declaration, content: Parameters) -> dict[str, Array]:
     hidden = hidden_scalars(declaration)
     if missing := sorted(set(hidden) - set(content.scalars)):
         raise PrivacyError(f"expected a value for every hidden scalar, none came for {missing}")
-    pieces = {n: _encode(form, content.arrays[n], n) for n, form in layout(declaration).items() if n != SCALARS}
+    pieces = {n: _encode(form, content.arrays[n], n) for n, form in vector_layout(declaration).items() if n != SCALARS}
     values = np.array([content.scalars[name] for name in hidden], dtype=np.float64)
     return pieces | ({SCALARS: fixed_point.encode(values, SCALARS)} if hidden else {})
 
@@ -118,33 +128,33 @@ def _encode(expected: Form, value: Array, name: str) -> Array:
     return fixed_point.encode(value, name) if expected.dtype == RING else np.asarray(value)
 
 
-def digest(vector: Vector) -> str:
+def digest_vector(vector: Vector) -> str:
     """Computes the sha256 over names, shapes and little-endian bytes in name order."""
     total = hashlib.sha256()
     for name in sorted(vector):
-        kind = form(vector, name)
+        kind = array_form(vector, name)
         total.update(f"{name}{kind.shape}".encode())
         for stored in stored_parts(vector, name, blocks(kind.size)):
             total.update(stored.data)
     return total.hexdigest()
 
 
-def require_same(declaration: Declaration, vector: Vector, expected: str) -> None:
+def require_declared_vector(declaration: Declaration, vector: Vector, expected: str) -> None:
     """Raises ProtocolError unless a vector has the declared pieces and this digest."""
-    pieces = layout(declaration)
+    pieces = vector_layout(declaration)
     if set(vector) != set(pieces):
         raise ProtocolError(f"expected masked tensors {sorted(pieces)}, got {len(vector)} of other names")
     for name, piece in pieces.items():
-        if form(vector, name) != piece:
+        if array_form(vector, name) != piece:
             wanted, got = np.dtype(STORED[piece.dtype]), vector[name]
             raise ProtocolError(
                 f"expected {wanted} {list(piece.shape)}, got {got.dtype} {list(got.shape)} for {name!r}"
             )
-    if (came := digest(vector)) != expected:
+    if (came := digest_vector(vector)) != expected:
         raise ProtocolError(f"expected a masked vector of digest {expected}, got {came}")
 
 
-def lies_open(vector: Vector, name: str) -> bool:
+def is_unmasked(vector: Vector, name: str) -> bool:
     """Tells whether numbers are unmasked: more than half of them are small.
 
     In fixed point a number is small if it can be encoded, up to 2^52 of 2^64 numbers; modulo 2^32 if it is at most
@@ -152,8 +162,8 @@ def lies_open(vector: Vector, name: str) -> bool:
     number is small once in 2,048 times, so that half of sixteen are small less than once in 2^70 times, and half of n
     less than once in 2^(4.5 n). Of fewer than LEAST_TOLD numbers it tells nothing.
     """
-    kind = form(vector, name)
-    small = sum(_count_small(part(vector, name, *span), kind.dtype) for span in blocks(kind.size))
+    kind = array_form(vector, name)
+    small = sum(_count_small(array_part(vector, name, *span), kind.dtype) for span in blocks(kind.size))
     return kind.size >= LEAST_TOLD and 2 * small > kind.size
 
 
@@ -162,7 +172,7 @@ def _count_small(values: Array, dtype: str) -> int:
     return int(np.count_nonzero(np.abs(values.view(signed).astype(np.float64)) <= limit))
 
 
-def mean(declaration: Declaration, totals: Iterable[tuple[str, Array]], count: int) -> Parameters:
+def decode_mean(declaration: Declaration, totals: Iterable[tuple[str, Array]], count: int) -> Parameters:
     """Computes mean arrays (float32) and scalars from unmasked sums over `count` clients.
 
     The sum of a U32 tensor is returned as it is.

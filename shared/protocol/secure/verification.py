@@ -20,10 +20,10 @@ from shared.protocol.secure.messages import (
     possession_label,
 )
 from shared.protocol.secure.proofs import identity_key, require_possession, require_share_signature, require_signature
-from shared.protocol.secure.server import PHASE_OF, Relayed, SecureRound, require_expected, roster
+from shared.protocol.secure.server import PHASE_OF, RelayedMessage, SecureRound, make_roster, require_expected
 
 
-def verify(state: SecureRound, message: Relayed) -> None:
+def verify_message(state: SecureRound, message: RelayedMessage) -> None:
     """Verifies a message's signature, commitments, shares or proofs.
 
     Raises ProtocolError where they do not hold, ConflictError for keys of a client that was told something else than
@@ -60,7 +60,7 @@ def _verify_keys(state: SecureRound, message: PublicKeys) -> None:
 
 
 def _require_transcript(state: SecureRound, message: SealedShares | ShareCheck | Consent) -> None:
-    if message.transcript != roster(state).context.transcript:
+    if message.transcript != make_roster(state).context.transcript:
         raise ProtocolError("expected a message about this round's roster, got one about another")
 
 
@@ -71,7 +71,7 @@ def _verify_signed(state: SecureRound, message: ShareCheck | Consent) -> None:
 
 def _verify_share_signatures(state: SecureRound, message: SealedShares) -> None:
     """Checks the signature of each share: else a holder would blame the relay."""
-    context, key = roster(state).context, identity_key(state.keys[message.client].identity)
+    context, key = make_roster(state).context, identity_key(state.keys[message.client].identity)
     for holder, share in message.shares.items():
         require_share_signature(context, message.client, holder, share, key)
 
@@ -90,11 +90,11 @@ def _verify_commitments(state: SecureRound, message: SealedShares) -> None:
 def _verify_complaints(state: SecureRound, message: ShareCheck) -> None:
     if not message.complaints:
         return
-    everybody = roster(state)
+    everybody = make_roster(state)
     for dealer, complaint in message.complaints.items():
         share = state.shares[dealer].shares[message.client]
         evidence = ExpulsionEvidence(dealer=dealer, holder=message.client, share=share, complaint=complaint)
-        proofs.require_proven(everybody, evidence)
+        proofs.require_valid_evidence(everybody, evidence)
 
 
 def _verify_shares(state: SecureRound, message: UnmaskAnswer) -> None:

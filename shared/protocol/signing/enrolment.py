@@ -76,20 +76,20 @@ class KeyIndex:
 
 
 @contextmanager
-def hold_index(keys: Path, read_all: ReadAll) -> Iterator[KeyIndex]:
+def lock_index(keys: Path, read_all: ReadAll) -> Iterator[KeyIndex]:
     """Locks the index of a folder and brings it up to date.
 
     Raises UnavailableError where another process holds it for too long, SettingsError where the folder cannot be
     written.
     """
-    with hold_lock(keys / FOLDER):
+    with lock_folder(keys / FOLDER):
         index = KeyIndex(keys)
         index.follow(read_all)
         yield index
 
 
 @contextmanager
-def hold_lock(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Locks a folder against other threads and processes; makes it where missing.
 
     Raises UnavailableError where it is held for too long, SettingsError where it cannot be written.
@@ -148,7 +148,7 @@ def public_file(name: str, folder: Path) -> Path:
     return folder / f"{name}.pub"
 
 
-def make_pair(name: str, folder: Path) -> KeyFiles:
+def make_key_pair(name: str, folder: Path) -> KeyFiles:
     """Makes a new key pair; raises ConflictError where a private key exists.
 
     To replace it would lock the client out.
@@ -161,19 +161,19 @@ def make_pair(name: str, folder: Path) -> KeyFiles:
     return pair
 
 
-def kept_pair(name: str, folder: Path) -> KeyFiles:
+def ensure_key_pair(name: str, folder: Path) -> KeyFiles:
     """Returns the existing key pair, or makes one.
 
     A missing public half is made again from the private one.
     """
     pair = KeyFiles.of(require_name(name), folder)
     if not pair.private.exists():
-        return make_pair(name, folder)
+        return make_key_pair(name, folder)
     write_new(pair.public, public_pem(read_private(pair.private).public_key()), PUBLIC)
     return pair
 
 
-def own_key(client: str, state_directory: Path, given: Path | None = None) -> PrivateKey:
+def read_own_key(client: str, state_directory: Path, given: Path | None = None) -> PrivateKey:
     """Reads a client's private key from `given`, or from its state directory.
 
     Raises SettingsError where there is none, where others may read it, or where it is no such key.
@@ -184,7 +184,7 @@ def own_key(client: str, state_directory: Path, given: Path | None = None) -> Pr
     return read_private(path)
 
 
-def register(public: Path, folder: Path) -> str:
+def register_key_file(public: Path, folder: Path) -> str:
     """Registers the key of a file `<name>.pub`; returns the name.
 
     The same key again changes nothing. Raises ConflictError where the name has another key, or the key another name.
@@ -199,7 +199,7 @@ def register_key(name: str, key: PublicKey, folder: Path) -> None:
     file = public_file(require_name(name), folder)
     if file.exists():
         return _require_same(name, file, key)
-    with hold_index(folder, partial(_names_by_mark, folder)) as index:
+    with lock_index(folder, partial(_names_by_mark, folder)) as index:
         if (holder := _find_holder(index, key, folder)) not in (None, name):
             raise ConflictError(f"expected a key of its own for {name!r}, {holder!r} has this one")
         if not write_new(file, public_pem(key), PUBLIC):  # somebody has been faster
@@ -208,7 +208,7 @@ def register_key(name: str, key: PublicKey, folder: Path) -> None:
 
 
 def _require_same(name: str, file: Path, key: PublicKey) -> None:
-    held = _key_in(file)
+    held = _read_key(file)
     if held is None or fingerprint(held) != fingerprint(key):
         raise ConflictError(f"expected a name without a key, {name!r} has another one: remove it first")
 
@@ -216,7 +216,7 @@ def _require_same(name: str, file: Path, key: PublicKey) -> None:
 def _find_holder(index: KeyIndex, key: PublicKey, folder: Path) -> str | None:
     """Returns the name that has the key; None where its file is gone or changed."""
     name = index.find_name(mark := fingerprint(key))
-    held = _key_in(public_file(name, folder)) if name is not None and _is_name(name) else None
+    held = _read_key(public_file(name, folder)) if name is not None and _is_name(name) else None
     return name if held is not None and fingerprint(held) == mark else None
 
 
@@ -226,13 +226,13 @@ def _names_by_mark(folder: Path) -> dict[str, str]:
 
 def registered_key(name: str, folder: Path) -> PublicKey | None:
     """Reads the registered key of a name; None where it has none."""
-    return _key_in(public_file(require_name(name), folder))
+    return _read_key(public_file(require_name(name), folder))
 
 
 def registered_keys(folder: Path) -> dict[str, PublicKey | None]:
     """Returns the registered keys by name, sorted; None for a file without a key."""
     files = sorted(folder.glob("*.pub"))
-    return {file.stem: _key_in(file) for file in files if _is_name(file.stem)}
+    return {file.stem: _read_key(file) for file in files if _is_name(file.stem)}
 
 
 def registered_names(folder: Path) -> frozenset[str]:
@@ -248,7 +248,7 @@ def registered_files(folder: Path) -> list[Path]:
     return files
 
 
-def remove(name: str, folder: Path) -> None:
+def remove_key(name: str, folder: Path) -> None:
     """Removes a registered key; raises NotFoundError for an unknown name."""
     try:
         public_file(require_name(name), folder).unlink()
@@ -256,10 +256,10 @@ def remove(name: str, folder: Path) -> None:
         raise NotFoundError(f"expected a registered name, got {name!r}") from None
 
 
-def enrol(name: str, own: Path, registry: Path) -> KeyFiles:
+def enrol_client(name: str, own: Path, registry: Path) -> KeyFiles:
     """Makes a client's key pair and registers it; existing ones stay."""
-    pair = kept_pair(name, own)
-    register(pair.public, registry)
+    pair = ensure_key_pair(name, own)
+    register_key_file(pair.public, registry)
     return pair
 
 
@@ -281,7 +281,7 @@ def _is_name(name: str) -> bool:
     return True
 
 
-def _key_in(file: Path) -> PublicKey | None:
+def _read_key(file: Path) -> PublicKey | None:
     try:
         return read_public(file)
     except SettingsError:

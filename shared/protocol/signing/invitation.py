@@ -27,12 +27,12 @@ from shared.method.settings import MethodSettings
 from shared.protocol.item_list import LONGEST_PACKED, ItemListOut, unpack_item_list
 from shared.protocol.schemas import ClientName
 from shared.protocol.signing.enrolment import (
-    hold_lock,
+    lock_folder,
     public_file,
     register_key,
     registered_key,
     registered_names,
-    remove,
+    remove_key,
     require_name,
 )
 from shared.protocol.signing.keys import PrivateKey, PublicKey, public_key, raw_hex
@@ -166,7 +166,7 @@ def open_invitation(name: str, folder: Path, days: float) -> tuple[str, datetime
     require_without_key(name, folder)
     code, expires = secrets.token_urlsafe(CODE_BYTES), datetime.now(UTC) + timedelta(days=days)
     kept = OpenInvitation(digest=_digest(code), expires=expires)
-    with hold_lock(folder / FOLDER):
+    with lock_folder(folder / FOLDER):
         require_without_key(name, folder)  # the earlier invitation may have been used meanwhile
         try:
             replace_file(_open_file(name, folder), kept.model_dump_json().encode(), PRIVATE)
@@ -191,8 +191,8 @@ def remove_silo(name: str, folder: Path) -> None:
     """
     path = _open_file(require_name(name), folder)
     if not path.parent.is_dir():  # nobody was ever invited there
-        return remove(name, folder)
-    with hold_lock(path.parent):  # an enrolment under way ends before, and no other begins meanwhile
+        return remove_key(name, folder)
+    with lock_folder(path.parent):  # an enrolment under way ends before, and no other begins meanwhile
         _remove_held(name, path, folder)
 
 
@@ -200,7 +200,7 @@ def _remove_held(name: str, path: Path, folder: Path) -> None:
     if invited := path.exists():
         path.unlink(missing_ok=True)  # before the key: whoever holds the code must not follow it
     try:
-        remove(name, folder)
+        remove_key(name, folder)
     except NotFoundError:
         if not invited:
             raise
@@ -248,7 +248,7 @@ def prove_enrolment(invitation: Invitation, key: PrivateKey) -> EnrolmentIn:
     return EnrolmentIn(name=invitation.name, key=own, nonce=nonce, proof=proof, signature=signature)
 
 
-def answered_signature(message: EnrolmentIn) -> str:
+def enrolment_digest(message: EnrolmentIn) -> str:
     """Returns the digest of the request that the answer's signature covers.
 
     So a changed request is noticed.
@@ -256,7 +256,7 @@ def answered_signature(message: EnrolmentIn) -> str:
     return f"{PURPOSE} {hashlib.sha256(message.model_dump_json().encode()).hexdigest()}"
 
 
-def redeem(message: EnrolmentIn, folder: Path, now: datetime, aggregator: str) -> None:
+def redeem_invitation(message: EnrolmentIn, folder: Path, now: datetime, aggregator: str) -> None:
     """Registers the key of an invited silo, durably, and uses the invitation up.
 
     The same key again changes nothing, so that a silo without an answer may ask again, after the invitation has
@@ -264,7 +264,7 @@ def redeem(message: EnrolmentIn, folder: Path, now: datetime, aggregator: str) -
     proof, and ConflictError where the name has another key or the key another name. aggregator: its own public key,
     in hexadecimal.
     """
-    key, path = _key_of(message), _open_file(message.name, folder)
+    key, path = _parse_key(message), _open_file(message.name, folder)
     said = _proven_bytes(message.name, message.key, aggregator, message.nonce)
     try:
         key.verify(bytes.fromhex(message.signature), said + message.proof.encode())
@@ -273,12 +273,12 @@ def redeem(message: EnrolmentIn, folder: Path, now: datetime, aggregator: str) -
     has_key = _has_key(message, folder)
     if has_key and not path.exists():
         return
-    if not has_key and not _holds(path, said, message.proof, now):
+    if not has_key and not _is_valid_proof(path, said, message.proof, now):
         _forget_expired(path, now)
         raise AuthenticationError(REFUSED)  # who has no code waits for nobody, and makes nobody wait
-    with hold_lock(path.parent):  # looked at once more: it may have been withdrawn meanwhile
+    with lock_folder(path.parent):  # looked at once more: it may have been withdrawn meanwhile
         if not _has_key(message, folder):
-            if not _holds(path, said, message.proof, now):
+            if not _is_valid_proof(path, said, message.proof, now):
                 raise AuthenticationError(REFUSED)
             register_key(message.name, key, folder)
         path.unlink(missing_ok=True)
@@ -296,14 +296,14 @@ def known_names(folder: Path, now: datetime) -> tuple[str, ...]:
     return tuple(sorted(registered_names(folder) | invited))
 
 
-def _key_of(message: EnrolmentIn) -> PublicKey:
+def _parse_key(message: EnrolmentIn) -> PublicKey:
     try:
         return public_key(bytes.fromhex(message.key))
     except (SettingsError, ValueError):
         raise ProtocolError("key: expected an Ed25519 public key in hexadecimal, got another") from None
 
 
-def _holds(path: Path, said: bytes, proof: str, now: datetime) -> bool:
+def _is_valid_proof(path: Path, said: bytes, proof: str, now: datetime) -> bool:
     """Tells whether a proof is of an open invitation's code."""
     kept = _read_open(path) or OpenInvitation(digest="0" * 64, expires=now)
     return hmac.compare_digest(_prove(kept.digest, said), proof) and now < kept.expires
@@ -314,7 +314,7 @@ def _forget_expired(path: Path, now: datetime) -> None:
     kept = _read_open(path)
     if kept is None or now < kept.expires:
         return
-    with hold_lock(path.parent):
+    with lock_folder(path.parent):
         if (kept := _read_open(path)) is not None and now >= kept.expires:
             path.unlink(missing_ok=True)
 

@@ -42,7 +42,7 @@ FORMS = {
     'nonce="32 HEX DIGITS", without "@query" where there is none',
     SIGNATURE: f"{LABEL}=:88 CHARACTERS OF BASE64:",
 }
-WRITTEN = {
+PATTERNS = {
     DIGEST: re.compile(r"sha-256=:([A-Za-z0-9+/]{43}=):"),
     INPUT: re.compile(
         rf'{LABEL}=\("@method" "@path"(?P<query> "@query")? "content-digest"\);created=(?P<created>[1-9][0-9]{{0,11}});'
@@ -117,16 +117,16 @@ def body_digest(sha256: bytes) -> str:
 
 def read_digest(header: str) -> bytes:
     """Reads the sha256 that `body_digest` has written."""
-    found = WRITTEN[DIGEST].fullmatch(header)
+    found = PATTERNS[DIGEST].fullmatch(header)
     if found is None:
-        raise _other(DIGEST)
+        raise _wrong_form(DIGEST)
     return base64.b64decode(found[1])
 
 
 NO_BODY = body_digest(hashlib.sha256().digest())
 
 
-def sign(target: RequestTarget, body: bytes, who: Signatory, *, created: int, nonce: str) -> dict[str, str]:
+def sign_request(target: RequestTarget, body: bytes, who: Signatory, *, created: int, nonce: str) -> dict[str, str]:
     """Signs a request; returns the three headers.
 
     created: seconds since the epoch. nonce: 32 hexadecimal digits, never the same twice.
@@ -152,7 +152,7 @@ def add_signature(
     return {header.lower(): value for header, value in message.headers.items()}
 
 
-def is_made_by(made: Mapping[str, str], target: RequestTarget, key: PrivateKey) -> bool:
+def is_deterministic_signature(made: Mapping[str, str], target: RequestTarget, key: PrivateKey) -> bool:
     """Tells whether the signature is the only one that RFC 8032 gives for this key.
 
     Ed25519 follows from key and message alone. A signer who chooses the secret number himself makes signatures that
@@ -176,7 +176,7 @@ def has_signature(message: Any, name: str, key: PublicKey) -> bool:
     return True
 
 
-def length(name: str, *, query: bool) -> dict[str, int]:
+def signature_lengths(name: str, *, query: bool) -> dict[str, int]:
     """Returns the length of each of the three headers, the same for all requests."""
     written = _write_input(name, "0" * SECONDS_DIGITS, "0" * 2 * NONCE_BYTES, query=query)
     return {DIGEST: len(NO_BODY), INPUT: len(written), SIGNATURE: len(f"{LABEL}=::") + 88}
@@ -207,24 +207,24 @@ def is_signed(headers: Iterable[str]) -> bool:
     return not {INPUT, SIGNATURE}.isdisjoint(name.lower() for name in headers)
 
 
-def find_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str] | None:
+def find_signature_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str] | None:
     """Returns the three headers of a signature; None unless each is there once."""
     found = [(name.lower(), value) for name, value in headers if name.lower() in HEADERS]
     return dict(found) if sorted(name for name, _ in found) == sorted(HEADERS) else None
 
 
-def read(headers: Iterable[tuple[str, str]]) -> SignatureClaim:
+def read_claim(headers: Iterable[tuple[str, str]]) -> SignatureClaim:
     """Reads the claims of a signature's headers.
 
     Raises AuthenticationError, without their content, for any other form.
     """
-    if (one := find_headers(headers)) is None:
+    if (one := find_signature_headers(headers)) is None:
         raise AuthenticationError(f"expected the headers {', '.join(HEADERS)}, each once")
     for name in (DIGEST, SIGNATURE):
         _require_base64(name, one[name])
-    said = WRITTEN[INPUT].fullmatch(one[INPUT])
+    said = PATTERNS[INPUT].fullmatch(one[INPUT])
     if said is None:
-        raise _other(INPUT)
+        raise _wrong_form(INPUT)
     return SignatureClaim(
         said["name"], int(said["created"]), said["nonce"], one[DIGEST], said["query"] is not None, one
     )
@@ -235,16 +235,16 @@ def _require_base64(name: str, value: str) -> None:
 
     The last character of base64 holds bits without meaning, which must be zero.
     """
-    found = WRITTEN[name].fullmatch(value)
+    found = PATTERNS[name].fullmatch(value)
     if found is None or base64.b64encode(base64.b64decode(found[1])).decode("ascii") != found[1]:
-        raise _other(name)
+        raise _wrong_form(name)
 
 
-def _other(name: str) -> AuthenticationError:
+def _wrong_form(name: str) -> AuthenticationError:
     return AuthenticationError(f"{name}: expected {FORMS[name]}; got another form")
 
 
-def holds(claim: SignatureClaim, target: RequestTarget, key: PublicKey) -> bool:
+def is_valid_claim(claim: SignatureClaim, target: RequestTarget, key: PublicKey) -> bool:
     """Tells whether the owner of `key` has signed exactly this request."""
     if not PATH.fullmatch(target.path) or not QUERY.fullmatch(target.query) or claim.has_query != bool(target.query):
         return False

@@ -21,7 +21,7 @@ from shared.protocol.signing.requests import (
     SIGNATURE,
     add_signature,
     body_digest,
-    find_headers,
+    find_signature_headers,
     has_signature,
 )
 
@@ -86,6 +86,6 @@ def require_answer(
 
 
 def _one_form(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    if (one := find_headers(headers)) is None:
+    if (one := find_signature_headers(headers)) is None:
         raise UnavailableError(f"expected an answer with the headers {', '.join(HEADERS)}, each once")
     return one

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shared.method.parameters import Arrays, Float32, Parameters
-from shared.protocol.wire import decode, encode
+from shared.protocol.wire import decode_body, encode_body
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Running
@@ -61,7 +61,7 @@ async def attacked(federation: Federation, method: dict[str, Any], times: float,
     start = await begun(clients[0], tensors)
     for client in clients:
         arrays = honest(client.name, start, times if client.name == "eve" else 1.0)
-        assert (await client.put(1, encode(Parameters(arrays, SCALARS)))).status_code == 201
+        assert (await client.put(1, encode_body(Parameters(arrays, SCALARS)))).status_code == 201
     answer = await clients[0].personalised(1)
     assert answer.status_code == 200, answer.text
     return off(tensors(answer.content), start)
@@ -94,7 +94,7 @@ async def test_a_median_of_margins_does_not_follow_one_that_is_as_large_as_it_ma
         for client in clients:
             margin = 3.1 if client.name == "eve" else 0.2
             assert (await client.put(1, client.update(1.0, rho=0.1, margin=margin))).status_code == 201
-        found = decode((await clients[0].personalised(1)).content)[1].scalars
+        found = decode_body((await clients[0].personalised(1)).content)[1].scalars
     assert found == {"margin": pytest.approx(expected)}
 
 

@@ -27,10 +27,10 @@ from shared.protocol.signing.invitation import (
     EnrolmentIn,
     FederationOut,
     Invitation,
-    answered_signature,
+    enrolment_digest,
     open_invitation,
     prove_enrolment,
-    redeem,
+    redeem_invitation,
     remove_silo,
 )
 from shared.protocol.signing.keys import PrivateKey, new_key, public_key, raw_hex
@@ -64,12 +64,12 @@ def registered(folder: Path) -> dict[str, str]:
 def test_a_code_registers_one_key_and_the_same_again_changes_nothing(tmp_path: Path) -> None:
     code, expires = open_invitation("north", tmp_path, 1.0)
     own = message("north", code)
-    redeem(own, tmp_path, NOW, AGGREGATOR)
-    redeem(own, tmp_path, NOW, AGGREGATOR)  # its answer was lost
+    redeem_invitation(own, tmp_path, NOW, AGGREGATOR)
+    redeem_invitation(own, tmp_path, NOW, AGGREGATOR)  # its answer was lost
     assert registered(tmp_path) == {"north": own.key} and list((tmp_path / FOLDER).glob("*.json")) == []
     assert timedelta(hours=23) < expires - NOW < timedelta(hours=25)
     with pytest.raises(AuthenticationError):
-        redeem(message("north", code), tmp_path, NOW, AGGREGATOR)  # somebody else who has seen the code
+        redeem_invitation(message("north", code), tmp_path, NOW, AGGREGATOR)  # somebody else who has seen the code
     with pytest.raises(ConflictError, match="'north' has one"):
         open_invitation("north", tmp_path, 1.0)
 
@@ -92,7 +92,7 @@ def test_any_other_code_is_refused_in_the_same_words(tmp_path: Path, kind: str) 
     else:
         (tmp_path / FOLDER / "north.json").write_text("{")
     with pytest.raises(AuthenticationError, match="expected the code of an open invitation for this name"):
-        redeem(message(name, said), tmp_path, now, AGGREGATOR)
+        redeem_invitation(message(name, said), tmp_path, now, AGGREGATOR)
     assert registered(tmp_path) == {}
 
 
@@ -101,10 +101,10 @@ def test_a_key_that_another_name_has_is_refused_and_the_invitation_stays(tmp_pat
     for name in ("north", "south"):
         code, _ = open_invitation(name, tmp_path, 1.0)
         if name == "north":
-            redeem(message(name, code, own), tmp_path, NOW, AGGREGATOR)
+            redeem_invitation(message(name, code, own), tmp_path, NOW, AGGREGATOR)
     with pytest.raises(ConflictError, match="'north' has this one"):
-        redeem(message("south", code, own), tmp_path, NOW, AGGREGATOR)
-    redeem(message("south", code), tmp_path, NOW, AGGREGATOR)
+        redeem_invitation(message("south", code, own), tmp_path, NOW, AGGREGATOR)
+    redeem_invitation(message("south", code), tmp_path, NOW, AGGREGATOR)
     assert {*registered(tmp_path)} == {"north", "south"}
 
 
@@ -114,7 +114,7 @@ def test_of_many_who_use_a_code_at_once_one_is_registered(tmp_path: Path) -> Non
 
     def use(one: EnrolmentIn) -> bool:
         try:
-            redeem(one, tmp_path, NOW, AGGREGATOR)
+            redeem_invitation(one, tmp_path, NOW, AGGREGATOR)
         except FederationError:
             return False
         return True
@@ -136,14 +136,14 @@ def test_who_is_removed_does_not_come_back_by_an_invitation_that_was_not_used(tm
     register_key("north", new_key().public_key(), tmp_path)
     remove_silo("north", tmp_path)
     with pytest.raises(AuthenticationError):
-        redeem(message("north", code), tmp_path, NOW, AGGREGATOR)
+        redeem_invitation(message("north", code), tmp_path, NOW, AGGREGATOR)
 
 
 def test_an_invitation_is_withdrawn_by_removing_the_silo(tmp_path: Path) -> None:
     code, _ = open_invitation("north", tmp_path, 1.0)
     remove_silo("north", tmp_path)
     with pytest.raises(AuthenticationError):
-        redeem(message("north", code), tmp_path, NOW, AGGREGATOR)
+        redeem_invitation(message("north", code), tmp_path, NOW, AGGREGATOR)
     with pytest.raises(NotFoundError, match="expected a registered name"):
         remove_silo("north", tmp_path)
 
@@ -192,16 +192,16 @@ async def test_over_http_the_operator_invites_and_the_invited_enrols(
             assert answer.json()["method"] == running.settings.method.model_dump(mode="json")
             sha256 = hashlib.sha256(answer.content).digest()
             believed = public_key(bytes.fromhex(aggregator))
-            require_answer(201, answer.headers.items(), sha256, answered_signature(one), believed)
+            require_answer(201, answer.headers.items(), sha256, enrolment_digest(one), believed)
             other = next(two for two in asked_twice if two is not one)
             with pytest.raises(UnavailableError):
-                require_answer(201, answer.headers.items(), sha256, answered_signature(other), believed)
+                require_answer(201, answer.headers.items(), sha256, enrolment_digest(other), believed)
         assert registered(running.settings.registry)["north"] == raw_hex(own.public_key())
         late = message("north", code, None, aggregator)
         answer = await enrol(stranger, late)
         assert answer.status_code == 401  # a refusal is signed as well
         sha256 = hashlib.sha256(answer.content).digest()
-        require_answer(401, answer.headers.items(), sha256, answered_signature(late), believed)
+        require_answer(401, answer.headers.items(), sha256, enrolment_digest(late), believed)
     said = capfd.readouterr()
     assert code not in said.out + said.err
 

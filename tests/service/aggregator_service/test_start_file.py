@@ -13,7 +13,7 @@ import pytest
 from shared.errors import SettingsError
 from shared.method.parameters import Float32, Parameters
 from shared.method.tensors import initial_parameters
-from shared.protocol.wire import encode
+from shared.protocol.wire import encode_body
 from shared.strategies import build_strategy
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 
 def write_start(path: Path, name: str, value: Float32) -> Path:
-    path.write_bytes(encode(Parameters({name: value})))
+    path.write_bytes(encode_body(Parameters({name: value})))
     return path
 
 

@@ -28,7 +28,7 @@ BAD = "client-2"
 
 def seal_rubbish(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bad client's own code is patched: it signs what it likes."""
-    share = client.share
+    share = client.share_secrets
 
     def spoil(state: Any, roster: Any, members: Any, identity: Any) -> Any:
         found = share(state, roster, members, identity)
@@ -38,11 +38,11 @@ def seal_rubbish(monkeypatch: pytest.MonkeyPatch) -> None:
         signed = {name: sign_share(roster.context, BAD, name, one, identity) for name, one in spoilt.items()}
         return found.model_copy(update={"message": found.message.model_copy(update={"shares": signed})})
 
-    monkeypatch.setattr(client, "share", spoil)
+    monkeypatch.setattr(client, "share_secrets", spoil)
 
 
 def answer_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    unmask = client.unmask
+    unmask = client.answer_unmask_request
 
     def spoil(state: Any, consents: Any) -> Any:
         found = unmask(state, consents)
@@ -50,7 +50,7 @@ def answer_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
             return found
         return found.model_copy(update={"seeds": {**found.seeds, "client-1": found.seeds["client-3"]}})
 
-    monkeypatch.setattr(client, "unmask", spoil)
+    monkeypatch.setattr(client, "answer_unmask_request", spoil)
     let_the_bad_one_speak_first(monkeypatch)
 
 

@@ -18,7 +18,7 @@ from client_service.boundary.anchors import NAME, AnchorInputs, KnownAnchors
 from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError
 from shared.method.anchor import declared_size, draw_anchor
-from shared.method.divergence import comparable, divergence, kernel, round_divergence
+from shared.method.divergence import align_kernels, divergence, kernel, round_divergence
 from shared.method.settings import AnchorSettings, MethodSettings
 from shared.protocol.schemas import AnchorOut
 from tests.support.small import GRAPH, SMALL
@@ -65,7 +65,7 @@ def test_honest_anchors_of_many_seeds_read_a_spectrum_from_exact_rhos_and_not_fr
     drawn = [draw_anchor(METHOD, declared_size(SIZE), seed=seed, number=0) for seed in range(60)]
     length = min(len(one) for one in drawn)
     own = silo_kernel(length)
-    kernels = np.array([comparable(one, own)[0] for one in drawn])[:length]
+    kernels = np.array([align_kernels(one, own)[0] for one in drawn])[:length]
     rhos = np.array([divergence(one, own) or 0.0 for one in drawn])[:length]
     rounded = np.array([round_divergence(rho) for rho in rhos])
     assert np.abs(solve(kernels, rhos) - own).max() < 1e-6

@@ -34,9 +34,16 @@ from client_service.boundary import gate
 from shared.errors import DataError, SettingsError
 from shared.protocol.secure.group import ORDER, multiply_base
 from shared.protocol.signing import requests
-from shared.protocol.signing.enrolment import own_key
+from shared.protocol.signing.enrolment import read_own_key
 from shared.protocol.signing.keys import new_key
-from shared.protocol.signing.requests import RequestTarget, Signatory, holds, is_made_by, read, sign
+from shared.protocol.signing.requests import (
+    RequestTarget,
+    Signatory,
+    is_deterministic_signature,
+    is_valid_claim,
+    read_claim,
+    sign_request,
+)
 from simulation.cli import app
 from tests.support.questions import has_problem
 from tests.support.serving import serve
@@ -71,7 +78,7 @@ def signed(target: RequestTarget, monkeypatch: pytest.MonkeyPatch | None = None)
     who = Signatory("client-1", new_key())
     if monkeypatch is not None:
         monkeypatch.setattr(algorithms, "ED25519", ChangedAlgorithm)
-    return sign(target, b"body", who, created=1_795_277_005, nonce="0" * 32), who.key
+    return sign_request(target, b"body", who, created=1_795_277_005, nonce="0" * 32), who.key
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=["without a query", "with one"])
@@ -79,10 +86,12 @@ def test_a_chosen_secret_number_gives_a_signature_that_holds_and_that_the_key_do
     target: RequestTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, key = signed(target)
-    assert holds(read(made.items()), target, key.public_key()) and is_made_by(made, target, key)
+    assert is_valid_claim(read_claim(made.items()), target, key.public_key()) and is_deterministic_signature(
+        made, target, key
+    )
     made, key = signed(target, monkeypatch)
-    assert holds(read(made.items()), target, key.public_key()), "the aggregator believes it"
-    assert not is_made_by(made, target, key)
+    assert is_valid_claim(read_claim(made.items()), target, key.public_key()), "the aggregator believes it"
+    assert not is_deterministic_signature(made, target, key)
     carried = base64.b64decode(made[requests.SIGNATURE].split(":")[1])[:32]
     assert carried == multiply_base(int.from_bytes(SECRET, "little")), "it says what was chosen"
 
@@ -90,7 +99,7 @@ def test_a_chosen_secret_number_gives_a_signature_that_holds_and_that_the_key_do
 async def test_the_gate_lets_no_such_signature_leave(
     federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "sign", sign_by_changed_library)
+    monkeypatch.setattr(gate, "sign_request", sign_by_changed_library)
     async with federation(1) as running:
         (silo,) = await running.enter()
         await until(has_problem(silo, "expected the one signature that this client's key makes of the request"))
@@ -100,7 +109,7 @@ async def test_the_gate_lets_no_such_signature_leave(
 def sign_by_changed_library(*what: Any, **more: Any) -> dict[str, str]:
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr(algorithms, "ED25519", ChangedAlgorithm)
-        return sign(*what, **more)
+        return sign_request(*what, **more)
 
 
 Federated = Callable[..., Any]
@@ -129,8 +138,8 @@ def run_silo(federation: Federate, until: Until) -> Federated:
 
 def patch_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     """It signs by a number that it chooses, and no longer compares."""
-    monkeypatch.setattr(gate, "sign", sign_by_changed_library)
-    monkeypatch.setattr(gate, "is_made_by", lambda *_: True)
+    monkeypatch.setattr(gate, "sign_request", sign_by_changed_library)
+    monkeypatch.setattr(gate, "is_deterministic_signature", lambda *_: True)
 
 
 def verify(state: Path, *words: object) -> tuple[int, str]:
@@ -148,7 +157,7 @@ async def test_the_silo_finds_the_signatures_that_a_patched_gate_has_sent(
     async with run_silo() as (client, aggregator, settings):
         pass
     assert make_report(open_case((client, aggregator))).held, "nobody can tell without the key"
-    key = own_key("client-1", settings.state_directory)
+    key = read_own_key("client-1", settings.state_directory)
     made = make_report(open_case((client, aggregator)), keys={"client-1": key})
     (finding,) = [one for one in made.findings if not one.held]
     assert (finding.name, len(finding.faults)) == ("signatures", 2), "a join and an update"
@@ -165,7 +174,7 @@ async def test_the_silo_finds_the_signatures_that_a_patched_gate_has_sent(
 async def test_an_honest_silo_s_signatures_are_made_again(run_silo: Federated, tmp_path: Path) -> None:
     async with run_silo() as (client, aggregator, settings):
         pass
-    key, file = own_key("client-1", settings.state_directory), tmp_path / "arrivals.json"
+    key, file = read_own_key("client-1", settings.state_directory), tmp_path / "arrivals.json"
     made = make_report(open_case((client, aggregator)), keys={"client-1": key})
     assert made.held
     assert [one.found for one in made.findings if one.name == "signatures"] == [
@@ -212,7 +221,9 @@ async def test_the_time_of_a_signature_is_the_second_of_its_entry(run_silo: Fede
 async def test_a_time_that_a_patched_gate_has_chosen_makes_the_report_red(
     run_silo: Federated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "sign", lambda *what, created, **more: sign(*what, created=created - 17, **more))
+    monkeypatch.setattr(
+        gate, "sign_request", lambda *what, created, **more: sign_request(*what, created=created - 17, **more)
+    )
     async with run_silo() as (client, aggregator, _):
         pass
     (finding,) = [one for one in make_report(open_case((client, aggregator))).findings if not one.held]

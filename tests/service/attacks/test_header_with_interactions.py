@@ -19,9 +19,9 @@ import pytest
 from aggregator_service.app import create_app
 from shared.protocol.request_heads import CONSTANT, RequestHead
 from shared.protocol.schemas import JoinIn
-from shared.protocol.signing.enrolment import kept_pair, register
+from shared.protocol.signing.enrolment import ensure_key_pair, register_key_file
 from shared.protocol.signing.keys import read_private
-from shared.protocol.signing.requests import RequestTarget, Signatory, sign
+from shared.protocol.signing.requests import RequestTarget, Signatory, sign_request
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
 from tests.support.small import BEARER, small_aggregator
@@ -41,7 +41,7 @@ class Victim:
         said = RequestHead(method, target, f"127.0.0.1:{self._port}", media, len(body) if body else None)
         path, _, query = target.partition("?")
         asked, nonce = RequestTarget(method, path, query), secrets.token_hex(16)
-        return [*said.headers(), *sign(asked, body, self._who, created=int(time.time()), nonce=nonce).items()]
+        return [*said.headers(), *sign_request(asked, body, self._who, created=int(time.time()), nonce=nonce).items()]
 
     def send(self, first: str, lines: Lines, body: bytes = b"", *, gap: str = " ") -> tuple[int, str]:
         """A request as its bytes are; status and text of the answer."""
@@ -75,8 +75,8 @@ def _whole(answer: bytes) -> bool:
 
 @contextmanager
 def serve_victim(folder: Path) -> Iterator[Victim]:
-    pair = kept_pair("client-1", folder / "pairs")
-    register(pair.public, folder / "keys")
+    pair = ensure_key_pair("client-1", folder / "pairs")
+    register_key_file(pair.public, folder / "keys")
     settings = small_aggregator(folder / "state", keys_directory=folder / "keys")
     join = JoinIn(client="client-1", declaration=settings.declaration()).model_dump_json().encode()
     with serve(create_app(settings)) as url:

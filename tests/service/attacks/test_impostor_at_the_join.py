@@ -22,8 +22,8 @@ from aggregator_service.app import create_app
 from aggregator_service.settings import AggregatorSettings
 from shared.errors import ProtocolError, SettingsError, UnavailableError
 from shared.method.settings import BasisSettings
-from shared.protocol.signing.enrolment import registered_keys, remove
-from shared.protocol.signing.invitation import EnrolmentIn, answered_signature, prove_enrolment, read_invitation
+from shared.protocol.signing.enrolment import registered_keys, remove_key
+from shared.protocol.signing.invitation import EnrolmentIn, enrolment_digest, prove_enrolment, read_invitation
 from shared.protocol.signing.keys import new_key, raw_hex
 from shared.protocol.signing.responses import sign_answer
 from simulation.cli import app
@@ -136,7 +136,7 @@ def downgrade(content: bytes) -> bytes:
 def forge(body: bytes, given: Response) -> Response:
     """Another federation, well signed, by a key of his own."""
     content = downgrade(bytes(given.body))
-    asked = answered_signature(EnrolmentIn.model_validate_json(body))
+    asked = enrolment_digest(EnrolmentIn.model_validate_json(body))
     signed = sign_answer(given.status_code, hashlib.sha256(content).digest(), asked, OWN, created=1_800_000_000)
     return Response(content, given.status_code, signed, "application/json")
 
@@ -182,7 +182,7 @@ def test_an_earlier_answer_is_not_believed_and_an_earlier_message_registers_noth
     assert join(tmp_path).exit_code == 0
     (tmp_path / "north" / "silo.toml").unlink()
     assert isinstance(join(tmp_path).exception, UnavailableError)
-    remove("north", settings.registry)
+    remove_key("north", settings.registry)
     said = {"Content-Type": "application/json"}
     again = httpx.post(f"{middle.aggregator}/v1/enrolments", content=middle.requests[0], headers=said, trust_env=False)
     assert again.status_code == 401 and names(settings) == set()

@@ -30,11 +30,11 @@ class Inventor(Liar):
         assert self.exchange is not None
         self.identities = {name: new_key() for name in INVENTED}
         self.states: dict[str, Any] = {
-            name: client.begin(self.exchange.terms, name, key) for name, key in self.identities.items()
+            name: client.begin_secure_round(self.exchange.terms, name, key) for name, key in self.identities.items()
         }
         self.content = Parameters(self.start.arrays, {"margin": 0.0})
         for state in self.states.values():
-            self.exchange = server.accept(self.exchange, state.message)
+            self.exchange = server.accept_message(self.exchange, state.message)
 
     def _go_on(self) -> None:
         """As soon as the victim has spoken, so have all."""
@@ -51,25 +51,29 @@ class Inventor(Liar):
         match self.exchange.phase:
             case "shares":
                 members = {one: client.identity_key(message.identity) for one, message in everybody.items()}
-                self.states[name] = client.share(self.states[name], server.roster(self.exchange), members, key)
+                self.states[name] = client.share_secrets(
+                    self.states[name], server.make_roster(self.exchange), members, key
+                )
             case "checks":
-                delivery = server.delivery(self.exchange, name)
-                self.states[name] = client.check(self.states[name], delivery, key)
+                delivery = server.make_delivery(self.exchange, name)
+                self.states[name] = client.check_shares(self.states[name], delivery, key)
             case "masked":
-                self.states[name], update = client.mask(self.states[name], server.sharers(self.exchange), self.content)
+                self.states[name], update = client.mask_update(
+                    self.states[name], server.make_sharers(self.exchange), self.content
+                )
                 self.exchange = server.accept_header(self.exchange, update.header)
                 self.vectors[name] = update.vector
                 return
             case "consents":
-                request = server.request(self.exchange)
-                self.states[name], message = client.consent(self.states[name], request, key)
-                self.exchange = server.accept(self.exchange, message)
+                request = server.make_unmask_request(self.exchange)
+                self.states[name], message = client.sign_consent(self.states[name], request, key)
+                self.exchange = server.accept_message(self.exchange, message)
                 return
             case "answers":
-                answer = client.unmask(self.states[name], server.consents(self.exchange))
-                self.exchange = server.accept(self.exchange, answer)
+                answer = client.answer_unmask_request(self.states[name], server.make_consents(self.exchange))
+                self.exchange = server.accept_message(self.exchange, answer)
                 return
-        self.exchange = server.accept(self.exchange, self.states[name].message)
+        self.exchange = server.accept_message(self.exchange, self.states[name].message)
 
 
 @pytest.mark.parametrize(

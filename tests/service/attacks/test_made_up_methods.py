@@ -19,7 +19,7 @@ from aggregator_service.app import create_app as create_aggregator
 from aggregator_service.process import LOGGER as AGGREGATOR_LOGGER
 from client_service.app import create_app as create_client
 from client_service.runtime.logs import LOGGER as CLIENT_LOGGER
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 from tests.support.federation import Unreachable
 from tests.support.given import Silos
 from tests.support.questions import LONGEST_SECONDS
@@ -48,7 +48,7 @@ def service(request: pytest.FixtureRequest, silos: Silos, tmp_path: Path) -> Ite
         wind_down = app.state.coordinator.wind_down
     else:
         settings = small_client(silos(1)[0], tmp_path)
-        kept_pair(settings.name, settings.state_directory)
+        ensure_key_pair(settings.name, settings.state_directory)
         app, wind_down, logger = create_client(settings, Unreachable()), lambda: None, CLIENT_LOGGER
     with serve(app, wind_down=wind_down) as url:
         yield url, app, logger.name

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from client_service.refresh.record_check import adopt_records
-from shared.protocol.signing.enrolment import own_key
+from shared.protocol.signing.enrolment import read_own_key
 from tests.service.attacks.test_account_cut import NOISED
 from tests.support.questions import finished, read, uploads
 
@@ -46,7 +46,7 @@ async def test_a_client_with_an_older_state_sends_nothing_until_its_silo_gives_u
             await until(held_up)
             assert lost in (await read(one, "status"))["problem"] and len(uploads(east)) == 1
 
-        key = own_key(east.name, east.state_directory)
+        key = read_own_key(east.name, east.state_directory)
         adopt_records(east.state_directory, key, "the newest copy is lost", give_up=lost)
         async with opened(east, running.line()) as one, opened(west, running.line()) as two:
             await until(finished(one, two, run="run-3"))

@@ -15,7 +15,7 @@ import pytest
 
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 from tests.support.federation import Unreachable
 from tests.support.given import Silos
 from tests.support.questions import LONGEST_SECONDS
@@ -83,7 +83,7 @@ def port(request: pytest.FixtureRequest, silos: Silos, tmp_path: Path) -> Iterat
         wind_down = app.state.coordinator.wind_down
     else:
         settings = small_client(silos(1)[0], tmp_path)
-        kept_pair(settings.name, settings.state_directory)
+        ensure_key_pair(settings.name, settings.state_directory)
         app, wind_down = create_client(settings, Unreachable()), lambda: None
     with serve(app, wind_down=wind_down) as url:
         yield httpx.URL(url).port or 0

@@ -16,7 +16,7 @@ import pytest
 from shared.method.parameters import Parameters
 from shared.method.tensors import initial_parameters
 from shared.protocol.schemas import RunOut
-from shared.protocol.wire import MEDIA_TYPE, encode
+from shared.protocol.wire import MEDIA_TYPE, encode_body
 from tests.support.liar import Liar
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Fickle(Liar):
             self.asked += 1
             self.sequence += 1
             if self.asked > 2:
-                return 200, encode(Parameters(initial_parameters(self.tensors, 7, exact=False))), MEDIA_TYPE
+                return 200, encode_body(Parameters(initial_parameters(self.tensors, 7, exact=False))), MEDIA_TYPE
         return super().answer(client, request, body)
 
 

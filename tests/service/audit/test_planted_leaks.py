@@ -26,8 +26,8 @@ from shared.method.declaration import Declaration
 from shared.method.parameters import Parameters
 from shared.protocol.request_heads import CONSTANT
 from shared.protocol.schemas import ReceiptOut
-from shared.protocol.signing.requests import RequestTarget, sign
-from shared.protocol.wire import MEDIA_TYPE, encode
+from shared.protocol.signing.requests import RequestTarget, sign_request
+from shared.protocol.wire import MEDIA_TYPE, encode_body
 
 if TYPE_CHECKING:
     from conftest import Federation, Running, Until
@@ -76,18 +76,18 @@ def checks_nothing(*args: Any) -> None:
 
 def passes_everything(declaration: Declaration, update: Parameters) -> bytes:
     del declaration
-    return encode(update)
+    return encode_body(update)
 
 
 @pytest.fixture
 def without_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("client_service.federation.upload.pass_gate", passes_everything)
-    monkeypatch.setattr("client_service.boundary.gate.check", checks_nothing)
+    monkeypatch.setattr("client_service.boundary.gate.require_content", checks_nothing)
 
 
 @pytest.fixture
 def without_aggregator_s_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aggregator_service.rounds.uploads.check", checks_nothing)
+    monkeypatch.setattr("aggregator_service.rounds.uploads.require_content", checks_nothing)
     monkeypatch.setattr("aggregator_service.rounds.uploads.require_canonical", checks_nothing)
 
 
@@ -172,7 +172,7 @@ class Smuggler:
         client = aggregator._client
         path = f"/v1/runs/{run}/rounds/{number}/clients/{client}/update"
         target, nonce = RequestTarget("PUT", path, ""), secrets.token_hex(16)
-        signed = sign(target, body, self._running.signatory(client), created=int(time.time()), nonce=nonce)
+        signed = sign_request(target, body, self._running.signatory(client), created=int(time.time()), nonce=nonce)
         headers = {"Content-Type": MEDIA_TYPE} | CONSTANT | signed
         async with self._running.stranger() as http:
             answer = await http.put(path, content=body, headers=headers)

@@ -17,7 +17,7 @@ from audit.evidence.evidence import PartEvidence
 from audit.probes import uploads
 from audit.report import PrivacyReport, make_report
 from shared.method.settings import BasisSettings
-from shared.protocol.masked_wire import forms
+from shared.protocol.masked_wire import body_forms
 from shared.protocol.signing.keys import read_private
 from shared.protocol.signing.requests import Signatory
 from shared.protocol.wire import body_size
@@ -118,7 +118,7 @@ def test_sums_in_the_open_are_named_in_a_secure_federation(summed: tuple[Parts, 
     """Masked sums have the type and the size of open ones; the body says who masks with whom, and is longer."""
     declaration = summed[0][1].declaration
     assert declaration is not None and declaration.sums
-    opened = body_size(forms(declaration.sums["basis"]), {})
+    opened = body_size(body_forms(declaration.sums["basis"]), {})
     faults = altered(summed[0], lambda one: one | {"bytes": opened})
     assert any(f"a body of {opened:,} bytes, other than its fields make" in fault for fault in faults)
 

@@ -88,7 +88,7 @@ async def test_an_aggregator_that_does_not_look_is_found_out_and_takes_nothing_a
     federation: Running, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with trained(federation, until) as (running, evidence):
-        monkeypatch.setattr("aggregator_service.rounds.uploads.check", looks_at_nothing)
+        monkeypatch.setattr("aggregator_service.rounds.uploads.require_content", looks_at_nothing)
         monkeypatch.setattr("aggregator_service.rounds.uploads.require_canonical", looks_at_nothing)
         async with running.stranger() as http:
             probes, _ = await uploads.probe_uploads(http, intruder(running, evidence), uploads.latest_place(evidence))
@@ -133,7 +133,7 @@ async def test_the_own_gate_lets_the_declared_body_pass_and_nothing_else() -> No
 
 
 async def test_a_gate_that_does_not_look_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_service.boundary.gate.check", looks_at_nothing)
+    monkeypatch.setattr("client_service.boundary.gate.require_content", looks_at_nothing)
     found = failed(await gate.probe_gate(WHO))
     assert found == dict.fromkeys(UNSEEN, "passes")
 

@@ -13,7 +13,7 @@ from client_service.app import create_app
 from client_service.data.interactions import Shard
 from client_service.settings import ClientSettings, client_settings
 from lpsfed import Client, Retrying
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 from tests.support.federation import Unreachable
 from tests.support.given import Silos
 from tests.support.kept import keep_first_model
@@ -25,7 +25,7 @@ KEY = "AbCdEfGh0123456789-AbCdEfGh0123456789"
 
 def add_key(plain: ClientSettings) -> ClientSettings:
     """Return the settings with a key for applications; the silo has its signing key."""
-    kept_pair(plain.name, plain.state_directory)
+    ensure_key_pair(plain.name, plain.state_directory)
     return client_settings(**{**dict(plain), "application_key": KEY})
 
 

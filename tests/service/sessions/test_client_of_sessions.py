@@ -13,7 +13,7 @@ from client_service.data.sessions import SessionShard
 from client_service.settings import client_settings
 from lpsfed import AsyncClient, Client, RefusedError, Retrying
 from shared.method.settings import MethodSettings
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 from tests.support.federation import Unreachable
 from tests.support.serving import serve
 
@@ -26,7 +26,7 @@ def silo(
 ) -> Iterator[tuple[str, SessionShard]]:
     folder = visits(1)[0]
     shard, state = load_session_shard(folder), tmp_path / "state"
-    kept_pair("shop", state)
+    ensure_key_pair("shop", state)
     settings = client_settings(
         name="shop",
         shard=folder,

@@ -18,8 +18,15 @@ from safetensors.numpy import save
 
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.parameters import Parameters, form_of
-from shared.protocol.wire import StoredArrays, check, decode, encode, open_parameters, require_canonical
+from shared.method.parameters import Parameters, memory_form
+from shared.protocol.wire import (
+    StoredArrays,
+    decode_body,
+    encode_body,
+    open_parameters,
+    require_canonical,
+    require_content,
+)
 
 SHAPES = array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
 Opened = tuple[tuple[TensorSpec, ...], Parameters]
@@ -40,7 +47,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[bytes], 
         (tmp_path / "body").write_bytes(body)
         return open_parameters(tmp_path / "body")
 
-    return from_file if request.param == "file" else decode
+    return from_file if request.param == "file" else decode_body
 
 
 def raw(header: Any, data: bytes = b"") -> bytes:
@@ -54,7 +61,7 @@ def one(dtype: str, shape: list[int], size: int, end: int | None = None) -> byte
 
 
 def test_what_was_encoded_comes_back_to_the_bit(opened: Callable[[bytes], Opened]) -> None:
-    specification, content = opened(encode(CONTENT))
+    specification, content = opened(encode_body(CONTENT))
     assert [(spec.name, spec.dtype, spec.shape) for spec in specification] == [("a", "F32", (3, 1)), ("b", "F32", (2,))]
     assert dict(content.scalars) == {"rho": 0.1, "margin": 1e-300}
     assert set(content.arrays) == {"a", "b"} and len(content.arrays) == 2
@@ -72,7 +79,7 @@ def test_scalars_may_be_missing(opened: Callable[[bytes], Opened], header: dict[
 
 def test_the_same_content_gives_the_same_body_whatever_its_order() -> None:
     turned = Parameters(dict(reversed(CONTENT.arrays.items())), dict(reversed(CONTENT.scalars.items())))
-    assert encode(turned) == encode(CONTENT)
+    assert encode_body(turned) == encode_body(CONTENT)
 
 
 @given(
@@ -87,12 +94,12 @@ def test_the_same_content_gives_the_same_body_whatever_its_order() -> None:
 def test_any_float32_or_uint32_arrays_and_finite_scalars_survive(
     tensors: dict[str, np.ndarray], scalars: dict[str, float]
 ) -> None:
-    body = encode(Parameters(tensors, scalars))
+    body = encode_body(Parameters(tensors, scalars))
     with tempfile.NamedTemporaryFile() as file:
         file.write(body)
         file.flush()
-        for specification, content in (open_parameters(Path(file.name)), decode(body)):
-            assert {spec.name: spec.form for spec in specification} == {n: form_of(v) for n, v in tensors.items()}
+        for specification, content in (open_parameters(Path(file.name)), decode_body(body)):
+            assert {spec.name: spec.form for spec in specification} == {n: memory_form(v) for n, v in tensors.items()}
             assert dict(content.scalars) == scalars
             for name, value in tensors.items():
                 assert content.arrays[name].dtype == value.dtype and content.arrays[name].tobytes() == value.tobytes()
@@ -100,11 +107,11 @@ def test_any_float32_or_uint32_arrays_and_finite_scalars_survive(
 
 def test_a_file_is_read_only_when_an_array_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "body"
-    path.write_bytes(encode(CONTENT))
+    path.write_bytes(encode_body(CONTENT))
     content = open_parameters(path)[1]
     assert isinstance(content.arrays, StoredArrays)
     later = Parameters({"a": np.full((3, 1), 7.0, dtype=np.float32), "b": CONTENT.arrays["b"]})
-    path.write_bytes(encode(later))
+    path.write_bytes(encode_body(later))
     assert content.arrays["a"].tolist() == [[7.0]] * 3
     path.unlink()
     with pytest.raises(FileNotFoundError):
@@ -114,15 +121,15 @@ def test_a_file_is_read_only_when_an_array_is_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scalars", [{"rho": float("nan")}, {"rho": float("inf")}], ids=["not a number", "infinite"])
 def test_a_scalar_that_is_not_finite_is_never_encoded(scalars: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="JSON"):
-        encode(Parameters({}, scalars))
+        encode_body(Parameters({}, scalars))
 
 
 MALFORMED = {
     "empty": b"",
     "a few bytes": b"abc",
     "text": b"<html>not found</html>",
-    "cut off": encode(CONTENT)[:-1],
-    "longer than it says": encode(CONTENT) + b"\0",
+    "cut off": encode_body(CONTENT)[:-1],
+    "longer than it says": encode_body(CONTENT) + b"\0",
     "a header beyond the body": struct.pack("<Q", 1 << 40),
     "a header that is no JSON": raw(b"{nope"),
     "a header that is a list": raw([]),
@@ -170,7 +177,7 @@ def test_one_foreign_tensor_among_float32_is_refused(opened: Callable[[bytes], O
 
 def checked(opened: Callable[[bytes], Opened], arrays: dict[str, Any], scalars: dict[str, float]) -> None:
     values = {name: np.array(value, dtype=np.float32) for name, value in arrays.items()}
-    check(DECLARATION, *opened(encode(Parameters(values, scalars))))
+    require_content(DECLARATION, *opened(encode_body(Parameters(values, scalars))))
 
 
 A, B = [[1.0], [2.0], [3.0]], [4.0, 5.0]
@@ -210,8 +217,8 @@ SUMMED = DECLARATION.model_copy(
 
 def test_integers_are_taken_whatever_their_bytes_are(opened: Callable[[bytes], Opened], tmp_path: Path) -> None:
     content = Parameters({"a": np.ones((3, 1), dtype=np.float32), "b": NOT_A_NUMBER.view(np.uint32)})
-    check(SUMMED, *opened(encode(content)))
-    (tmp_path / "update").write_bytes(encode(content))
+    require_content(SUMMED, *opened(encode_body(content)))
+    (tmp_path / "update").write_bytes(encode_body(content))
     require_canonical(tmp_path / "update", SUMMED, {})
     with pytest.raises(ProtocolError, match="one form"):
         require_canonical(tmp_path / "update", DECLARATION, {})
@@ -229,19 +236,19 @@ def test_the_other_type_is_refused(
 ) -> None:
     content = Parameters({"a": np.ones((3, 1), dtype=np.float32), "b": np.ones(2).astype(dtype)})
     with pytest.raises(ProtocolError, match=words):
-        check(declaration, *opened(encode(content)))
+        require_content(declaration, *opened(encode_body(content)))
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "1e999"])
 def test_a_scalar_that_is_not_finite_is_refused(opened: Callable[[bytes], Opened], text: str) -> None:
     declaration = Declaration(strategy="s", tensors=(), scalars=("rho",))
     with pytest.raises(ProtocolError, match="'rho'"):
-        check(declaration, *opened(raw({"__metadata__": {"scalars": f'{{"rho": {text}}}'}})))
+        require_content(declaration, *opened(raw({"__metadata__": {"scalars": f'{{"rho": {text}}}'}})))
 
 
 def respelt(change: Callable[[str], str], more: bytes = b"") -> bytes:
     """The same tensors and scalars, as far as a reader of safetensors sees, in another spelling."""
-    body = encode(Parameters(CONTENT.arrays, {"rho": 0.1}))
+    body = encode_body(Parameters(CONTENT.arrays, {"rho": 0.1}))
     length = int.from_bytes(body[:8], "little")
     return raw(change(body[8 : 8 + length].decode()).encode(), body[8 + length :] + more)
 
@@ -264,5 +271,5 @@ def test_another_spelling_of_the_same_content_is_refused(change: Callable[[str],
     path.write_bytes(respelt(change))
     with pytest.raises(ProtocolError):  # some spellings the reader itself refuses
         specification, content = open_parameters(path)
-        check(DECLARATION, specification, content)
+        require_content(DECLARATION, specification, content)
         require_canonical(path, DECLARATION, content.scalars)

@@ -15,7 +15,7 @@ from client_service.sums.storage import load_basis, load_basis_head
 from client_service.sums.transitions import Transitions, count_transitions, shard_transitions
 from client_service.tasks import TASKS
 from client_service.tasks.items import load_listed_shard
-from shared.method.parameters import digest
+from shared.method.parameters import digest_arrays
 from shared.method.settings import BasisSettings, MethodSettings, method_settings
 from shared.sums.transitions import COUNTS
 from simulation.experiments.experiment import Experiment
@@ -109,7 +109,7 @@ async def test_a_late_silo_goes_on_from_what_the_run_has_trained(late_experiment
     found = await join_later(one)
     quality, member = found.qualities[one.late[0].name], found.qualities[one.shards[0].name]
     assert [entry.round for entry in quality.rounds] == [0, 2]
-    assert quality.shared_digest == member.shared_digest and quality.shared_digest != digest({})
+    assert quality.shared_digest == member.shared_digest and quality.shared_digest != digest_arrays({})
 
 
 async def test_the_difference_of_two_sums_does_not_tell_the_late_silo(

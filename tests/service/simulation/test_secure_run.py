@@ -22,7 +22,7 @@ from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunOut
 from shared.protocol.secure import fixed_point
 from shared.protocol.secure.fixed_point import STEP
-from shared.protocol.wire import encode
+from shared.protocol.wire import encode_body
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Outcome, Progress
 from simulation.experiments.in_process import simulate_experiment
@@ -142,7 +142,7 @@ def test_the_aggregator_has_no_single_update_at_any_time(
     wanted = set(rows(sent, means(one)))
     assert len(sent) == 3 * ROUNDS and len(wanted) > 100
     assert [part for part in wanted for content in (*seen, *kept, caplog.text.encode()) if part in content] == []
-    opened = [encode(update) for update in sent.values()]  # as they would lie there in the open mode
+    opened = [encode_body(update) for update in sent.values()]  # as they would lie there in the open mode
     assert all(any(part in body for part in wanted) for body in opened)
     for shard in one.shards:
         ledger_of(one.state_folder(shard))

@@ -18,7 +18,7 @@ from client_service.federation import upload
 from client_service.privacy.guard import Guard
 from client_service.privacy.settings import PrivacySettings
 from client_service.secure_rounds.masking import Masking
-from shared.method.parameters import Float32, Parameters, digest
+from shared.method.parameters import Float32, Parameters, digest_arrays
 from shared.method.settings import MethodSettings, ServerStepSettings
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.in_process import simulate_experiment
@@ -106,4 +106,4 @@ def test_a_noised_silo_reports_the_sizes_of_its_release_and_not_of_its_update(
 
 def digest_of(update: Parameters) -> str:
     """Of what is no report."""
-    return digest({name: value for name, value in update.arrays.items() if not name.startswith("magnitude.")})
+    return digest_arrays({name: value for name, value in update.arrays.items() if not name.startswith("magnitude.")})

@@ -15,7 +15,7 @@ from client_service.data.files import lock_folder
 from client_service.settings import client_settings
 from lpsfed import Client, Interaction
 from shared.errors import FederationError, SettingsError, UnavailableError
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 from simulation.cli import app
 from tests.support.federation import Unreachable
 from tests.support.given import Silos
@@ -38,7 +38,7 @@ def silo(shard: Path, tmp_path: Path) -> Iterator[str]:
     plain = small_client(shard, tmp_path)
     for run in ("run-1", "run-2"):
         keep_first_model(plain, run)
-    kept_pair(plain.name, plain.state_directory)
+    ensure_key_pair(plain.name, plain.state_directory)
     (tmp_path / "operator.key").write_text(OPERATOR)
     settings = client_settings(**{**dict(plain), **keys})
     with serve(create_app(settings, Unreachable()), settings) as url:

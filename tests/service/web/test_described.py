@@ -35,9 +35,9 @@ from client_service.app import create_app as create_client
 from client_service.settings import ClientSettings
 from shared.protocol.request_heads import CONSTANT, WORDS, replace_library_headers
 from shared.protocol.schemas import JoinIn
-from shared.protocol.signing.enrolment import enrol
+from shared.protocol.signing.enrolment import enrol_client
 from shared.protocol.signing.keys import read_private
-from shared.protocol.signing.requests import NONCE_BYTES, RequestTarget, Signatory, sign
+from shared.protocol.signing.requests import NONCE_BYTES, RequestTarget, Signatory, sign_request
 from shared.protocol.wire import MEDIA_TYPE
 from simulation.experiments.experiment import Experiment
 from tests.support.questions import LONGEST_SECONDS
@@ -100,7 +100,7 @@ class Signing(AuthBase):
         target = RequestTarget.of(str(request.method), request.path_url.encode("ascii"))
         content = body.encode() if isinstance(body, str) else body
         nonce = secrets.token_hex(NONCE_BYTES)
-        signed = sign(target, content, self._signatory, created=int(time.time()), nonce=nonce)
+        signed = sign_request(target, content, self._signatory, created=int(time.time()), nonce=nonce)
         said = dict(replace_library_headers([(name, str(value)) for name, value in request.headers.items()]))
         kept = {name: value for name, value in said.items() if name in WORDS}
         request.headers = CaseInsensitiveDict(CONSTANT | kept | signed)
@@ -158,7 +158,7 @@ def aggregator(experiment: Described, served: Served) -> Iterator[tuple[str, Fas
         described.make_aggregator_settings().model_copy(update={"quarantine_refusals": 0})
     )  # it refuses many
     folder = described.folder / "client-1"
-    pair = enrol("client-1", folder, described.registry)
+    pair = enrol_client("client-1", folder, described.registry)
     signing = Signing(Signatory("client-1", read_private(pair.private)))
     operator = Bearer(described.token)
     with served(app, None, app.state.coordinator.wind_down) as url:

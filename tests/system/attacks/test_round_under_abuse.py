@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from shared.method.settings import MethodSettings
-from shared.protocol.signing.enrolment import enrol
+from shared.protocol.signing.enrolment import enrol_client
 from shared.protocol.signing.keys import read_private
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Outcome, Progress, execute_run
@@ -85,7 +85,7 @@ async def test_the_run_ends_with_everybody_in_it_and_the_aggregator_stays_small(
 ) -> None:
     """A run under each abuse, both in the same processes: their start takes longer than a run."""
     one = Experiment(silos(3), tmp_path, small, rounds=2, device="cpu", secure=True)
-    mallory = read_private(enrol("mallory", tmp_path / "mallory", one.registry).private)
+    mallory = read_private(enrol_client("mallory", tmp_path / "mallory", one.registry).private)
     who, places = Signing("mallory", mallory, body=b"another"), choose_addresses(one)
     with start_services(one, places) as children:
         async with connect_services(one, places) as federation:

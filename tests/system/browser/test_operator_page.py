@@ -18,7 +18,7 @@ from shared.method.parameters import Parameters
 from shared.method.settings import BasisSettings
 from shared.protocol.signing.enrolment import public_file
 from shared.protocol.signing.keys import PrivateKey, new_key, public_pem
-from shared.protocol.wire import MEDIA_TYPE, encode
+from shared.protocol.wire import MEDIA_TYPE, encode_body
 from tests.support.clock import LeapingClock
 from tests.support.serving import serve
 from tests.support.signing import Signing
@@ -72,7 +72,7 @@ class Stage:
     def send(self, name: str, number: int, rho: float, run: str = "run-1") -> None:
         tensors = self.settings.declaration().tensors
         arrays = {one.name: np.zeros(one.shape, dtype=np.float32) for one in tensors}
-        body = encode(Parameters(arrays, {"rho": rho, "margin": 0.2}))
+        body = encode_body(Parameters(arrays, {"rho": rho, "margin": 0.2}))
         path = f"/v1/runs/{run}/rounds/{number}/clients/{name}/update"
         self.call(name, "PUT", path, content=body, headers={"Content-Type": MEDIA_TYPE})
 

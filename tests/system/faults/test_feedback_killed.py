@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 
 from client_service.event_log.store import EventStore
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 from simulation.experiments.processes import free_ports
 from tests.support.given import Silos
 from tests.support.questions import LONGEST_SECONDS
@@ -89,7 +89,7 @@ def held(state: Path) -> Counter[str]:
 
 def test_every_answered_event_is_there_and_none_is_twice(silos: Silos, tmp_path: Path) -> None:
     shard, state = silos(1)[0], tmp_path / "state"
-    kept_pair(shard.name, state)
+    ensure_key_pair(shard.name, state)
     (port,) = free_ports(1)
     before = Writers(port)
     with running(shard, state, port) as process:

@@ -14,7 +14,7 @@ import anyio
 import httpx
 import pytest
 
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 from simulation.experiments.processes import HOST, STOP_SECONDS, free_ports
 from tests.support.questions import LONGEST_SECONDS
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[3]
 def placed(environment: Environment, render: Render, silos: Silos, tmp_path: Path) -> Placed:
     """A pod's environment, with folders here in place of its volumes, on loopback and a free port."""
     silos(1)
-    kept_pair("client-1", tmp_path / "state")  # as the demo's init container does
+    ensure_key_pair("client-1", tmp_path / "state")  # as the demo's init container does
 
     def place(pod: Document, port: int) -> dict[str, str]:
         mounts = [mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]]

@@ -13,7 +13,7 @@ import httpx
 
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import JoinIn, RunIn
-from shared.protocol.signing.enrolment import kept_pair, register
+from shared.protocol.signing.enrolment import ensure_key_pair, register_key_file
 from shared.protocol.signing.keys import read_private
 from shared.protocol.wire import MEDIA_TYPE
 from shared.timeouts import ATTEMPTS
@@ -97,9 +97,9 @@ class Federation:
 @asynccontextmanager
 async def federation(state: Path, declaration: Declaration, count: int, **settings: Any) -> AsyncIterator[Federation]:
     """`settings`: those of the aggregator's process."""
-    keys = {name: kept_pair(name, state / "pairs") for name in (f"client-{n:02d}" for n in range(1, count + 1))}
+    keys = {name: ensure_key_pair(name, state / "pairs") for name in (f"client-{n:02d}" for n in range(1, count + 1))}
     for pair in keys.values():
-        register(pair.public, state / "keys")
+        register_key_file(pair.public, state / "keys")
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     with AggregatorProcess(state, {"log_level": "warning", **settings}).running() as process:
         async with httpx.AsyncClient(

@@ -12,7 +12,7 @@ import pytest
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn
-from shared.protocol.wire import encode
+from shared.protocol.wire import encode_body
 from shared.strategies import build_strategy
 from tests.system.soak.light import MEBI, Federation, Light, federation
 
@@ -43,7 +43,7 @@ async def test_the_peak_of_memory_is_a_few_updates(tmp_path: Path, strategy: str
 
     def body(number: int) -> bytes:
         arrays = {spec.name: np.full(spec.shape, number / 7, dtype=np.float32) for spec in declaration.tensors}
-        return encode(Parameters(arrays, {"margin": 0.1, "rho": 0.1} if declaration.scalars else {}))
+        return encode_body(Parameters(arrays, {"margin": 0.1, "rho": 0.1} if declaration.scalars else {}))
 
     settings = {"strategy": strategy, "method": method, "longest_body_seconds": 500}
     async with federation(tmp_path / "state", declaration, CLIENTS, **settings) as running:

@@ -17,7 +17,7 @@ import pytest
 from shared.method.parameters import Float32, Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn
-from shared.protocol.wire import encode
+from shared.protocol.wire import encode_body
 from shared.strategies import build_strategy
 from tests.system.soak.light import Federation, Light, federation
 
@@ -57,7 +57,7 @@ def updates(client: Light, seed: int) -> dict[str, Float32]:
 
 async def lived(client: Light, seed: int, number: int) -> None:
     """One round of one client; its update is another one each time."""
-    body = encode(Parameters(updates(client, seed), {"margin": number / 1000, "rho": seed / 100 + number / 1e6}))
+    body = encode_body(Parameters(updates(client, seed), {"margin": number / 1000, "rho": seed / 100 + number / 1e6}))
     await client.upload(number, body)
     assert await client.fetch(number) > 0
 

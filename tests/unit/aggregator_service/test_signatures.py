@@ -12,9 +12,9 @@ from aggregator_service.signatures import RegisteredKeys, Signatures
 from aggregator_service.storage.disk import Disk
 from aggregator_service.storage.nonces import Nonces
 from shared.errors import AuthenticationError, ClockError, ReplayError
-from shared.protocol.signing.enrolment import enrol
+from shared.protocol.signing.enrolment import enrol_client
 from shared.protocol.signing.keys import read_private
-from shared.protocol.signing.requests import RequestTarget, Signatory, sign
+from shared.protocol.signing.requests import RequestTarget, Signatory, sign_request
 
 WINDOW = 60
 START = 1_700_000_000.0
@@ -31,13 +31,13 @@ class Desk:
 
     def comes(self, signed: float, nonce: int = 0) -> None:
         """A request that was signed so many seconds after the start comes now."""
-        headers = sign(ASKED, b"", self.east, created=int(START + signed), nonce=f"{nonce:032x}")
+        headers = sign_request(ASKED, b"", self.east, created=int(START + signed), nonce=f"{nonce:032x}")
         self.signatures.verify_request(ASKED, headers.items())
 
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
-    pair, keys = enrol("east", tmp_path, tmp_path / "keys"), RegisteredKeys(tmp_path / "keys")
+    pair, keys = enrol_client("east", tmp_path, tmp_path / "keys"), RegisteredKeys(tmp_path / "keys")
     nonces = Nonces(tmp_path, Disk(), seconds=WINDOW)
     signatures = Signatures(keys, nonces, seconds=WINDOW, clock=lambda: desk.now)
     desk = Desk(signatures, Signatory("east", read_private(pair.private)))
@@ -71,8 +71,8 @@ def test_what_is_refused_for_its_time_is_not_remembered(desk: Desk) -> None:
 
 
 def test_what_is_refused_for_its_key_uses_no_nonce_up(desk: Desk, tmp_path: Path) -> None:
-    thief = read_private(enrol("west", tmp_path / "west", tmp_path / "elsewhere").private)
-    headers = sign(ASKED, b"", Signatory("east", thief), created=int(START), nonce="0" * 32)
+    thief = read_private(enrol_client("west", tmp_path / "west", tmp_path / "elsewhere").private)
+    headers = sign_request(ASKED, b"", Signatory("east", thief), created=int(START), nonce="0" * 32)
     with pytest.raises(AuthenticationError, match="got another"):
         desk.signatures.verify_request(ASKED, headers.items())
     desk.comes(0)

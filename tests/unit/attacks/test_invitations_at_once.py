@@ -12,14 +12,14 @@ import pytest
 
 from shared.errors import AuthenticationError, ConflictError, FederationError
 from shared.protocol.signing import invitation
-from shared.protocol.signing.enrolment import hold_lock, register_key, registered_key
+from shared.protocol.signing.enrolment import lock_folder, register_key, registered_key
 from shared.protocol.signing.invitation import (
     FOLDER,
     EnrolmentIn,
     Invitation,
     open_invitation,
     prove_enrolment,
-    redeem,
+    redeem_invitation,
     remove_silo,
 )
 from shared.protocol.signing.keys import PublicKey, new_key, raw_hex
@@ -60,17 +60,17 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> 
 def test_who_is_removed_while_it_enrols_is_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, _ = open_invitation("north", tmp_path, 1.0)
     thread, came = meanwhile(monkeypatch, lambda: remove_silo("north", tmp_path))
-    redeem(message(code), tmp_path, NOW, AGGREGATOR)
+    redeem_invitation(message(code), tmp_path, NOW, AGGREGATOR)
     thread.join()
     assert came == [None] and registered_key("north", tmp_path) is None
     with pytest.raises(AuthenticationError):
-        redeem(message(code), tmp_path, NOW, AGGREGATOR)
+        redeem_invitation(message(code), tmp_path, NOW, AGGREGATOR)
 
 
 def test_no_code_is_told_for_a_name_that_enrols_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, _ = open_invitation("north", tmp_path, 1.0)
     thread, came = meanwhile(monkeypatch, lambda: open_invitation("north", tmp_path, 1.0))
-    redeem(message(code), tmp_path, NOW, AGGREGATOR)
+    redeem_invitation(message(code), tmp_path, NOW, AGGREGATOR)
     thread.join()
     assert isinstance(came[0], ConflictError) and not list((tmp_path / FOLDER).glob("*.json"))
 
@@ -85,7 +85,7 @@ def test_of_two_invitations_at_once_the_later_code_counts(tmp_path: Path) -> Non
 
 def is_taken(code: str, folder: Path) -> bool:
     try:
-        redeem(message(code), folder, NOW, AGGREGATOR)
+        redeem_invitation(message(code), folder, NOW, AGGREGATOR)
     except AuthenticationError:
         return False
     return True
@@ -94,13 +94,13 @@ def is_taken(code: str, folder: Path) -> bool:
 def test_an_invitation_that_has_expired_is_not_open_again_when_the_clock_is_set_back(tmp_path: Path) -> None:
     code, expires = open_invitation("north", tmp_path, 1.0)
     with pytest.raises(AuthenticationError):
-        redeem(message(code), tmp_path, expires, AGGREGATOR)  # in the very moment
+        redeem_invitation(message(code), tmp_path, expires, AGGREGATOR)  # in the very moment
     with pytest.raises(AuthenticationError):
-        redeem(message(code), tmp_path, expires - timedelta(hours=1), AGGREGATOR)
+        redeem_invitation(message(code), tmp_path, expires - timedelta(hours=1), AGGREGATOR)
     assert registered_key("north", tmp_path) is None
 
 
 def test_whoever_has_no_code_does_not_wait_and_holds_up_nobody(tmp_path: Path) -> None:
     open_invitation("north", tmp_path, 1.0)
-    with hold_lock(tmp_path / FOLDER), pytest.raises(AuthenticationError):
-        redeem(message("c" * 43), tmp_path, NOW, AGGREGATOR)
+    with lock_folder(tmp_path / FOLDER), pytest.raises(AuthenticationError):
+        redeem_invitation(message("c" * 43), tmp_path, NOW, AGGREGATOR)

@@ -12,7 +12,7 @@ from shared.errors import PrivacyError, SettingsError
 from shared.method.settings import MethodSettings, NodeSettings
 from shared.method.tensors import ITEM_TABLE
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
-from shared.strategies.agreement import learnt_task
+from shared.strategies.agreement import find_task
 
 NEEDED = {"name": "east", "shard": "/shard", "state_directory": "/state"}
 
@@ -99,7 +99,7 @@ def test_the_declaration_is_the_installed_strategy_s(name: str) -> None:
     method = MethodSettings(width=4, layers=1, catalogue=9, nodes=NodeSettings(features=3, classes=2))
     strategy = STRATEGIES[name](method)
     policy = {"strategies": [name], "scalars": tuple(strategy.scalars)}
-    chosen = {"strategy": name, "task": learnt_task(strategy, method), "method": method.model_dump()}
+    chosen = {"strategy": name, "task": find_task(strategy, method), "method": method.model_dump()}
     found = client_settings(**NEEDED, **chosen, policy=policy).declaration()
     assert found == strategy.declaration(method) and found.strategy == name
 

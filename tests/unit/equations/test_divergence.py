@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from shared.method.divergence import comparable, divergence, kernel
+from shared.method.divergence import align_kernels, divergence, kernel
 from shared.method.graph import Float64
 
 UNIFORM = np.full(8, 0.7)
@@ -60,14 +60,14 @@ def test_the_longer_client_is_cut_to_the_anchors_length_and_sums_to_one_again() 
 
 def test_what_is_compared_is_the_common_length_with_a_sum_of_one_each() -> None:
     # The anchor keeps .1 and .3 of their sum .4; the client's two stay as they are.
-    anchor, own = comparable(np.array([0.1, 0.3, 0.6]), np.array([0.2, 0.8]))
+    anchor, own = align_kernels(np.array([0.1, 0.3, 0.6]), np.array([0.2, 0.8]))
     assert (anchor.tolist(), own.tolist()) == (pytest.approx([0.25, 0.75]), pytest.approx([0.2, 0.8]))
-    own, anchor = comparable(np.array([0.2, 0.8]), np.array([0.1, 0.3, 0.6]))
+    own, anchor = align_kernels(np.array([0.2, 0.8]), np.array([0.1, 0.3, 0.6]))
     assert (anchor.tolist(), own.tolist()) == (pytest.approx([0.25, 0.75]), pytest.approx([0.2, 0.8]))
 
 
 def test_nothing_to_compare_is_two_empty_kernels() -> None:
-    assert [len(part) for part in comparable(kernel(np.zeros(3)), kernel(STEP))] == [0, 0]
+    assert [len(part) for part in align_kernels(kernel(np.zeros(3)), kernel(STEP))] == [0, 0]
 
 
 def test_fewer_than_eight_values_say_nothing() -> None:

@@ -12,7 +12,7 @@ import pytest
 from scipy import sparse
 
 import shared.method.spectrum
-from shared.method.graph import degrees, interaction_matrix, normalise, power
+from shared.method.graph import degree_power, degrees, interaction_matrix, normalise
 from shared.method.spectrum import Spectrum, low_spectrum
 
 Graph = sparse.csr_array
@@ -51,8 +51,8 @@ def test_a_pair_given_twice_counts_once_and_degrees_count_edges() -> None:
 
 
 def test_the_power_of_no_edge_is_zero_and_not_infinite() -> None:
-    assert power(np.array([0.0, 1.0, 4.0]), -0.5).tolist() == [0.0, 1.0, 0.5]
-    assert power(np.array([0.0, 4.0]), 0.5).tolist() == [0.0, 2.0]
+    assert degree_power(np.array([0.0, 1.0, 4.0]), -0.5).tolist() == [0.0, 1.0, 0.5]
+    assert degree_power(np.array([0.0, 4.0]), 0.5).tolist() == [0.0, 2.0]
 
 
 def test_the_normalised_matrix_divides_each_edge_by_the_roots_of_its_two_degrees() -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from client_service.data.interaction_files import load_shard
 from client_service.settings import client_settings
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 from simulation.cli import app
 from tests.support.given import Silos
 from tests.support.questions import LONGEST_SECONDS
@@ -40,7 +40,7 @@ def silo(silos: Silos, tmp_path: Path) -> Path:
     """The folder of a silo that has joined, as `lpsfed join` leaves it."""
     folder = tmp_path / "north"
     shutil.copytree(silos(1)[0], folder / "shard")
-    kept_pair("north", folder / "state")
+    ensure_key_pair("north", folder / "state")
     for name in ("application.key", "operator.key"):
         (folder / name).write_text(f"{name}-" + "x1Y2z3" * 6)
     (folder / "members.toml").write_text("# members\n")

@@ -13,8 +13,8 @@ from shared.method.parameters import Parameters
 from shared.protocol.secure import client, group, server, shamir
 from shared.protocol.secure.messages import Consents, Delivery, Roster, SealedShare, Sharers, UnmaskRequest
 from shared.protocol.secure.proofs import sign_message, sign_share
-from shared.protocol.secure.state import Ready, read, state_json
-from shared.protocol.secure.verification import verify
+from shared.protocol.secure.state import ReadyState, read_state, write_state
+from shared.protocol.secure.verification import verify_message
 from shared.protocol.signing.keys import new_key
 
 ALL = ("ada", "bob", "cyd", "dan", "eve")
@@ -61,19 +61,19 @@ def any_point() -> str:
 
 @pytest.mark.parametrize("kind", ["deal", "cipher", "mask", "commitment"])
 def test_a_roster_with_another_key_under_one_s_own_name_is_refused(listed: Any, kind: str) -> None:
-    forged = with_keys_of(server.roster(listed.round), "ada", **{kind: any_point()})
+    forged = with_keys_of(server.make_roster(listed.round), "ada", **{kind: any_point()})
     with pytest.raises(PrivacyError, match="own public keys"):
         listed.share("ada", forged)
 
 
 def test_a_roster_without_oneself_is_refused(listed: Any) -> None:
     with pytest.raises(PrivacyError, match="own public keys"):
-        listed.share("ada", without(server.roster(listed.round), "ada"))
+        listed.share("ada", without(server.make_roster(listed.round), "ada"))
 
 
 def test_a_roster_of_fewer_than_the_threshold_is_refused(listed: Any) -> None:
     with pytest.raises(PrivacyError, match="at least 4 clients in the roster, got 2"):
-        listed.share("ada", without(server.roster(listed.round), "cyd", "dan", "eve"))
+        listed.share("ada", without(server.make_roster(listed.round), "cyd", "dan", "eve"))
 
 
 def test_a_threshold_of_two_thirds_or_less_is_refused(rehearsal: type, contents: Callable[..., Any]) -> None:
@@ -85,7 +85,7 @@ def test_a_threshold_of_two_thirds_or_less_is_refused(rehearsal: type, contents:
 
 
 def test_a_roster_with_other_terms_than_the_round_began_with_is_refused(listed: Any) -> None:
-    roster = server.roster(listed.round)
+    roster = server.make_roster(listed.round)
     lower = roster.model_copy(update={"terms": roster.terms.model_copy(update={"threshold": 3})})
     with pytest.raises(PrivacyError, match=r"terms that round 3 of run-1 began with, got another threshold$"):
         listed.share("ada", lower)
@@ -95,23 +95,25 @@ def test_a_roster_with_other_terms_than_the_round_began_with_is_refused(listed: 
 def test_keys_of_a_peer_that_the_peer_has_not_signed_are_refused(listed: Any, kind: str) -> None:
     """The aggregator puts a key of its own in place of bob's."""
     common = listed.round.terms.common.model_copy(update={"seed": 8})
-    forged = with_keys_of(server.roster(listed.round), "bob", **{kind: common if kind == "common" else any_point()})
+    forged = with_keys_of(
+        server.make_roster(listed.round), "bob", **{kind: common if kind == "common" else any_point()}
+    )
     with pytest.raises(PrivacyError, match="'bob' has signed"):
         listed.share("ada", forged)
 
 
 def test_a_peer_by_another_identity_than_the_silo_knows_is_refused(listed: Any) -> None:
     """The aggregator plays bob: keys of its own, well signed by an identity of its own."""
-    impostor = client.begin(listed.round.terms, "bob", new_key()).message
-    forged = with_keys_of(server.roster(listed.round), "bob", **impostor.model_dump(exclude={"common"}))
+    impostor = client.begin_secure_round(listed.round.terms, "bob", new_key()).message
+    forged = with_keys_of(server.make_roster(listed.round), "bob", **impostor.model_dump(exclude={"common"}))
     with pytest.raises(PrivacyError, match="the key that this silo knows of 'bob'"):
         listed.share("ada", forged)
 
 
 def test_a_client_that_nobody_knows_is_refused(listed: Any) -> None:
     """The aggregator invents clients until one is alone among inventions."""
-    stranger = client.begin(listed.round.terms, "eva", new_key()).message
-    roster = without(server.roster(listed.round), "eve")
+    stranger = client.begin_secure_round(listed.round.terms, "eva", new_key()).message
+    roster = without(server.make_roster(listed.round), "eve")
     with pytest.raises(PrivacyError, match="this silo knows as members, got 'eva'"):
         listed.share("ada", Roster(terms=roster.terms, members=(*roster.members, stranger)))
 
@@ -133,14 +135,14 @@ def test_a_peer_that_was_told_something_else_is_named_with_what_differs(made: An
     made.send_keys(ALL)
     other = made.round.terms.common.model_copy(update={field: value})
     terms = made.round.terms.model_copy(update={"common": other})
-    misled = client.begin(terms, "bob", made.identities["bob"]).message
-    roster = with_keys_of(server.roster(server.close(made.round)), "bob", **dict(misled))
+    misled = client.begin_secure_round(terms, "bob", made.identities["bob"]).message
+    roster = with_keys_of(server.make_roster(server.close_phase(made.round)), "bob", **dict(misled))
     with pytest.raises(PrivacyError, match=rf"expected 'bob' to have .* told, got another {field}$"):
         made.share("ada", roster)
 
 
 def test_a_roster_that_tells_something_else_is_refused_with_what_differs(listed: Any) -> None:
-    roster = server.roster(listed.round)
+    roster = server.make_roster(listed.round)
     common = roster.terms.common.model_copy(update={"method": "ff" * 32, "seed": 8})
     with pytest.raises(PrivacyError, match="got another method, seed"):
         listed.share("ada", roster.model_copy(update={"terms": roster.terms.model_copy(update={"common": common})}))
@@ -153,7 +155,7 @@ def test_a_key_whose_secret_its_sender_does_not_know_is_refused(listed: Any, par
     proof = bob.possession.model_copy(update={part: "0b" * 32})
     forged = sign_message(bob.model_copy(update={"possession": proof}), listed.identities["bob"])
     with pytest.raises(PrivacyError, match="knows the secret of its key"):
-        listed.share("ada", with_keys_of(server.roster(listed.round), "bob", **dict(forged)))
+        listed.share("ada", with_keys_of(server.make_roster(listed.round), "bob", **dict(forged)))
 
 
 # --- the shares
@@ -161,13 +163,13 @@ def test_a_key_whose_secret_its_sender_does_not_know_is_refused(listed: Any, par
 
 def delivered(made: Any, **changed: Any) -> Delivery:
     """What ada gets, with changes of what one dealer has sealed for her."""
-    true = server.delivery(made.round, "ada")
+    true = server.make_delivery(made.round, "ada")
     return true.model_copy(update={"shares": {**true.shares, **changed}})
 
 
 def signed_anew(made: Any, dealer: str, share: SealedShare) -> SealedShare:
     """As the dealer itself would send it."""
-    return sign_share(server.roster(made.round).context, dealer, "ada", share, made.identities[dealer])
+    return sign_share(server.make_roster(made.round).context, dealer, "ada", share, made.identities[dealer])
 
 
 def complained_of(made: Any, delivery: Delivery) -> set[str]:
@@ -182,19 +184,19 @@ def test_shares_go_sealed_to_everybody_else_and_differ(listed: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["seed", "key"])
 def test_as_many_shares_as_the_threshold_restore_a_secret_and_one_fewer_do_not(checked: Any, kind: str) -> None:
-    points, held = server.roster(checked.round).points, {name: checked.checked[name].shares["ada"] for name in ALL}
+    points, held = server.make_roster(checked.round).points, {name: checked.checked[name].shares["ada"] for name in ALL}
     secrets = checked.begun["ada"].secrets
     secret = int(secrets.seed if kind == "seed" else secrets.mask, 16)
     for count, enough in ((4, True), (3, False)):
         chosen = ALL[-count:]
         shares = {points[name]: int(getattr(held[name], kind), 16) for name in chosen}
-        restored = shamir.restore(shares, shamir.lagrange_weights([points[name] for name in chosen]))
+        restored = shamir.restore_secret(shares, shamir.lagrange_weights([points[name] for name in chosen]))
         assert (restored == secret) is enough
 
 
 @pytest.mark.parametrize("place", [0, 24, 100, 183])
 def test_a_share_that_its_dealer_has_signed_and_that_does_not_open_is_complained_of(shared: Any, place: int) -> None:
-    true = server.delivery(shared.round, "ada").shares["bob"]
+    true = server.make_delivery(shared.round, "ada").shares["bob"]
     other = "0" if true.sealed[place] != "0" else "1"
     sealed = true.sealed[:place] + other + true.sealed[place + 1 :]
     spoilt = signed_anew(shared, "bob", true.model_copy(update={"sealed": sealed}))
@@ -203,14 +205,14 @@ def test_a_share_that_its_dealer_has_signed_and_that_does_not_open_is_complained
 
 @pytest.mark.parametrize("kind", ["key_commitment", "seed_commitment"])
 def test_a_share_that_is_not_the_committed_one_is_complained_of(shared: Any, kind: str) -> None:
-    true = server.delivery(shared.round, "ada").shares["bob"]
+    true = server.make_delivery(shared.round, "ada").shares["bob"]
     spoilt = signed_anew(shared, "bob", true.model_copy(update={kind: any_point()}))
     assert complained_of(shared, delivered(shared, bob=spoilt)) == {"bob"}
 
 
 def changed_on_the_way(made: Any) -> dict[str, dict[str, SealedShare]]:
     """What an aggregator could pass on in place of bob's share for ada."""
-    true = server.delivery(made.round, "ada").shares
+    true = server.make_delivery(made.round, "ada").shares
     for_cyd = made.round.shares["bob"].shares["cyd"]
     return {
         "another's": {"bob": true["cyd"]},
@@ -231,23 +233,23 @@ def test_a_share_that_was_changed_on_the_way_is_refused_and_not_complained_of(sh
 def test_clients_who_were_shown_different_rosters_refuse_each_other_s_shares(made: Any) -> None:
     """The aggregator shows bob a roster without eve: his transcript is another one, and so all that he signs."""
     made.until_keys(ALL)
-    true = server.roster(made.round)
+    true = server.make_roster(made.round)
     for name in ALL:
         made.sharing[name] = made.share(name, without(true, "eve") if name == "bob" else true)
     misled = made.sharing["bob"].message
     with pytest.raises(ProtocolError, match="sealed shares for 4 clients"):
-        verify(made.round, misled)
+        verify_message(made.round, misled)
     for name in (*ALL[:1], *ALL[2:]):
         made.tell(made.sharing[name].message)
     made.close()
-    others = server.delivery(made.round, "ada").shares
+    others = server.make_delivery(made.round, "ada").shares
     delivery = Delivery(**ROUND, shares={**others, "bob": misled.shares["ada"]})
     with pytest.raises(PrivacyError, match="a share that 'bob' has signed for 'ada'"):
         made.check("ada", delivery)
 
 
 def test_too_few_sharers_and_strangers_are_refused(shared: Any) -> None:
-    true = server.delivery(shared.round, "ada").shares
+    true = server.make_delivery(shared.round, "ada").shares
     few = Delivery(**ROUND, shares={"bob": true["bob"]})
     with pytest.raises(PrivacyError, match="at least 4 sharers, got 2"):
         shared.check("ada", few)
@@ -256,7 +258,7 @@ def test_too_few_sharers_and_strangers_are_refused(shared: Any) -> None:
 
 
 def test_a_delivery_of_another_round_is_refused(shared: Any) -> None:
-    other = server.delivery(shared.round, "ada").model_copy(update={"round": 4})
+    other = server.make_delivery(shared.round, "ada").model_copy(update={"round": 4})
     with pytest.raises(ProtocolError, match="got round 4"):
         shared.check("ada", other)
 
@@ -273,12 +275,12 @@ def test_the_same_update_is_masked_to_the_same_vector_again(checked: Any) -> Non
 def test_another_update_or_other_sharers_under_the_same_masks_are_refused(checked: Any) -> None:
     """The difference of the two vectors would be the difference of the two updates, or one mask."""
     checked.mask("ada")
-    everybody = server.sharers(checked.round)
+    everybody = server.make_sharers(checked.round)
     with pytest.raises(ConflictError, match="masked before"):
-        client.mask(checked.ready["ada"], everybody, checked.contents["bob"])
+        client.mask_update(checked.ready["ada"], everybody, checked.contents["bob"])
     fewer = everybody.model_copy(update={"sharers": ALL[:4]})
     with pytest.raises(ConflictError, match="masked before"):
-        client.mask(checked.ready["ada"], fewer, checked.contents["ada"])
+        client.mask_update(checked.ready["ada"], fewer, checked.contents["ada"])
 
 
 @pytest.mark.parametrize(
@@ -287,28 +289,28 @@ def test_another_update_or_other_sharers_under_the_same_masks_are_refused(checke
 )
 def test_sharers_that_would_not_hide_this_client_are_refused(checked: Any, names: tuple[str, ...], words: str) -> None:
     with pytest.raises(PrivacyError, match=words):
-        client.mask(checked.checked["ada"], Sharers(**ROUND, sharers=names), checked.contents["ada"])
+        client.mask_update(checked.checked["ada"], Sharers(**ROUND, sharers=names), checked.contents["ada"])
 
 
 def test_nobody_masks_with_a_client_whose_shares_could_not_be_opened(shared: Any) -> None:
     """Nobody could take that mask away again, whatever the aggregator says."""
-    true = server.delivery(shared.round, "ada").shares["bob"]
+    true = server.make_delivery(shared.round, "ada").shares["bob"]
     spoilt = signed_anew(shared, "bob", true.model_copy(update={"seed_commitment": any_point()}))
     state = shared.check("ada", delivered(shared, bob=spoilt))
     with pytest.raises(PrivacyError, match="whose shares this client holds, got 1 others"):
-        client.mask(state, Sharers(**ROUND, sharers=ALL), shared.contents["ada"])
+        client.mask_update(state, Sharers(**ROUND, sharers=ALL), shared.contents["ada"])
 
 
 def test_a_client_without_rho_takes_part(checked: Any) -> None:
     content = Parameters(checked.contents["ada"].arrays, {"margin": 0.5})
-    update = client.mask(checked.checked["ada"], server.sharers(checked.round), content)[1]
+    update = client.mask_update(checked.checked["ada"], server.make_sharers(checked.round), content)[1]
     assert dict(update.header.scalars) == {}
 
 
 def test_a_tensor_in_another_order_of_memory_is_masked_too(checked: Any) -> None:
-    content, everybody = checked.contents["ada"], server.sharers(checked.round)
+    content, everybody = checked.contents["ada"], server.make_sharers(checked.round)
     turned = {name: np.asarray(value, order="F") for name, value in content.arrays.items()}
-    masked = client.mask(checked.checked["ada"], everybody, Parameters(turned, content.scalars))[1]
+    masked = client.mask_update(checked.checked["ada"], everybody, Parameters(turned, content.scalars))[1]
     np.testing.assert_array_equal(masked.vector["predictive.w"], checked.mask("ada").vector["predictive.w"])
 
 
@@ -328,21 +330,21 @@ def masked(checked: Any) -> Any:
 
 def refused(made: Any, request: UnmaskRequest, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        client.consent(made.ready["ada"], request, made.identities["ada"])
+        client.sign_consent(made.ready["ada"], request, made.identities["ada"])
 
 
 def agree(made: Any, request: UnmaskRequest, *names: str) -> Consents:
     """These clients sign; the signatures as the aggregator passes them on."""
     signatures = {}
     for name in names:
-        made.ready[name], message = client.consent(made.ready[name], request, made.identities[name])
+        made.ready[name], message = client.sign_consent(made.ready[name], request, made.identities[name])
         signatures[name] = message.signature
     return Consents(**ROUND, signatures=signatures)
 
 
 def test_each_client_s_share_is_given_of_one_kind(masked: Any) -> None:
     consents = agree(masked, asked(ALL[:4], ("eve",)), *ALL[:4])
-    answer = client.unmask(masked.ready["ada"], consents)
+    answer = client.answer_unmask_request(masked.ready["ada"], consents)
     shares = masked.ready["ada"].shares
     assert set(answer.seeds) == set(ALL[:4]) and set(answer.keys) == {"eve"}
     assert answer.seeds["bob"] == shares["bob"].seed and answer.keys["eve"] == shares["eve"].key
@@ -357,8 +359,8 @@ def test_a_second_pair_of_lists_is_refused_after_a_restart_too_and_the_same_one_
     first = asked(ALL[:4], ("eve",))
     agree(masked, first, "ada")
     refused(masked, asked(ALL), PrivacyError, "lists that this client has signed")
-    before, restarted = masked.ready["ada"], read(state_json(masked.ready["ada"]))
-    assert isinstance(restarted, Ready)
+    before, restarted = masked.ready["ada"], read_state(write_state(masked.ready["ada"]))
+    assert isinstance(restarted, ReadyState)
     masked.ready["ada"] = restarted
     refused(masked, asked(ALL), PrivacyError, "lists that this client has signed")
     agree(masked, first, "ada")
@@ -391,13 +393,13 @@ def test_a_request_about_another_round_is_refused(masked: Any) -> None:
 def test_nothing_is_given_before_one_s_own_consent(masked: Any) -> None:
     consents = agree(masked, asked(ALL), *ALL[1:])
     with pytest.raises(PrivacyError, match="after this client's consent"):
-        client.unmask(masked.ready["ada"], consents)
+        client.answer_unmask_request(masked.ready["ada"], consents)
 
 
 def test_nothing_is_given_with_fewer_signatures_than_the_threshold(masked: Any) -> None:
     consents = agree(masked, asked(ALL), *ALL[:3])
     with pytest.raises(PrivacyError, match="at least 4 survivors to have signed the same lists, got 3"):
-        client.unmask(masked.ready["ada"], consents)
+        client.answer_unmask_request(masked.ready["ada"], consents)
 
 
 def test_a_signature_under_other_lists_is_not_taken(masked: Any) -> None:
@@ -406,10 +408,10 @@ def test_a_signature_under_other_lists_is_not_taken(masked: Any) -> None:
     others = agree(masked, asked(ALL), "eve")
     lists = {name: masked.ready[name].consent.signature for name in ("ada", "bob", "cyd")}
     with pytest.raises(PrivacyError, match="survivors alone"):
-        client.unmask(masked.ready["ada"], Consents(**ROUND, signatures={**lists, **others.signatures}))
+        client.answer_unmask_request(masked.ready["ada"], Consents(**ROUND, signatures={**lists, **others.signatures}))
     forged = {**lists, "dan": masked.ready["bob"].consent.signature}
     with pytest.raises(PrivacyError, match="'dan' has signed, got another signature: it has seen other lists"):
-        client.unmask(masked.ready["ada"], Consents(**ROUND, signatures=forged))
+        client.answer_unmask_request(masked.ready["ada"], Consents(**ROUND, signatures=forged))
 
 
 def test_a_consent_of_another_round_s_roster_is_not_taken(masked: Any) -> None:
@@ -417,4 +419,6 @@ def test_a_consent_of_another_round_s_roster_is_not_taken(masked: Any) -> None:
     old = masked.ready["dan"].consent.model_copy(update={"transcript": "ff" * 32})
     signature = sign_message(old, masked.identities["dan"]).signature
     with pytest.raises(PrivacyError, match="'dan' has signed"):
-        client.unmask(masked.ready["ada"], Consents(**ROUND, signatures={**consents.signatures, "dan": signature}))
+        client.answer_unmask_request(
+            masked.ready["ada"], Consents(**ROUND, signatures={**consents.signatures, "dan": signature})
+        )

@@ -13,7 +13,7 @@ from shared.method.parameters import Parameters
 from shared.protocol.secure import client, group, proofs, server
 from shared.protocol.secure.messages import SealedShares, Sharers
 from shared.protocol.secure.proofs import sign_message, sign_share
-from shared.protocol.secure.verification import verify
+from shared.protocol.secure.verification import verify_message
 
 ALL = ("ada", "bob", "cyd", "dan", "eve", "fay", "gus")
 HONEST = tuple(name for name in ALL if name != "bob")
@@ -23,7 +23,7 @@ def seal_rubbish(made: Any, dealer: str, *holders: str) -> SealedShares:
     """What it sends where it wants to put these holders out of the round: bytes that nobody can open."""
     made.sharing[dealer] = made.share(dealer)
     true = made.sharing[dealer].message
-    context, key = server.roster(made.round).context, made.identities[dealer]
+    context, key = server.make_roster(made.round).context, made.identities[dealer]
     rubbish = {name: true.shares[name].model_copy(update={"sealed": "00" * 92}) for name in holders}
     signed = {name: sign_share(context, dealer, name, one, key) for name, one in rubbish.items()}
     return true.model_copy(update={"shares": {**true.shares, **signed}})
@@ -45,7 +45,7 @@ def test_a_round_goes_on_without_a_dealer_of_rubbish_and_says_who_it_was(spoilt:
     spoilt.send_checks(HONEST)
     assert spoilt.round.expelled == {"bob"} and spoilt.round.missing == ()
     spoilt.close()
-    assert server.sharers(spoilt.round).sharers == HONEST
+    assert server.make_sharers(spoilt.round).sharers == HONEST
     spoilt.send_masked(HONEST)
     spoilt.close()
     spoilt.send_consents(HONEST)
@@ -63,7 +63,7 @@ def test_one_holder_s_complaint_is_enough(rehearsal: type, contents: Callable[..
     made.close()
     made.send_checks(ALL)
     made.close()
-    assert server.sharers(made.round).sharers == HONEST
+    assert server.make_sharers(made.round).sharers == HONEST
 
 
 def test_shares_that_open_but_are_not_the_committed_ones_are_proven_too(
@@ -74,7 +74,7 @@ def test_shares_that_open_but_are_not_the_committed_ones_are_proven_too(
     made.send_shares(HONEST)
     first, made.sharing["bob"] = made.share("bob").message, made.share("bob")
     other = made.sharing["bob"].message.shares["ada"].sealed  # of another splitting
-    context, key = server.roster(made.round).context, made.identities["bob"]
+    context, key = server.make_roster(made.round).context, made.identities["bob"]
     mixed = sign_share(context, "bob", "ada", first.shares["ada"].model_copy(update={"sealed": other}), key)
     made.tell(first.model_copy(update={"shares": {**first.shares, "ada": mixed}}))
     made.close()
@@ -85,11 +85,11 @@ def test_shares_that_open_but_are_not_the_committed_ones_are_proven_too(
 def test_a_complaint_about_shares_that_are_in_order_is_refused(spoilt: Any) -> None:
     """A liar cannot put cyd out: what she has sealed for it opens, whoever opens it."""
     true = spoilt.check("ada").message
-    roster, cipher = server.roster(spoilt.round), int(spoilt.sharing["ada"].secrets.cipher, 16)
-    lie = proofs.complain(roster.context, roster.keys["cyd"], "ada", cipher)
+    roster, cipher = server.make_roster(spoilt.round), int(spoilt.sharing["ada"].secrets.cipher, 16)
+    lie = proofs.make_complaint(roster.context, roster.keys["cyd"], "ada", cipher)
     forged = true.model_copy(update={"complaints": {**true.complaints, "cyd": lie}})
     with pytest.raises(ProtocolError, match="'cyd' has not committed to, they are in order"):
-        verify(spoilt.round, sign_message(forged, spoilt.identities["ada"]))
+        verify_message(spoilt.round, sign_message(forged, spoilt.identities["ada"]))
     spoilt.tell(true)
     assert spoilt.round.expelled == {"bob"}
 
@@ -102,7 +102,7 @@ def test_a_complaint_with_another_point_or_proof_is_refused(spoilt: Any, part: s
     lie = true.complaints["bob"].model_copy(update={part: other})
     forged = true.model_copy(update={"complaints": {"cyd": lie}})
     with pytest.raises(ProtocolError, match="proof does not hold"):
-        verify(spoilt.round, sign_message(forged, spoilt.identities["ada"]))
+        verify_message(spoilt.round, sign_message(forged, spoilt.identities["ada"]))
 
 
 def test_a_complaint_is_of_one_holder_about_one_dealer(spoilt: Any) -> None:
@@ -114,7 +114,7 @@ def test_a_complaint_is_of_one_holder_about_one_dealer(spoilt: Any) -> None:
     )
     for forged in (as_cyd, about_dan):
         with pytest.raises(ProtocolError, match="proof does not hold"):
-            verify(spoilt.round, forged)
+            verify_message(spoilt.round, forged)
 
 
 def test_nobody_complains_of_itself_or_of_a_stranger(spoilt: Any) -> None:
@@ -122,7 +122,7 @@ def test_nobody_complains_of_itself_or_of_a_stranger(spoilt: Any) -> None:
     for name in ("ada", "zoe"):
         message = spoilt.check("ada").message.model_copy(update={"complaints": {name: complaint}})
         with pytest.raises(ProtocolError, match="about other sharers"):
-            server.accept(spoilt.round, message)
+            server.accept_message(spoilt.round, message)
 
 
 def test_with_too_many_put_out_the_round_cannot_close(rehearsal: type, contents: Callable[..., Any]) -> None:
@@ -133,7 +133,7 @@ def test_with_too_many_put_out_the_round_cannot_close(rehearsal: type, contents:
     made.close()
     made.send_checks(("gus", *ALL[3:6]))
     with pytest.raises(UnavailableError, match="expected at least 5 clients, got 4"):
-        server.close(made.round)
+        server.close_phase(made.round)
 
 
 # --- what the others are shown of it
@@ -148,7 +148,7 @@ def settled(spoilt: Any) -> Any:
 
 def test_a_client_checks_the_evidence_by_itself(settled: Any) -> None:
     """Under a pretext the aggregator cannot put one out: the difference from an earlier sum would be its update."""
-    true = server.sharers(settled.round)
+    true = server.make_sharers(settled.round)
     evidence = true.evidence[0]
     cyd = settled.round.shares["cyd"].shares[evidence.holder]
     pretext = evidence.model_copy(update={"dealer": "cyd", "share": cyd})
@@ -156,17 +156,19 @@ def test_a_client_checks_the_evidence_by_itself(settled: Any) -> None:
     stranger = evidence.model_copy(update={"dealer": "zoe"})
     for lie in (pretext, unsigned, stranger):
         with pytest.raises(ProtocolError):
-            client.mask(settled.checked["ada"], true.model_copy(update={"evidence": (lie,)}), settled.contents["ada"])
-    state, _ = client.mask(settled.checked["ada"], true, settled.contents["ada"])
+            client.mask_update(
+                settled.checked["ada"], true.model_copy(update={"evidence": (lie,)}), settled.contents["ada"]
+            )
+    state, _ = client.mask_update(settled.checked["ada"], true, settled.contents["ada"])
     assert state.proven == ("bob",)
 
 
 def test_one_that_is_left_out_without_evidence_is_not_proven_to_cheat(settled: Any) -> None:
     silent = Sharers(run="run-1", round=3, sharers=HONEST)
-    assert client.mask(settled.checked["ada"], silent, settled.contents["ada"])[0].proven == ()
+    assert client.mask_update(settled.checked["ada"], silent, settled.contents["ada"])[0].proven == ()
 
 
 def test_who_is_put_out_cannot_be_among_the_sharers(settled: Any) -> None:
-    both = server.sharers(settled.round).model_copy(update={"sharers": ALL})
+    both = server.make_sharers(settled.round).model_copy(update={"sharers": ALL})
     with pytest.raises(PrivacyError, match="whose shares this client holds"):
-        client.mask(settled.checked["ada"], both, settled.contents["ada"])
+        client.mask_update(settled.checked["ada"], both, settled.contents["ada"])

@@ -42,7 +42,7 @@ def test_a_stream_goes_on_over_chunks_and_does_not_begin_anew() -> None:
 
 
 def test_of_two_clients_the_first_by_name_adds_and_the_other_subtracts() -> None:
-    assert (vectors.sign_of("ada", "bob"), vectors.sign_of("bob", "ada")) == (1, -1)
+    assert (vectors.mask_sign("ada", "bob"), vectors.mask_sign("bob", "ada")) == (1, -1)
     values = fixed_point.encode(np.linspace(-3, 3, 8), "x")
     once = vectors.add_masks(values, [MaskStream(OTHER, 1)], piece=1)
     assert not np.any(once == values)
@@ -105,7 +105,7 @@ def test_so_does_what_two_clients_masked_added_and_subtracted(played: Any) -> No
 def test_a_survivor_s_vector_stays_noise_when_all_that_the_aggregator_has_recovered_is_taken_away(played: Any) -> None:
     """Its own mask and the one with the drop-out are known by then; those with the other survivors remain."""
     known = server.restore_masks(played.round)
-    own = client.own_masks(played.ready["ada"])
+    own = client.list_mask_streams(played.ready["ada"])
     undone = [mask for mask in known if (mask.seed, -mask.sign) in own]
     assert len(undone) == 2
     assert uniform(vectors.add_masks(played.vectors["ada"]["predictive.w"], undone, piece=1))
@@ -113,7 +113,7 @@ def test_a_survivor_s_vector_stays_noise_when_all_that_the_aggregator_has_recove
 
 def test_a_vector_that_comes_late_stays_noise_though_its_sender_s_mask_key_is_known(played: Any) -> None:
     """Double masking: the pairwise masks of dan are recovered, his own is not."""
-    self_mask, *pairwise = client.own_masks(played.ready["dan"])
+    self_mask, *pairwise = client.list_mask_streams(played.ready["dan"])
     known = {mask.seed for mask in server.restore_masks(played.round)}
     assert {mask.seed for mask in pairwise} <= known and self_mask.seed not in known
     stripped = vectors.add_masks(

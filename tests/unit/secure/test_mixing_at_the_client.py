@@ -9,7 +9,7 @@ from shared.method.parameters import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.method.tensors import initial_parameters, mlp_specification
 from shared.protocol.secure.fixed_point import STEP
-from shared.strategies.lpsfed import lpsfed, mix, similarities
+from shared.strategies.lpsfed import lpsfed, mix_by_similarity, similarities
 
 METHOD = MethodSettings(width=8, similarity_floor=0.1)
 RHO = {"ada": 0.3, "bob": 0.9, "cyd": 0.5, "dan": 0.35}
@@ -40,7 +40,7 @@ def hidden(rehearsal: type, contents: dict[str, Parameters]) -> dict[str, Parame
     made = rehearsal(contents)
     mean = made.play()
     near = similarities(made.round.open_scalars, METHOD.similarity_floor)
-    return {name: mix({"rhobar": near[name]}, mean, content) for name, content in contents.items()}
+    return {name: mix_by_similarity({"rhobar": near[name]}, mean, content) for name, content in contents.items()}
 
 
 def test_each_client_has_the_open_mode_s_parameters_to_within_the_fixed_point_s_precision(rehearsal: type) -> None:

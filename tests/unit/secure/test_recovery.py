@@ -161,7 +161,7 @@ def test_vectors_are_read_once_and_tensor_by_tensor(
     made: Any = rehearsal(contents(4))
     made.play()
     reads: list[tuple[str, str]] = []
-    server.mean(made.round, {name: Watched(name, v, reads) for name, v in made.vectors.items()})
+    server.unmask_mean(made.round, {name: Watched(name, v, reads) for name, v in made.vectors.items()})
     tensors = ("pooling.w", "predictive.w", "#scalars")
     assert reads == [(tensor, client) for tensor in tensors for client in NAMES[:4]]
 

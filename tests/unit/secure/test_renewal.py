@@ -7,7 +7,7 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.protocol.secure.membership import find_basis_objection, find_few
+from shared.protocol.secure.membership import find_basis_objection, find_exposed_few
 
 STAMPS = st.dictionaries(st.sampled_from("abcde"), st.sampled_from("xy"), min_size=3)
 
@@ -33,7 +33,7 @@ def few_by_hand(sums: list[dict[str, str]], least: int) -> bool:
 @given(st.lists(STAMPS, min_size=1, max_size=4))
 @settings(deadline=None)
 def test_a_combination_of_few_silos_is_found_exactly_where_there_is_one(sums: list[dict[str, str]]) -> None:
-    assert bool(find_few(sums, 3)) == few_by_hand(sums, 3)
+    assert bool(find_exposed_few(sums, 3)) == few_by_hand(sums, 3)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_combination_of_few_silos_is_found_exactly_where_there_is_one(sums: li
 def test_of_any_combination_of_sums_nothing_is_left_or_three_silos(
     earlier: list[dict[str, str]], new: dict[str, str], told: str
 ) -> None:
-    assert find_few([*earlier, new], 3) == frozenset(told)
+    assert find_exposed_few([*earlier, new], 3) == frozenset(told)
     words = find_basis_objection(earlier, new, 3)
     assert (words is None) == (not told)
     assert words is None or words.endswith(f"would tell of {', '.join(told)} alone")
@@ -76,4 +76,4 @@ def test_who_says_nothing_of_its_data_is_in_no_sum() -> None:
 def test_hundreds_of_silos_over_many_sums_take_no_time_to_speak_of() -> None:
     everybody = [f"silo-{number:03d}" for number in range(300)]
     sums = [{name: f"{place * moment // 97}" for place, name in enumerate(everybody)} for moment in range(1, 6)]
-    assert len(find_few([*sums, dict.fromkeys(everybody[3:], "x")], 3)) < 3
+    assert len(find_exposed_few([*sums, dict.fromkeys(everybody[3:], "x")], 3)) < 3

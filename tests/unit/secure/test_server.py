@@ -15,7 +15,7 @@ from shared.protocol.secure import client, group, server
 from shared.protocol.secure.group import ORDER
 from shared.protocol.secure.proofs import sign_message, sign_share
 from shared.protocol.secure.server import SecureRound
-from shared.protocol.secure.verification import verify
+from shared.protocol.secure.verification import verify_message
 from shared.protocol.signing.keys import new_key
 
 ALL = ("ada", "bob", "cyd", "dan", "eve")
@@ -40,28 +40,28 @@ def asked(made: Any) -> Any:
 
 def test_each_phase_goes_on_with_those_who_took_part_in_the_one_before(made: Any) -> None:
     made.until_keys(ALL)
-    assert server.roster(made.round).names == ALL and made.round.missing == ALL
+    assert server.make_roster(made.round).names == ALL and made.round.missing == ALL
     made.send_shares(("ada", "cyd", "dan", "eve"))
     assert made.round.missing == ("bob",)
     made.close()
-    assert set(server.delivery(made.round, "ada").shares) == {"cyd", "dan", "eve"}
+    assert set(server.make_delivery(made.round, "ada").shares) == {"cyd", "dan", "eve"}
     made.send_checks(made.sharing)
     made.close()
-    assert server.sharers(made.round).sharers == ("ada", "cyd", "dan", "eve")
+    assert server.make_sharers(made.round).sharers == ("ada", "cyd", "dan", "eve")
     made.send_masked(made.checked)
     made.close()
-    request = server.request(made.round)
+    request = server.make_unmask_request(made.round)
     assert (request.survivors, request.dropped) == (("ada", "cyd", "dan", "eve"), ())
     made.send_consents(made.ready)
     made.close()
-    assert set(server.consents(made.round).signatures) == {"ada", "cyd", "dan", "eve"}
+    assert set(server.make_consents(made.round).signatures) == {"ada", "cyd", "dan", "eve"}
 
 
 def test_who_has_not_checked_its_shares_masks_with_nobody(made: Any) -> None:
     made.until_shares(ALL)
     made.send_checks(ALL[:4])
     made.close()
-    assert server.sharers(made.round).sharers == ALL[:4]
+    assert server.make_sharers(made.round).sharers == ALL[:4]
     made.send_masked(ALL[:4])
     made.close()
     assert made.round.dropped == ()
@@ -69,7 +69,7 @@ def test_who_has_not_checked_its_shares_masks_with_nobody(made: Any) -> None:
 
 def test_who_checked_and_sent_no_vector_has_dropped_out(asked: Any) -> None:
     assert asked.round.survivors == ALL[:4] and asked.round.dropped == ("eve",)
-    assert server.request(asked.round).dropped == ("eve",)
+    assert server.make_unmask_request(asked.round).dropped == ("eve",)
 
 
 def test_rho_of_each_survivor_lies_open_and_the_margin_does_not(asked: Any) -> None:
@@ -80,21 +80,21 @@ def test_rho_of_each_survivor_lies_open_and_the_margin_does_not(asked: Any) -> N
 def test_the_same_message_again_changes_nothing_even_in_a_later_phase(made: Any) -> None:
     made.send_keys(ALL)
     message = made.begun["ada"].message
-    assert server.accept(made.round, message) is made.round
+    assert server.accept_message(made.round, message) is made.round
     made.close()
-    assert server.accept(made.round, message) is made.round
+    assert server.accept_message(made.round, message) is made.round
 
 
 def test_another_message_in_the_same_place_is_a_conflict(made: Any) -> None:
     made.send_keys(ALL)
     with pytest.raises(ConflictError, match="'ada'"):
-        server.accept(made.round, made.begin("ada").message)
+        server.accept_message(made.round, made.begin("ada").message)
 
 
 def test_a_message_of_another_phase_is_refused(made: Any) -> None:
     made.until_keys(ALL[:4])
     with pytest.raises(RoundClosedError, match="expected a message of phase shares, got one of keys"):
-        server.accept(made.round, made.begin("eve").message)
+        server.accept_message(made.round, made.begin("eve").message)
 
 
 def test_a_message_of_somebody_who_was_not_in_the_phase_before_is_refused(made: Any) -> None:
@@ -108,14 +108,14 @@ def test_a_message_of_somebody_who_was_not_in_the_phase_before_is_refused(made: 
 def test_a_message_of_another_round_is_refused(made: Any) -> None:
     message = made.begin("ada").message.model_copy(update={"round": 4})
     with pytest.raises(ProtocolError, match="got round 4"):
-        server.accept(made.round, message)
+        server.accept_message(made.round, message)
 
 
 def test_more_clients_than_the_threshold_protects_are_refused(made: Any) -> None:
     made.send_keys(ALL)
-    fay = client.begin(made.round.terms, "fay", new_key()).message
+    fay = client.begin_secure_round(made.round.terms, "fay", new_key()).message
     with pytest.raises(RoundClosedError, match="at most 5 clients with a threshold of 4"):
-        server.accept(made.round, fay)
+        server.accept_message(made.round, fay)
 
 
 def test_shares_for_others_than_the_roster_are_refused(made: Any) -> None:
@@ -123,7 +123,7 @@ def test_shares_for_others_than_the_roster_are_refused(made: Any) -> None:
     message = made.share("ada").message
     fewer = message.model_copy(update={"shares": {"bob": message.shares["bob"]}})
     with pytest.raises(ProtocolError, match="sealed shares for 4 clients"):
-        server.accept(made.round, fewer)
+        server.accept_message(made.round, fewer)
 
 
 def test_a_vector_that_is_not_what_its_header_says_is_refused(made: Any) -> None:
@@ -146,8 +146,8 @@ def test_a_hidden_scalar_in_the_open_is_refused(made: Any) -> None:
 
 def test_consent_to_other_lists_than_were_asked_for_is_refused(made: Any) -> None:
     made.until_masked(ALL)
-    request = server.request(made.round).model_copy(update={"survivors": ALL[:4], "dropped": ("eve",)})
-    message = client.consent(made.ready["ada"], request, made.identities["ada"])[1]
+    request = server.make_unmask_request(made.round).model_copy(update={"survivors": ALL[:4], "dropped": ("eve",)})
+    message = client.sign_consent(made.ready["ada"], request, made.identities["ada"])[1]
     with pytest.raises(ProtocolError, match="consent to the lists that were asked for"):
         made.tell(message)
 
@@ -156,7 +156,7 @@ def test_an_answer_about_others_than_were_asked_for_is_refused(asked: Any) -> No
     answer = asked.answer("ada")
     for changed in ({"keys": {}}, {"seeds": {**answer.seeds, "eve": answer.keys["eve"]}}):
         with pytest.raises(ProtocolError, match=r"for [14] clients of the round"):
-            server.accept(asked.round, answer.model_copy(update=changed))
+            server.accept_message(asked.round, answer.model_copy(update=changed))
 
 
 def test_a_phase_with_too_few_cannot_close_and_goes_on_collecting(made: Any) -> None:
@@ -164,7 +164,7 @@ def test_a_phase_with_too_few_cannot_close_and_goes_on_collecting(made: Any) -> 
     for phase, send in zip(server.PHASES, sends, strict=False):
         send(ALL[:2])
         with pytest.raises(UnavailableError, match=rf"round 3, phase {phase}: expected at least 4 clients, got 2"):
-            server.close(made.round)
+            server.close_phase(made.round)
         send(ALL[2:])
         made.close()
     made.send_answers(("ada", "bob"))
@@ -177,23 +177,23 @@ def test_a_phase_with_too_few_cannot_close_and_goes_on_collecting(made: Any) -> 
 def test_the_last_phase_cannot_close(asked: Any) -> None:
     asked.send_answers(ALL[:4])
     with pytest.raises(RoundClosedError, match="the last"):
-        server.close(asked.round)
+        server.close_phase(asked.round)
 
 
 def test_nothing_is_told_of_a_phase_that_is_still_open(made: Any) -> None:
     tellings = {
-        "keys": server.roster,
-        "shares": lambda state: server.delivery(state, "ada"),
-        "checks": server.sharers,
-        "masked": server.request,
-        "consents": server.consents,
+        "keys": server.make_roster,
+        "shares": lambda state: server.make_delivery(state, "ada"),
+        "checks": server.make_sharers,
+        "masked": server.make_unmask_request,
+        "consents": server.make_consents,
     }
     made.send_keys(ALL)
     for phase, tell in tellings.items():
         with pytest.raises(RoundClosedError, match=f"phase {phase} is not closed"):
             tell(made.round)
     with pytest.raises(RoundClosedError, match="phase consents is not closed"):
-        server.mean(made.round, {})
+        server.unmask_mean(made.round, {})
 
 
 def test_who_has_not_shared_gets_no_shares(made: Any) -> None:
@@ -201,14 +201,14 @@ def test_who_has_not_shared_gets_no_shares(made: Any) -> None:
     made.send_shares(ALL[:4])
     made.close()
     with pytest.raises(NotFoundError, match="'eve'"):
-        server.delivery(made.round, "eve")
+        server.make_delivery(made.round, "eve")
 
 
 def test_a_round_survives_a_restart_in_any_phase(asked: Any) -> None:
     asked.send_answers(ALL[:4])
     restarted = SecureRound.model_validate_json(asked.round.model_dump_json())
     assert restarted == asked.round
-    expected, got = asked.mean(), server.mean(restarted, asked.vectors)
+    expected, got = asked.mean(), server.unmask_mean(restarted, asked.vectors)
     np.testing.assert_array_equal(got.arrays["pooling.w"], expected.arrays["pooling.w"])
 
 
@@ -217,8 +217,8 @@ def test_the_stored_messages_taken_in_again_give_the_same_round(asked: Any) -> N
     again = SecureRound(terms=asked.round.terms)
     for phase in ("keys", "shares", "checks"):
         for name in reversed(ALL):
-            again = server.accept(again, asked.round.collected(phase)[name])
-        again = server.close(again)
+            again = server.accept_message(again, asked.round.collected(phase)[name])
+        again = server.close_phase(again)
     later = {"phase": "masked", "masked": {}, "consents": {}, "answers": {}}
     assert again == asked.round.model_copy(update=later)
 
@@ -226,7 +226,7 @@ def test_the_stored_messages_taken_in_again_give_the_same_round(asked: Any) -> N
 def test_vectors_of_others_than_the_survivors_are_refused(asked: Any) -> None:
     asked.send_answers(ALL[:4])
     with pytest.raises(ProtocolError, match="of 4 survivors, got 3"):
-        server.mean(asked.round, {name: asked.vectors[name] for name in ALL[:3]})
+        server.unmask_mean(asked.round, {name: asked.vectors[name] for name in ALL[:3]})
 
 
 # --- what is verified
@@ -234,7 +234,7 @@ def test_vectors_of_others_than_the_survivors_are_refused(asked: Any) -> None:
 
 def refused(made: Any, message: Any, words: str, error: type[Exception] = ProtocolError) -> None:
     with pytest.raises(error, match=words):
-        verify(made.round, message)
+        verify_message(made.round, message)
 
 
 @pytest.mark.parametrize("kind", ["deal", "cipher", "mask", "commitment"])
@@ -251,7 +251,7 @@ def test_keys_of_a_client_that_was_told_something_else_are_a_conflict_that_says_
     """One that is behind, or was misled, must not make all others refuse the roster."""
     common = made.round.terms.common.model_copy(update={"start": "ff" * 32, "rounds": 9})
     terms = made.round.terms.model_copy(update={"common": common})
-    message = client.begin(terms, "ada", made.identities["ada"]).message
+    message = client.begin_secure_round(terms, "ada", made.identities["ada"]).message
     refused(made, message, "got another start, rounds", ConflictError)
 
 
@@ -270,7 +270,7 @@ def test_commitments_to_shares_that_restore_nothing_are_refused(made: Any, kind:
     if whose == "ada":  # her own share, which she keeps
         forged = message.model_copy(update=changed)
     else:
-        context, share = server.roster(made.round).context, message.shares[whose].model_copy(update=changed)
+        context, share = server.make_roster(made.round).context, message.shares[whose].model_copy(update=changed)
         signed = sign_share(context, "ada", whose, share, made.identities["ada"])
         forged = message.model_copy(update={"shares": {**message.shares, whose: signed}})
     refused(made, forged, "commitments to shares of one secret")
@@ -316,13 +316,13 @@ def test_a_wrong_share_is_refused_with_its_dealer_s_name_and_the_others_are_enou
 
 def test_a_consent_that_its_sender_has_not_signed_is_refused(made: Any) -> None:
     made.until_masked(ALL)
-    message = client.consent(made.ready["ada"], server.request(made.round), made.identities["bob"])[1]
+    message = client.sign_consent(made.ready["ada"], server.make_unmask_request(made.round), made.identities["bob"])[1]
     refused(made, message, "'ada' has signed")
 
 
 def test_what_would_not_be_accepted_is_not_verified(made: Any) -> None:
     """A repetition, or a message of another phase, costs nothing but its refusal."""
     made.send_keys(ALL)
-    verify(made.round, made.begun["ada"].message.model_copy(update={"signature": "00" * 64}))
+    verify_message(made.round, made.begun["ada"].message.model_copy(update={"signature": "00" * 64}))
     made.close()
-    verify(made.round, made.begun["ada"].message.model_copy(update={"deal": "00" * 32}))
+    verify_message(made.round, made.begun["ada"].message.model_copy(update={"deal": "00" * 32}))

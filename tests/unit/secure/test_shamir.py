@@ -15,7 +15,7 @@ SECRET = int.from_bytes(bytes(range(31)))
 
 
 def restored(shares: list[int], points: list[int]) -> int:
-    return shamir.restore({x: shares[x - 1] for x in points}, shamir.lagrange_weights(points))
+    return shamir.restore_secret({x: shares[x - 1] for x in points}, shamir.lagrange_weights(points))
 
 
 @st.composite
@@ -28,7 +28,7 @@ def splits(draw: st.DrawFn, fewest: int = 1) -> tuple[int, int, int, list[int]]:
 @given(splits())
 def test_any_shares_of_the_threshold_restore_the_secret(drawn: tuple[int, int, int, list[int]]) -> None:
     secret, count, threshold, order = drawn
-    shares = shamir.split(secret, count, threshold)
+    shares = shamir.split_secret(secret, count, threshold)
     assert len(shares) == count and restored(shares, order[:threshold]) == secret
     assert restored(shares, order) == secret
 
@@ -36,21 +36,21 @@ def test_any_shares_of_the_threshold_restore_the_secret(drawn: tuple[int, int, i
 @given(splits(fewest=2), SECRETS)
 def test_one_share_fewer_fits_every_other_secret_too(drawn: tuple[int, int, int, list[int]], other: int) -> None:
     secret, count, threshold, order = drawn
-    shares, chosen = shamir.split(secret, count, threshold), order[:threshold]
+    shares, chosen = shamir.split_secret(secret, count, threshold), order[:threshold]
     weights, last = shamir.lagrange_weights(chosen), chosen[-1]
     known = sum(shares[x - 1] * weights[x] for x in chosen[:-1])
     fitting = (other - known) * pow(weights[last], -1, ORDER) % ORDER
-    assert shamir.restore({x: shares[x - 1] for x in chosen[:-1]} | {last: fitting}, weights) == other
+    assert shamir.restore_secret({x: shares[x - 1] for x in chosen[:-1]} | {last: fitting}, weights) == other
 
 
 @given(splits(fewest=2))
 def test_the_polynomial_has_the_full_degree(drawn: tuple[int, int, int, list[int]]) -> None:
     secret, count, threshold, order = drawn
-    assert restored(shamir.split(secret, count, threshold), order[: threshold - 1]) != secret
+    assert restored(shamir.split_secret(secret, count, threshold), order[: threshold - 1]) != secret
 
 
 def test_shares_are_drawn_anew_each_time() -> None:
-    first, second = (shamir.split(SECRET, 4, 3) for _ in range(2))
+    first, second = (shamir.split_secret(SECRET, 4, 3) for _ in range(2))
     assert not set(first) & set(second)
 
 
@@ -62,13 +62,13 @@ def test_the_order_of_the_field_is_that_of_the_group() -> None:
 @pytest.mark.parametrize(("count", "threshold"), [(3, 4), (3, 0)])
 def test_a_threshold_that_cannot_be_met_is_refused(count: int, threshold: int) -> None:
     with pytest.raises(ProtocolError, match=f"got {threshold}"):
-        shamir.split(SECRET, count, threshold)
+        shamir.split_secret(SECRET, count, threshold)
 
 
 @pytest.mark.parametrize("secret", [0, ORDER, -1])
 def test_a_secret_that_is_no_scalar_is_refused(secret: int) -> None:
     with pytest.raises(ProtocolError, match="got another"):
-        shamir.split(secret, 3, 2)
+        shamir.split_secret(secret, 3, 2)
 
 
 @pytest.mark.parametrize("points", [[1, 1], [0, 1], [ORDER, 1]])
@@ -84,7 +84,7 @@ def test_shares_of_one_holder_twice_or_of_none_are_refused(points: list[int]) ->
 @settings(max_examples=25, deadline=None)
 def test_commitments_to_shares_of_one_secret_are_consistent(drawn: tuple[int, int, int, list[int]]) -> None:
     secret, count, threshold, _ = drawn
-    points = shamir.commit(shamir.split(secret, count, threshold))
+    points = shamir.commit_shares(shamir.split_secret(secret, count, threshold))
     shamir.require_consistent(group.multiply_base(secret), points, threshold)
 
 
@@ -94,27 +94,27 @@ def test_a_single_share_of_another_polynomial_shows(
     drawn: tuple[int, int, int, list[int]], data: st.DataObject
 ) -> None:
     secret, count, threshold, _ = drawn
-    shares, place = shamir.split(secret, count, threshold), data.draw(st.integers(0, count - 1))
+    shares, place = shamir.split_secret(secret, count, threshold), data.draw(st.integers(0, count - 1))
     shares[place] = (shares[place] + 1) % ORDER or 1
     with pytest.raises(ProtocolError, match=f"any {threshold} of which restore it"):
-        shamir.require_consistent(group.multiply_base(secret), shamir.commit(shares), threshold)
+        shamir.require_consistent(group.multiply_base(secret), shamir.commit_shares(shares), threshold)
 
 
 def test_a_polynomial_of_too_high_a_degree_shows() -> None:
     """As many as the threshold would restore something else than the secret."""
-    points = shamir.commit(shamir.split(SECRET, 5, 4))
+    points = shamir.commit_shares(shamir.split_secret(SECRET, 5, 4))
     with pytest.raises(ProtocolError, match="any 3 of which"):
         shamir.require_consistent(group.multiply_base(SECRET), points, 3)
 
 
 def test_shares_of_another_secret_than_the_published_one_show() -> None:
-    points = shamir.commit(shamir.split(SECRET, 5, 4))
+    points = shamir.commit_shares(shamir.split_secret(SECRET, 5, 4))
     with pytest.raises(ProtocolError, match="one secret"):
         shamir.require_consistent(group.multiply_base(SECRET + 1), points, 4)
 
 
 @pytest.mark.parametrize("point", [bytes(32), shamir.NEUTRAL, b"\xff" * 32])
 def test_a_commitment_that_is_no_point_of_the_group_is_refused(point: bytes) -> None:
-    points = shamir.commit(shamir.split(SECRET, 4, 3))
+    points = shamir.commit_shares(shamir.split_secret(SECRET, 4, 3))
     with pytest.raises(ProtocolError, match="point of the group"):
         shamir.require_consistent(group.multiply_base(SECRET), [point, *points[1:]], 3)

@@ -10,7 +10,7 @@ import pytest
 
 from shared.errors import DataError
 from shared.method.parameters import Parameters
-from shared.protocol.secure.state import read, state_json
+from shared.protocol.secure.state import read_state, write_state
 
 ALL = ("ada", "bob", "cyd", "dan", "eve")
 
@@ -22,7 +22,7 @@ def made(rehearsal: type, contents: Callable[..., dict[str, Parameters]]) -> Any
 
 def test_a_state_does_not_show_its_secrets(made: Any) -> None:
     for state in (made.begun["ada"], made.sharing["ada"], made.checked["ada"], made.ready["ada"]):
-        secrets = list(json.loads(state_json(made.begun["ada"]))["secrets"].values())
+        secrets = list(json.loads(write_state(made.begun["ada"]))["secrets"].values())
         secrets += [share for pair in made.ready["ada"].shares.values() for share in (pair.seed, pair.key)]
         assert len(secrets) == 4 + 2 * 5 and not any(secret in repr(state) for secret in secrets)
 
@@ -30,5 +30,5 @@ def test_a_state_does_not_show_its_secrets(made: Any) -> None:
 @pytest.mark.parametrize("text", ["", "{}", '{"phase": "begun", "secrets": "0123abcd"}'])
 def test_what_is_not_a_state_is_refused_without_its_text(text: str) -> None:
     with pytest.raises(DataError) as caught:
-        read(text)
+        read_state(text)
     assert "0123abcd" not in str(caught.value) and caught.value.__cause__ is None

@@ -16,7 +16,7 @@ from scipy.stats import chi2
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
 from shared.method.parameters import BLOCK, Form, Parameters, State, UInt32, Update
-from shared.protocol.masked_wire import decode_masked, encode_masked, open_masked, size
+from shared.protocol.masked_wire import decode_masked, encode_masked, masked_body_size, open_masked
 from shared.protocol.secure import fixed_point, server, vectors
 from shared.protocol.secure.messages import MaskedHeader
 from shared.protocol.secure.vectors import CHUNK, MaskedUpdate, MaskStream
@@ -97,7 +97,13 @@ def played(rehearsal: type, repeatable: None) -> Any:
 def masked(played: Any, client: str = "ada") -> MaskedUpdate:
     """Its masked vector under the header that it has sent."""
     pieces = played.vectors[client]
-    said = {"run": "run-1", "round": 3, "client": client, "digest": vectors.digest(pieces), "scalars": {"rho": 0.25}}
+    said = {
+        "run": "run-1",
+        "round": 3,
+        "client": client,
+        "digest": vectors.digest_vector(pieces),
+        "scalars": {"rho": 0.25},
+    }
     return MaskedUpdate(MaskedHeader.model_validate(said), pieces)
 
 
@@ -121,18 +127,18 @@ def test_the_sum_of_bodies_on_disk_is_read_in_parts_and_is_the_same(
     for client in played.vectors:
         (tmp_path / client).write_bytes(encode_masked(masked(played, client)))
     monkeypatch.setattr(StoredArrays, "__getitem__", lambda *_: pytest.fail("a whole tensor was read"))
-    got = server.mean(played.round, {client: StoredArrays(tmp_path / client) for client in played.vectors})
+    got = server.unmask_mean(played.round, {client: StoredArrays(tmp_path / client) for client in played.vectors})
     np.testing.assert_array_equal(got.arrays[SUM], open_sum(list(played.contents.values())))
 
 
 def test_a_masked_body_has_4_bytes_a_number_and_is_read_alike_from_memory_and_disk(played: Any, tmp_path: Path) -> None:
     sent, declaration = masked(played), played.round.terms.declaration
     body = encode_masked(sent)
-    assert len(body) == size(declaration, sent.header)
-    assert vectors.layout(declaration)[SUM].bytes == 4 * (BLOCK + 7)
+    assert len(body) == masked_body_size(declaration, sent.header)
+    assert vectors.vector_layout(declaration)[SUM].bytes == 4 * (BLOCK + 7)
     (tmp_path / "body").write_bytes(body)
     for found in (decode_masked(declaration, body), open_masked(declaration, tmp_path / "body")):
-        assert found.header == sent.header and vectors.digest(found.vector) == sent.header.digest
+        assert found.header == sent.header and vectors.digest_vector(found.vector) == sent.header.digest
         assert all(np.array_equal(found.vector[name], sent.vector[name]) for name in sent.vector)
 
 
@@ -152,7 +158,7 @@ def test_another_type_or_shape_and_open_counts_are_refused(
 ) -> None:
     declaration, sent = played.round.terms.declaration, masked(played)
     pieces = {**sent.vector, name: change(sent.vector[name])}
-    header = sent.header.model_copy(update={"digest": vectors.digest(pieces)})
+    header = sent.header.model_copy(update={"digest": vectors.digest_vector(pieces)})
     body = encode_masked(MaskedUpdate(header, pieces))
     (tmp_path / "body").write_bytes(body)
     for read in (lambda: decode_masked(declaration, body), lambda: open_masked(declaration, tmp_path / "body")):
@@ -196,13 +202,13 @@ SIGNED = np.linspace(-16, 16, 64)  # as multiples of 2^-16 in two's complement
 )
 def test_integers_lie_open_where_more_than_half_of_sixteen_are_small(values: Any, open_to_view: bool) -> None:
     ring = np.asarray(values).astype(np.int64).astype(np.uint32)
-    assert vectors.lies_open({"x": ring}, "x") is open_to_view
+    assert vectors.is_unmasked({"x": ring}, "x") is open_to_view
 
 
 def test_the_same_numbers_in_fixed_point_lie_open_as_ever() -> None:
     pieces = {"x": fixed_point.encode(np.linspace(-4096, 4096, 16), "x")}
-    assert vectors.lies_open(pieces, "x")
-    assert not vectors.lies_open({"x": pieces["x"] + np.uint64(2**60)}, "x")
+    assert vectors.is_unmasked(pieces, "x")
+    assert not vectors.is_unmasked({"x": pieces["x"] + np.uint64(2**60)}, "x")
 
 
 def test_pieces_are_in_the_ring_of_their_type() -> None:
@@ -213,11 +219,11 @@ def test_pieces_are_in_the_ring_of_their_type() -> None:
             "scalars": ["margin", "rho"],
         }
     )
-    assert vectors.layout(declaration) == {
+    assert vectors.vector_layout(declaration) == {
         "a": Form("U64", (3,)),
         "z": Form("U32", (2,)),
         "#scalars": Form("U64", (1,)),
     }
     arrays_ = {"z": np.array([7, 2**32 - 1], dtype=np.uint32), "a": np.zeros(3, dtype=np.float32)}
-    encoded = vectors.encode(declaration, Parameters(arrays_, {"margin": 0.0, "rho": 0.0}))
+    encoded = vectors.encode_vector(declaration, Parameters(arrays_, {"margin": 0.0, "rho": 0.0}))
     assert encoded["z"].tolist() == [7, 2**32 - 1] and encoded["a"].dtype == np.uint64

@@ -24,16 +24,16 @@ CONTENT = Parameters(ARRAYS, {"margin": 0.75, "rho": 0.5})
 
 
 def test_pieces_are_the_tensors_by_name_and_then_the_hidden_scalars() -> None:
-    assert list(vectors.layout(DECLARATION).items()) == [
+    assert list(vectors.vector_layout(DECLARATION).items()) == [
         ("a", Form("U64", (1, 2))),
         ("z", Form("U64", (2,))),
         ("#scalars", Form("U64", (1,))),
     ]
-    assert list(vectors.layout(DECLARATION.model_copy(update={"scalars": ("rho",)}))) == ["a", "z"]
+    assert list(vectors.vector_layout(DECLARATION.model_copy(update={"scalars": ("rho",)}))) == ["a", "z"]
 
 
 def test_a_vector_holds_tensors_and_hidden_scalars_and_no_open_one() -> None:
-    encoded = vectors.encode(DECLARATION, CONTENT)
+    encoded = vectors.encode_vector(DECLARATION, CONTENT)
     assert {name: (value / 2**40).tolist() for name, value in encoded.items() if name != "a"} == {
         "z": [0.5, 0.25],
         "#scalars": [0.75],
@@ -42,8 +42,8 @@ def test_a_vector_holds_tensors_and_hidden_scalars_and_no_open_one() -> None:
 
 
 def test_the_mean_of_equal_vectors_is_that_very_content() -> None:
-    encoded = vectors.encode(DECLARATION, CONTENT)
-    got = vectors.mean(DECLARATION, ((name, value * np.uint64(3)) for name, value in encoded.items()), 3)
+    encoded = vectors.encode_vector(DECLARATION, CONTENT)
+    got = vectors.decode_mean(DECLARATION, ((name, value * np.uint64(3)) for name, value in encoded.items()), 3)
     assert dict(got.scalars) == {"margin": 0.75}
     for name, value in ARRAYS.items():
         assert got.arrays[name].dtype == np.float32
@@ -65,19 +65,22 @@ def test_the_mean_of_equal_vectors_is_that_very_content() -> None:
 )
 def test_undeclared_missing_or_too_large_content_is_refused(content: Parameters, error: type[FederationError]) -> None:
     with pytest.raises(error):
-        vectors.encode(DECLARATION, content)
+        vectors.encode_vector(DECLARATION, content)
 
 
 def changed(name: str, make: Callable[[Any], Any]) -> dict[str, Any]:
-    encoded: dict[str, Any] = vectors.encode(DECLARATION, CONTENT)
+    encoded: dict[str, Any] = vectors.encode_vector(DECLARATION, CONTENT)
     return {**encoded, name: make(encoded[name])}
 
 
 @pytest.mark.parametrize(
     ("came", "words"),
     [
-        ({"a": vectors.encode(DECLARATION, CONTENT)["a"]}, "got 1 of other names"),
-        ({**vectors.encode(DECLARATION, CONTENT), "users": np.zeros(2, dtype=np.uint64)}, "got 4 of other names"),
+        ({"a": vectors.encode_vector(DECLARATION, CONTENT)["a"]}, "got 1 of other names"),
+        (
+            {**vectors.encode_vector(DECLARATION, CONTENT), "users": np.zeros(2, dtype=np.uint64)},
+            "got 4 of other names",
+        ),
         (changed("z", lambda value: value.astype(np.int64)), "int64"),
         (changed("z", lambda value: value[:1]), r"\[1\]"),
         (changed("z", lambda value: value + np.uint64(1)), "digest"),
@@ -85,16 +88,18 @@ def changed(name: str, make: Callable[[Any], Any]) -> dict[str, Any]:
 )
 def test_a_vector_of_other_names_types_shapes_or_digest_is_refused(came: dict[str, Any], words: str) -> None:
     with pytest.raises(ProtocolError, match=words):
-        vectors.require_same(DECLARATION, came, vectors.digest(vectors.encode(DECLARATION, CONTENT)))
+        vectors.require_declared_vector(
+            DECLARATION, came, vectors.digest_vector(vectors.encode_vector(DECLARATION, CONTENT))
+        )
 
 
 def test_vectors_in_fixed_point_are_masked_as_by_earlier_versions() -> None:
     values = np.arange(200_000, dtype=np.uint64)
     given = {"b": values[:6].reshape(2, 3), "a": np.array(5, dtype=np.uint64), "d": values}
-    assert vectors.digest(given) == "33f1cb9fd5c4e497128b8d909ee00e40a66112cb10a4b92eccc067180e013e3d"
+    assert vectors.digest_vector(given) == "33f1cb9fd5c4e497128b8d909ee00e40a66112cb10a4b92eccc067180e013e3d"
     streams = [MaskStream(bytes(range(32)), 1), MaskStream(bytes(32), -1)]
     masked = {name: add_masks(value, streams, piece=piece) for piece, (name, value) in enumerate(given.items())}
-    assert vectors.digest(masked) == "89289b79fc34c39621bfd79ba96541b327922585b0a714c505ae18896f0d2e68"
+    assert vectors.digest_vector(masked) == "89289b79fc34c39621bfd79ba96541b327922585b0a714c505ae18896f0d2e68"
 
 
 def test_the_digest_tells_names_shapes_and_values_apart() -> None:
@@ -105,5 +110,5 @@ def test_the_digest_tells_names_shapes_and_values_apart() -> None:
         {"a": values.reshape(2, 2)},
         {"a": values[::-1]},
     )
-    assert vectors.digest(one) == vectors.digest({"a": values.astype(">u8")})
-    assert len({vectors.digest(v) for v in (one, *others)}) == 4
+    assert vectors.digest_vector(one) == vectors.digest_vector({"a": values.astype(">u8")})
+    assert len({vectors.digest_vector(v) for v in (one, *others)}) == 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shared.method.anchor import choose_size, declared_size, draw_anchor, er, gnmk, same_kernel
+from shared.method.anchor import choose_size, declared_size, draw_anchor, draw_er, draw_gnmk, is_same_kernel
 from shared.method.declaration import Counts
 from shared.method.graph import Float64
 from shared.method.settings import AnchorSettings, MethodSettings
@@ -22,28 +22,28 @@ def generator(seed: int = 0) -> np.random.Generator:
 
 
 def test_gnmk_has_exactly_so_many_distinct_edges() -> None:
-    graph = gnmk(40, 30, edges=200, generator=generator())
+    graph = draw_gnmk(40, 30, edges=200, generator=generator())
     assert graph.shape == (40, 30)
     assert graph.nnz == 200
     assert set(graph.data) == {1.0}
 
 
 def test_gnmk_is_complete_when_there_are_no_more_places_than_edges() -> None:
-    assert gnmk(4, 3, edges=13, generator=generator()).toarray().tolist() == [[1.0] * 3] * 4
+    assert draw_gnmk(4, 3, edges=13, generator=generator()).toarray().tolist() == [[1.0] * 3] * 4
 
 
 def test_every_place_of_gnmk_is_equally_likely() -> None:
-    draws = sum(gnmk(3, 4, edges=3, generator=generator(seed)).toarray() for seed in range(2000))
+    draws = sum(draw_gnmk(3, 4, edges=3, generator=generator(seed)).toarray() for seed in range(2000))
     # 2000 draws of 3 out of 12 places: 500 expected each, standard deviation below 20
     assert np.abs(draws - 500).max() < 100
 
 
 def test_a_sparse_graph_of_a_million_by_a_million_needs_no_matrix_of_that_size() -> None:
-    assert gnmk(1_000_000, 1_000_000, edges=1000, generator=generator()).nnz == 1000
+    assert draw_gnmk(1_000_000, 1_000_000, edges=1000, generator=generator()).nnz == 1000
 
 
 def test_er_has_so_many_edges_on_average() -> None:
-    counts = [er(40, 30, edges=200, generator=generator(seed)).nnz for seed in range(200)]
+    counts = [draw_er(40, 30, edges=200, generator=generator(seed)).nnz for seed in range(200)]
     # binomial with 1200 trials and p = 1/6: standard deviation 12.9, of the mean of 200 draws .91
     assert abs(np.mean(counts) - 200) < 4
     assert np.std(counts) == pytest.approx(12.9, rel=0.25)
@@ -62,20 +62,20 @@ def test_the_kernel_sums_to_one_ascends_and_has_no_zero() -> None:
 def test_a_seed_gives_the_same_anchor_again_and_another_seed_another(graph: str) -> None:
     method = MethodSettings(cutoff=12, anchor=SMALL.model_copy(update={"graph": graph}))
     first, again, other = (drawn(method, seed=seed) for seed in (1, 1, 2))
-    assert same_kernel(first, again) and not same_kernel(first, other)
+    assert is_same_kernel(first, again) and not is_same_kernel(first, other)
 
 
 def test_an_anchor_of_every_round_depends_on_the_round_and_one_of_the_run_does_not() -> None:
     every = MethodSettings(cutoff=12, anchor=SMALL.model_copy(update={"every_round": True}))
-    assert not same_kernel(drawn(every, number=1), drawn(every, number=2))
+    assert not is_same_kernel(drawn(every, number=1), drawn(every, number=2))
     once = MethodSettings(cutoff=12, anchor=SMALL)
-    assert same_kernel(drawn(once, number=1), drawn(once, number=2))
+    assert is_same_kernel(drawn(once, number=1), drawn(once, number=2))
 
 
 def test_kernels_are_the_same_up_to_the_rounding_of_two_machines_and_no_further() -> None:
     kernel = drawn(MethodSettings(cutoff=12, anchor=SMALL))
-    assert same_kernel(kernel, kernel * (1 + 1e-13))
-    assert not same_kernel(kernel, kernel * (1 + 1e-6)) and not same_kernel(kernel, kernel[:-1])
+    assert is_same_kernel(kernel, kernel * (1 + 1e-13))
+    assert not is_same_kernel(kernel, kernel * (1 + 1e-6)) and not is_same_kernel(kernel, kernel[:-1])
 
 
 def test_the_source_says_that_the_size_was_declared() -> None:

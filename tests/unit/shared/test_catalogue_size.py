@@ -8,11 +8,11 @@ import pytest
 
 from aggregator_service.settings import aggregator_settings
 from shared.errors import SettingsError
-from shared.method.settings import method_settings, with_catalogue_size
+from shared.method.settings import method_settings, read_catalogue_size
 
 
 def told(path: Path | None, **settings: int) -> int:
-    return with_catalogue_size(method_settings(**settings), path, int, "size: expected a number").catalogue
+    return read_catalogue_size(method_settings(**settings), path, int, "size: expected a number").catalogue
 
 
 def test_the_file_says_the_size_where_the_settings_do_not(tmp_path: Path) -> None:

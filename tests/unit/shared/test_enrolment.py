@@ -16,7 +16,14 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from shared.errors import ConflictError, NotFoundError, SettingsError
-from shared.protocol.signing.enrolment import enrol, kept_pair, make_pair, register, registered_keys, remove
+from shared.protocol.signing.enrolment import (
+    enrol_client,
+    ensure_key_pair,
+    make_key_pair,
+    register_key_file,
+    registered_keys,
+    remove_key,
+)
 from shared.protocol.signing.keys import fingerprint, read_private, read_public
 
 
@@ -29,80 +36,80 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_pair_is_two_files_of_which_one_is_its_owner_s_alone(tmp_path: Path) -> None:
-    pair = make_pair("east", tmp_path / "new")
+    pair = make_key_pair("east", tmp_path / "new")
     assert [path.name for path in sorted(pair.private.parent.iterdir())] == ["east.key", "east.pub"]
     assert (mode(pair.private), mode(pair.public)) == (0o600, 0o644)
     assert pair.private.read_text().startswith("-----BEGIN PRIVATE KEY-----\n")
     assert pair.public.read_text().startswith("-----BEGIN PUBLIC KEY-----\n")
     public = read_private(pair.private).public_key()
     assert fingerprint(public) == fingerprint(read_public(pair.public)) and len(fingerprint(public)) == 64
-    other = make_pair("west", tmp_path / "new")
+    other = make_key_pair("west", tmp_path / "new")
     assert fingerprint(read_public(other.public)) != fingerprint(public)
 
 
 def test_a_pair_that_is_there_is_not_replaced(tmp_path: Path) -> None:
-    make_pair("east", tmp_path)
+    make_key_pair("east", tmp_path)
     before = content(tmp_path)
     with pytest.raises(ConflictError, match=r"east\.key: expected no file there"):
-        make_pair("east", tmp_path)
+        make_key_pair("east", tmp_path)
     assert content(tmp_path) == before
 
 
 def test_a_public_half_without_its_private_one_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "east.pub").write_text("of a key that is gone")
-    pair = make_pair("east", tmp_path)
+    pair = make_key_pair("east", tmp_path)
     assert fingerprint(read_public(pair.public)) == fingerprint(read_private(pair.private).public_key())
 
 
 def test_a_pair_is_kept_and_its_missing_public_half_made_again(tmp_path: Path) -> None:
-    pair = kept_pair("east", tmp_path)
+    pair = ensure_key_pair("east", tmp_path)
     before = content(tmp_path)
     pair.public.unlink()
-    assert kept_pair("east", tmp_path) == pair and content(tmp_path) == before
+    assert ensure_key_pair("east", tmp_path) == pair and content(tmp_path) == before
 
 
 @pytest.mark.parametrize("name", ["", "East", "../east", "a/b", "east.", "e" * 64, "-east"])
 def test_a_name_that_no_client_can_have_is_refused(tmp_path: Path, name: str) -> None:
-    for act in (make_pair, kept_pair, remove):
+    for act in (make_key_pair, ensure_key_pair, remove_key):
         with pytest.raises(SettingsError, match="expected a client's name"):
             act(name, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_whoever_is_registered_is_listed_until_removed(tmp_path: Path) -> None:
-    keys, east = tmp_path / "keys", make_pair("east", tmp_path)
+    keys, east = tmp_path / "keys", make_key_pair("east", tmp_path)
     assert registered_keys(keys) == {}
     for name in ("west", "north"):
-        enrol(name, tmp_path / name, keys)
-    assert register(east.public, keys) == "east"
+        enrol_client(name, tmp_path / name, keys)
+    assert register_key_file(east.public, keys) == "east"
     found = registered_keys(keys)
     assert list(found) == ["east", "north", "west"] and found["east"] is not None
     assert fingerprint(found["east"]) == fingerprint(read_public(east.public))
     assert all(b"PRIVATE" not in one for one in content(keys).values())
-    remove("east", keys)
+    remove_key("east", keys)
     assert list(registered_keys(keys)) == ["north", "west"]
     with pytest.raises(NotFoundError, match="expected a registered name, got 'east'"):
-        remove("east", keys)
+        remove_key("east", keys)
 
 
 def test_the_same_key_again_changes_nothing_and_another_is_refused(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    pair = enrol("east", tmp_path / "one", keys)
+    pair = enrol_client("east", tmp_path / "one", keys)
     before = content(keys)
-    assert enrol("east", tmp_path / "one", keys) == pair and register(pair.public, keys) == "east"
-    other = make_pair("east", tmp_path / "two")
+    assert enrol_client("east", tmp_path / "one", keys) == pair and register_key_file(pair.public, keys) == "east"
+    other = make_key_pair("east", tmp_path / "two")
     with pytest.raises(ConflictError, match="'east' has another one: remove it first"):
-        register(other.public, keys)
+        register_key_file(other.public, keys)
     assert content(keys) == before
 
 
 def test_two_names_cannot_have_one_key(tmp_path: Path) -> None:
-    keys, pair = tmp_path / "keys", make_pair("east", tmp_path)
-    register(pair.public, keys)
+    keys, pair = tmp_path / "keys", make_key_pair("east", tmp_path)
+    register_key_file(pair.public, keys)
     copy = tmp_path / "west.pub"
     copy.write_bytes(pair.public.read_bytes())
     with pytest.raises(ConflictError, match="expected a key of its own for 'west', 'east' has this one"):
-        register(copy, keys)
+        register_key_file(copy, keys)
     assert list(registered_keys(keys)) == ["east"]
 
 
@@ -113,9 +120,9 @@ def test_a_file_in_the_folder_that_is_no_key_is_shown_and_stays_until_removed(tm
     (keys / "Not A Name.pub").write_text("not a key")
     assert registered_keys(keys) == {"east": None}
     with pytest.raises(ConflictError, match="remove it first"):
-        register(make_pair("east", tmp_path).public, keys)
-    remove("east", keys)
-    assert enrol("east", tmp_path, keys).name in registered_keys(keys)
+        register_key_file(make_key_pair("east", tmp_path).public, keys)
+    remove_key("east", keys)
+    assert enrol_client("east", tmp_path, keys).name in registered_keys(keys)
 
 
 def private(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey, *, passphrase: bytes = b"") -> bytes:
@@ -146,12 +153,12 @@ def test_what_is_no_such_key_is_refused_and_not_repeated(tmp_path: Path, what: s
             act(path)
         assert "user-00" not in str(raised.value)
     with pytest.raises(SettingsError, match="expected an Ed25519 public key"):
-        register(path, tmp_path / "keys")
+        register_key_file(path, tmp_path / "keys")
     assert not (tmp_path / "keys").exists()
 
 
 def test_the_two_halves_are_not_taken_for_each_other(tmp_path: Path) -> None:
-    pair = make_pair("east", tmp_path)
+    pair = make_key_pair("east", tmp_path)
     pair.public.chmod(0o600)
     with pytest.raises(SettingsError, match="expected an Ed25519 private key"):
         read_private(pair.public)
@@ -161,7 +168,7 @@ def test_the_two_halves_are_not_taken_for_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("permissions", [0o604, 0o644, 0o602, 0o601])
 def test_a_private_key_that_others_may_use_is_refused(tmp_path: Path, permissions: int) -> None:
-    pair = make_pair("east", tmp_path)
+    pair = make_key_pair("east", tmp_path)
     pair.private.chmod(permissions)
     with pytest.raises(SettingsError, match=rf"for its owner alone \(chmod 600\), got permissions {permissions:03o}"):
         read_private(pair.private)
@@ -175,4 +182,4 @@ def test_files_that_are_not_there_or_cannot_be_written_are_named(tmp_path: Path)
             act(tmp_path / "none")
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="expected a place that can be written"):
-        make_pair("east", tmp_path / "file")
+        make_key_pair("east", tmp_path / "file")

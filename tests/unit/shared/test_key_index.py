@@ -14,8 +14,8 @@ import pytest
 from shared.errors import ConflictError, FederationError, SettingsError, UnavailableError
 from shared.protocol.signing import enrolment
 from shared.protocol.signing import enrolment as key_index
-from shared.protocol.signing.enrolment import FOLDER, register_key, registered_keys, remove
-from shared.protocol.signing.invitation import Invitation, open_invitation, prove_enrolment, redeem
+from shared.protocol.signing.enrolment import FOLDER, register_key, registered_keys, remove_key
+from shared.protocol.signing.invitation import Invitation, open_invitation, prove_enrolment, redeem_invitation
 from shared.protocol.signing.keys import PublicKey, fingerprint, new_key, public_pem, raw_hex
 
 
@@ -56,7 +56,7 @@ def enrol_by_invitation(folder: Path) -> None:
     code, expires = open_invitation("west", folder, 1.0)
     here = {"url": "http://127.0.0.1:1", "aggregator": raw_hex(key()), "format": "lpsfed-invitation/1"}
     invitation = Invitation.model_validate({"name": "west", "code": code, "expires": expires, **here})
-    redeem(prove_enrolment(invitation, new_key()), folder, datetime.now(UTC), invitation.aggregator)
+    redeem_invitation(prove_enrolment(invitation, new_key()), folder, datetime.now(UTC), invitation.aggregator)
 
 
 def test_a_registration_reads_no_more_files_of_many_than_of_few(
@@ -96,7 +96,7 @@ def test_a_folder_that_was_filled_before_there_was_an_index(tmp_path: Path) -> N
 def test_a_key_whose_name_was_removed_is_free(tmp_path: Path) -> None:
     held = key()
     register_key("north", held, tmp_path)
-    remove("north", tmp_path)
+    remove_key("north", tmp_path)
     register_key("south", held, tmp_path)
     assert names(tmp_path) == ["south"]
 
@@ -183,7 +183,7 @@ def test_many_at_once_are_all_registered(tmp_path: Path) -> None:
 def test_who_holds_the_index_for_ever_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_index, "LOCK_SECONDS", 0.05)
     with (
-        key_index.hold_index(tmp_path, dict),
+        key_index.lock_index(tmp_path, dict),
         pytest.raises(UnavailableError, match="another registration under way"),
     ):
         register_key("north", key(), tmp_path)

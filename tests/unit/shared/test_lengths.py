@@ -20,13 +20,13 @@ from shared.protocol.lengths import (
     longest_update,
     require_head,
 )
-from shared.protocol.masked_wire import encode_masked, size
+from shared.protocol.masked_wire import encode_masked, masked_body_size
 from shared.protocol.schemas import JoinIn
 from shared.protocol.secure import vectors
 from shared.protocol.secure.messages import (
     FEWEST_CLIENTS,
+    ClientMessage,
     Consent,
-    FromClient,
     MaskedHeader,
     SealedShare,
     SealedShares,
@@ -34,7 +34,7 @@ from shared.protocol.secure.messages import (
     UnmaskAnswer,
 )
 from shared.protocol.secure.vectors import MaskedUpdate
-from shared.protocol.wire import encode, require_short_head
+from shared.protocol.wire import encode_body, require_short_head
 from shared.strategies import STRATEGIES, build_strategy
 
 METHOD = MethodSettings(width=4, layers=1, catalogue=12, nodes=NodeSettings(features=3, classes=2))
@@ -46,7 +46,7 @@ def names(count: int) -> list[str]:
     return [f"{number:04d}{'n' * 59}" for number in range(count)]
 
 
-def messages(count: int) -> list[FromClient]:
+def messages(count: int) -> list[ClientMessage]:
     """Full ones, as they are validated when they come."""
     commitments = {"key_commitment": HEX, "seed_commitment": HEX}
     share = SealedShare(sealed="0" * 2 * (12 + 64 + 16), **commitments)
@@ -77,7 +77,7 @@ def test_what_a_strategy_declares_fits(strategy: str, tmp_path: Path) -> None:
     join = JoinIn(client="ada", declaration=declaration)
     assert len(join.model_dump_json()) < longest_join(declaration)
     arrays = {spec.name: np.zeros(spec.shape, np.float32) for spec in declaration.tensors}
-    body = encode(Parameters(arrays, dict.fromkeys(declaration.scalars, -1.0 / 3)))
+    body = encode_body(Parameters(arrays, dict.fromkeys(declaration.scalars, -1.0 / 3)))
     assert len(body) < longest_update(declaration)
     (tmp_path / "body").write_bytes(body)
     require_head(declaration, tmp_path / "body")
@@ -85,10 +85,12 @@ def test_what_a_strategy_declares_fits(strategy: str, tmp_path: Path) -> None:
 
 def test_a_masked_vector_fits(tmp_path: Path) -> None:
     declaration = build_strategy("lpsfed", METHOD).declaration(METHOD).model_copy(update={"secure": True})
-    pieces = {name: np.zeros(form.shape, STORED[form.dtype]) for name, form in vectors.layout(declaration).items()}
+    pieces = {
+        name: np.zeros(form.shape, STORED[form.dtype]) for name, form in vectors.vector_layout(declaration).items()
+    }
     header = MaskedHeader(run="run-1", round=1, client=LONGEST_NAME, digest=HEX, scalars={"rho": -1.0 / 3})
     body = encode_masked(MaskedUpdate(header, pieces))
-    assert len(body) == size(declaration, header) < longest_update(declaration)
+    assert len(body) == masked_body_size(declaration, header) < longest_update(declaration)
     (tmp_path / "body").write_bytes(body)
     require_head(declaration, tmp_path / "body")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shared.errors import SettingsError
-from shared.method.parameters import digest
+from shared.method.parameters import digest_arrays
 from shared.method.settings import MethodSettings
 from shared.method.tensors import Tensor, encoded_width, initial_parameters, kernel_specification, mlp_specification
 
@@ -42,7 +42,7 @@ def test_the_kernel_mlp_has_one_output_a_convolution_and_takes_an_encoded_eigenv
 
 
 def test_the_same_seed_gives_the_same_start_and_another_seed_another() -> None:
-    first, again, other = (digest(initial_parameters(SPECIFICATION, seed, exact=False)) for seed in (4, 4, 5))
+    first, again, other = (digest_arrays(initial_parameters(SPECIFICATION, seed, exact=False)) for seed in (4, 4, 5))
     assert first == again != other
 
 
@@ -67,9 +67,9 @@ def test_an_exact_start_zeroes_the_output_layers_and_nothing_else() -> None:
 
 def test_a_digest_does_not_depend_on_the_order_or_the_memory_layout() -> None:
     a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones(2, dtype=np.float32)
-    expected = digest({"a": a, "b": b})
-    assert digest({"b": b, "a": np.asfortranarray(a)}) == expected
-    assert digest({"b": b.astype(">f4"), "a": a}) == expected
+    expected = digest_arrays({"a": a, "b": b})
+    assert digest_arrays({"b": b, "a": np.asfortranarray(a)}) == expected
+    assert digest_arrays({"b": b.astype(">f4"), "a": a}) == expected
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_digest_does_not_depend_on_the_order_or_the_memory_layout() -> None:
     ids=["value", "name", "shape", "split", "nothing"],
 )
 def test_a_digest_changes_with_a_value_a_name_and_a_shape(other: dict[str, np.ndarray]) -> None:
-    assert digest(other) != digest({"a": np.array([1.0, 2.0, 3.0, 4.0], dtype=np.float32)})
+    assert digest_arrays(other) != digest_arrays({"a": np.array([1.0, 2.0, 3.0, 4.0], dtype=np.float32)})
 
 
 def test_a_digest_of_float32_is_the_one_that_earlier_versions_computed() -> None:
@@ -93,18 +93,20 @@ def test_a_digest_of_float32_is_the_one_that_earlier_versions_computed() -> None
         "b": np.arange(6, dtype=np.float32).reshape(2, 3),
         "c": np.zeros((0, 4), dtype=np.float32),
     }
-    assert digest(given) == "d9b9e7c17d00215cef9ddf0213c5e7ae09b8ea205ee5ca298eeefc29bb4c5977"
+    assert digest_arrays(given) == "d9b9e7c17d00215cef9ddf0213c5e7ae09b8ea205ee5ca298eeefc29bb4c5977"
 
 
 def test_a_digest_of_integers_is_of_their_own_type() -> None:
     zeros, counts = np.zeros(4, dtype=np.uint32), np.array([0, 1, 2**24, 2**24 + 1], dtype=np.uint32)
-    assert digest({"a": zeros}) != digest({"a": zeros.astype(np.float32)})
-    assert digest({"a": counts}) != digest({"a": counts.astype(np.float32).astype(np.uint32)})
-    assert digest({"a": counts}) == digest({"a": counts.astype(">u4")}) != digest({"a": zeros})
+    assert digest_arrays({"a": zeros}) != digest_arrays({"a": zeros.astype(np.float32)})
+    assert digest_arrays({"a": counts}) != digest_arrays({"a": counts.astype(np.float32).astype(np.uint32)})
+    assert digest_arrays({"a": counts}) == digest_arrays({"a": counts.astype(">u4")}) != digest_arrays({"a": zeros})
 
 
 def test_a_single_number_is_not_a_row_of_one() -> None:
-    assert digest({"a": np.array(1.0, dtype=np.float32)}) != digest({"a": np.array([1.0], dtype=np.float32)})
+    assert digest_arrays({"a": np.array(1.0, dtype=np.float32)}) != digest_arrays(
+        {"a": np.array([1.0], dtype=np.float32)}
+    )
 
 
 def test_a_tensor_without_entries_is_drawn_without_complaint() -> None:
@@ -117,6 +119,6 @@ def test_a_sum_of_integers_begins_with_zeros_and_draws_nothing() -> None:
     values = initial_parameters((pairs, *SPECIFICATION), 4, exact=False)
     assert values["pairs"].dtype == np.uint32 and not values["pairs"].any()
     del values["pairs"]
-    assert digest(values) == digest(initial_parameters(SPECIFICATION, 4, exact=False))
+    assert digest_arrays(values) == digest_arrays(initial_parameters(SPECIFICATION, 4, exact=False))
     with pytest.raises(SettingsError, match=r"start of 'pairs': expected zeros for a sum of integers, got 'xavier'"):
         initial_parameters((pairs._replace(start="xavier"),), 0, exact=False)

@@ -13,7 +13,7 @@ from shared.errors import PrivacyError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.parameters import Float32, Parameters
 from shared.protocol.gate import pass_gate
-from shared.protocol.wire import encode
+from shared.protocol.wire import encode_body
 
 DECLARATION = Declaration(
     strategy="s",
@@ -25,18 +25,18 @@ W, B = np.array([[1.0, 2.0]], dtype=np.float32), np.array([3.0, 4.0], dtype=np.f
 
 def test_exactly_the_declared_update_leaves_byte_for_byte() -> None:
     update = Parameters({"w": W, "b": B}, {"margin": 0.5, "rho": 0.25})
-    assert pass_gate(DECLARATION, update) == encode(update)
+    assert pass_gate(DECLARATION, update) == encode_body(update)
 
 
 @pytest.mark.parametrize("scalars", [{}, {"margin": 0.5}, {"rho": 0.0}])
 def test_a_declared_scalar_may_stay_at_home(scalars: dict[str, float]) -> None:
     update = Parameters({"w": W, "b": B}, scalars)
-    assert pass_gate(DECLARATION, update) == encode(update)
+    assert pass_gate(DECLARATION, update) == encode_body(update)
 
 
 def test_a_declaration_of_nothing_lets_nothing_through() -> None:
     nothing = Declaration(strategy="local", tensors=(), scalars=())
-    assert pass_gate(nothing, Parameters({})) == encode(Parameters({}))
+    assert pass_gate(nothing, Parameters({})) == encode_body(Parameters({}))
     with pytest.raises(PrivacyError):
         pass_gate(nothing, Parameters({"b": B}))
     with pytest.raises(PrivacyError):
@@ -80,7 +80,7 @@ def test_anything_else_is_refused_before_a_byte_is_made(
     arrays: Mapping[str, Any], scalars: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Parameters] = []
-    monkeypatch.setattr(shared.protocol.gate, "encode", made.append)
+    monkeypatch.setattr(shared.protocol.gate, "encode_body", made.append)
     with pytest.raises(PrivacyError, match="expected"):
         pass_gate(DECLARATION, Parameters(arrays, scalars))
     assert made == []
@@ -91,7 +91,7 @@ COUNTS = np.array([3, 2**32 - 1], dtype=np.uint32)  # the bytes of the second ar
 
 
 def test_declared_integers_leave_byte_for_byte() -> None:
-    assert pass_gate(SUMMED, Parameters({"n": COUNTS})) == encode(Parameters({"n": COUNTS}))
+    assert pass_gate(SUMMED, Parameters({"n": COUNTS})) == encode_body(Parameters({"n": COUNTS}))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64, np.uint64, np.uint16, ">u4"])
@@ -121,4 +121,4 @@ class Hiding(Mapping[str, Float32]):
 
 
 def test_only_what_a_mapping_lists_can_leave() -> None:
-    assert pass_gate(DECLARATION, Parameters(Hiding())) == encode(Parameters({"w": W, "b": B}))
+    assert pass_gate(DECLARATION, Parameters(Hiding())) == encode_body(Parameters({"w": W, "b": B}))

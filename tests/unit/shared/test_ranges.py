@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shared.errors import ProtocolError
 from shared.method.divergence import ZERO, divergence, greatest_divergence, kernel
 from shared.method.settings import MethodSettings
-from shared.method.tensors import ROUNDING, Range, clamp_scalars, require_within
+from shared.method.tensors import ROUNDING, Range, clamp_scalars, require_in_ranges
 from shared.strategies import STRATEGIES, build_strategy
 
 RANGES = {"margin": Range(0.0, 0.5), "rho": Range(0.0, 9.0)}
@@ -26,18 +26,18 @@ def test_every_scalar_of_every_strategy_has_a_range(name: str) -> None:
 
 
 def test_a_scalar_out_of_its_range_is_named_with_what_was_expected_and_what_came() -> None:
-    require_within(RANGES, {"margin": 0.5, "rho": 0.0})
+    require_in_ranges(RANGES, {"margin": 0.5, "rho": 0.0})
     with pytest.raises(ProtocolError, match=r"^rho: expected a number from 0 to 9, got 57\.3$"):
-        require_within(RANGES, {"margin": 0.1, "rho": 57.3})
+        require_in_ranges(RANGES, {"margin": 0.1, "rho": 57.3})
     with pytest.raises(ProtocolError, match=r"^margin: expected a number from 0 to 0\.5, got -0\.25$"):
-        require_within(RANGES, {"margin": -0.25, "rho": 0.3})
+        require_in_ranges(RANGES, {"margin": -0.25, "rho": 0.3})
     with pytest.raises(ProtocolError, match="got nan"):
-        require_within(RANGES, {"rho": math.nan})
+        require_in_ranges(RANGES, {"rho": math.nan})
 
 
 def test_what_is_clamped_is_within_and_what_was_within_stays() -> None:
     assert clamp_scalars(RANGES, {"margin": -3.0, "rho": 4.0}) == {"margin": 0.0, "rho": 4.0}
-    require_within(RANGES, clamp_scalars(RANGES, {"margin": 1e9, "rho": -1e9}))
+    require_in_ranges(RANGES, clamp_scalars(RANGES, {"margin": 1e9, "rho": -1e9}))
 
 
 @given(

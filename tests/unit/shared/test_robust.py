@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 
 from shared.errors import SettingsError
-from shared.method.parameters import Float32, State, Update, digest
+from shared.method.parameters import Float32, State, Update, digest_arrays
 from shared.method.settings import MethodSettings, NodeSettings, method_settings
 from shared.strategies import STRATEGIES, build_strategy, robust_aggregation
 from shared.strategies.aggregation import mean_of_updates
 from shared.strategies.robust_aggregation import (
+    aggregate_robustly,
     clip_updates,
-    distances,
-    far,
+    find_far_clients,
     krum,
+    krum_scores,
     least_updates,
     median,
-    robust,
-    scores,
     squared_distances,
     trimmed_mean,
+    update_distances,
 )
 
 NAMES = ("ada", "bob", "cyd", "dan", "eve")
@@ -51,20 +51,20 @@ def stack(updates: list[Update], name: str) -> Float32:
 
 def test_a_distance_is_the_length_of_the_whole_change_over_all_tensors() -> None:
     # (3, 4) from (0, 0) is 5; six times 2 - 1 is sqrt 6.
-    assert distances(START, [update("ada", [3.0, 4.0], 2.0)]) == {"ada": pytest.approx(np.sqrt(25 + 6))}
+    assert update_distances(START, [update("ada", [3.0, 4.0], 2.0)]) == {"ada": pytest.approx(np.sqrt(25 + 6))}
 
 
 def test_who_is_further_than_so_many_times_the_median_is_told_with_how_many_times() -> None:
     found = {"ada": 1.0, "bob": 2.0, "cyd": 2.0, "dan": 3.0, "eve": 9.0}
-    assert far(found, 4.0) == {"eve": 4.5}
-    assert far(found, 4.5) == {}  # as far as allowed is not further
-    assert far({"ada": 0.0, "bob": 0.0, "cyd": 7.0}, 2.0) == far({}, 2.0) == {}
+    assert find_far_clients(found, 4.0) == {"eve": 4.5}
+    assert find_far_clients(found, 4.5) == {}  # as far as allowed is not further
+    assert find_far_clients({"ada": 0.0, "bob": 0.0, "cyd": 7.0}, 2.0) == find_far_clients({}, 2.0) == {}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_at_twice_the_median_and_above_there_are_always_some_left(count: int) -> None:
     found = {name: 10.0**index for index, name in enumerate(NAMES[:count])}
-    assert len(far(found, 2.0)) <= count // 2
+    assert len(find_far_clients(found, 2.0)) <= count // 2
 
 
 def test_a_change_is_cut_to_so_many_times_the_median_along_its_own_direction() -> None:
@@ -79,17 +79,17 @@ def test_a_change_is_cut_to_so_many_times_the_median_along_its_own_direction() -
 
 def test_where_most_have_changed_nothing_the_others_are_cut_to_nothing() -> None:
     updates = [update("ada", [0.0, 0.0], 1.0), update("bob", [0.0, 0.0], 1.0), update("eve", [5.0, 0.0], 1.0)]
-    assert digest(clip_updates(START, updates, 3.0)[2].arrays) == digest(START.arrays)
+    assert digest_arrays(clip_updates(START, updates, 3.0)[2].arrays) == digest_arrays(START.arrays)
 
 
 def test_cutting_is_pure_and_of_float32() -> None:
     updates = [*drawn()[:4], update("eve", [1e30, 0.0], 1.0)]
-    before = [digest(one.arrays) for one in updates]
+    before = [digest_arrays(one.arrays) for one in updates]
     cut = clip_updates(START, updates, 1.0)
-    assert [digest(one.arrays) for one in updates] == before
+    assert [digest_arrays(one.arrays) for one in updates] == before
     assert all(value.dtype == np.float32 for one in cut for value in one.arrays.values())
-    longest = max(distances(START, cut).values())
-    assert longest == pytest.approx(np.median(list(distances(START, updates).values())), rel=1e-5)
+    longest = max(update_distances(START, cut).values())
+    assert longest == pytest.approx(np.median(list(update_distances(START, updates).values())), rel=1e-5)
 
 
 @pytest.mark.parametrize("count", [4, 5])
@@ -138,7 +138,7 @@ def test_what_all_have_in_common_does_not_round_their_differences_off() -> None:
 def test_a_score_is_the_sum_over_the_nearest_others() -> None:
     # On a line at 0, 1, 3, 7, 20; f = 1: the two nearest others of five.
     places = np.array([0.0, 1.0, 3.0, 7.0, 20.0])
-    found = scores((places[:, None] - places) ** 2, 1)
+    found = krum_scores((places[:, None] - places) ** 2, 1)
     np.testing.assert_array_equal(found, [1 + 9, 1 + 4, 4 + 9, 16 + 36, 169 + 289])
 
 
@@ -174,25 +174,25 @@ CENTRES = (
 def test_every_centre_is_pure_and_does_not_depend_on_the_order_nor_on_how_much_is_computed_at_once(
     method: MethodSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strategy, updates = robust(build_strategy("lpsfed", MethodSettings()), method), drawn(3)
-    before = [digest(one.arrays) for one in updates]
+    strategy, updates = aggregate_robustly(build_strategy("lpsfed", MethodSettings()), method), drawn(3)
+    before = [digest_arrays(one.arrays) for one in updates]
     found = strategy.aggregate(START, updates)
-    assert [digest(one.arrays) for one in updates] == before
+    assert [digest_arrays(one.arrays) for one in updates] == before
     assert {name: value.shape for name, value in found.arrays.items()} == {"b": (2,), "w": (2, 3)}
     assert all(value.dtype == np.float32 for value in found.arrays.values())
     assert found.latest == {"zoe": {"rho": 0.5}} | {one.client: one.scalars for one in updates}
     for order in list(permutations(updates))[::17]:
         again = strategy.aggregate(START, order)
-        assert (digest(again.arrays), again.scalars) == (digest(found.arrays), found.scalars)
+        assert (digest_arrays(again.arrays), again.scalars) == (digest_arrays(found.arrays), found.scalars)
     monkeypatch.setattr(robust_aggregation, "PIECE", 5)  # one column at a time
-    assert digest(strategy.aggregate(START, updates).arrays) == digest(found.arrays)
+    assert digest_arrays(strategy.aggregate(START, updates).arrays) == digest_arrays(found.arrays)
 
 
 @pytest.mark.parametrize("method", CENTRES)
 def test_of_equal_updates_every_centre_is_that_very_update(method: MethodSettings) -> None:
     same = [Update(client, drawn()[0].arrays, {"margin": 0.1}) for client in NAMES]
-    found = robust(build_strategy("lpsfed", MethodSettings()), method).aggregate(START, same)
-    assert digest(found.arrays) == digest(same[0].arrays) and found.scalars == {"margin": 0.1}
+    found = aggregate_robustly(build_strategy("lpsfed", MethodSettings()), method).aggregate(START, same)
+    assert digest_arrays(found.arrays) == digest_arrays(same[0].arrays) and found.scalars == {"margin": 0.1}
 
 
 @pytest.mark.parametrize("method", CENTRES[:4])
@@ -200,7 +200,7 @@ def test_one_bad_update_of_five_moves_no_centre_beyond_the_good_ones_and_the_mea
     method: MethodSettings,
 ) -> None:
     good, bad = drawn(5)[:4], update("eve", [1e9, -1e9], 1e9)
-    found = robust(build_strategy("lpsfed", MethodSettings()), method).aggregate(START, [*good, bad])
+    found = aggregate_robustly(build_strategy("lpsfed", MethodSettings()), method).aggregate(START, [*good, bad])
     for name in START.arrays:
         least, most = stack(good, name).min(axis=0), stack(good, name).max(axis=0)
         assert ((least <= found.arrays[name]) & (found.arrays[name] <= most)).all()

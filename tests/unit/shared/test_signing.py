@@ -21,10 +21,10 @@ from shared.protocol.signing.requests import (
     RequestTarget,
     Signatory,
     body_digest,
-    holds,
     is_signed,
-    read,
-    sign,
+    is_valid_claim,
+    read_claim,
+    sign_request,
 )
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -33,7 +33,7 @@ POLL = RequestTarget("GET", "/v1/runs/current", "wait=20&after=3")
 UPDATE = RequestTarget("PUT", "/v1/runs/run-1/rounds/1/clients/east/update", "")
 NONCE = "0123456789abcdef" * 2
 SECONDS = 1_700_000_000
-SIGNED = sign(POLL, b"", EAST, created=SECONDS, nonce=NONCE)
+SIGNED = sign_request(POLL, b"", EAST, created=SECONDS, nonce=NONCE)
 INPUT = SIGNED["signature-input"]
 
 
@@ -73,7 +73,7 @@ def test_the_library_signs_the_rfc_s_own_request_as_the_rfc_does() -> None:
 )
 def test_what_is_signed_is_what_the_rfc_says_word_for_word(target: RequestTarget, body: bytes) -> None:
     """The base is written out here and held against the signature without the library."""
-    headers = sign(target, body, EAST, created=SECONDS, nonce=NONCE)
+    headers = sign_request(target, body, EAST, created=SECONDS, nonce=NONCE)
     digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
     components = ["@method", "@path", *(["@query"] if target.query else []), "content-digest"]
     values = [target.method, target.path, *([f"?{target.query}"] if target.query else []), f"sha-256=:{digest}:"]
@@ -90,9 +90,9 @@ def test_what_is_signed_is_what_the_rfc_says_word_for_word(target: RequestTarget
 
 
 def test_a_signed_request_is_read_and_holds() -> None:
-    claim = read(SIGNED.items())
+    claim = read_claim(SIGNED.items())
     assert (claim.name, claim.created, claim.nonce, claim.digest) == ("east", SECONDS, NONCE, NO_BODY)
-    assert holds(claim, POLL, KEY.public_key()) and not holds(claim, POLL, new_key().public_key())
+    assert is_valid_claim(claim, POLL, KEY.public_key()) and not is_valid_claim(claim, POLL, new_key().public_key())
     assert is_signed(SIGNED) and is_signed(["Signature"]) and not is_signed(["content-digest", "authorization"])
     assert "sig1" not in repr(claim) and "Private" not in repr(EAST)
 
@@ -118,20 +118,20 @@ def test_a_signed_request_is_read_and_holds() -> None:
     ],
 )
 def test_for_another_request_it_does_not_hold(other: RequestTarget) -> None:
-    assert not holds(read(SIGNED.items()), other, KEY.public_key())
+    assert not is_valid_claim(read_claim(SIGNED.items()), other, KEY.public_key())
 
 
 def test_a_query_that_is_there_must_be_signed() -> None:
-    without = sign(replace(POLL, query=""), b"", EAST, created=SECONDS, nonce=NONCE)
-    assert not holds(read(without.items()), POLL, KEY.public_key())
+    without = sign_request(replace(POLL, query=""), b"", EAST, created=SECONDS, nonce=NONCE)
+    assert not is_valid_claim(read_claim(without.items()), POLL, KEY.public_key())
 
 
 def test_the_digest_is_the_body_s() -> None:
-    headers = sign(UPDATE, b"an update", EAST, created=SECONDS, nonce=NONCE)
-    claim = read(headers.items())
+    headers = sign_request(UPDATE, b"an update", EAST, created=SECONDS, nonce=NONCE)
+    claim = read_claim(headers.items())
     assert claim.digest == body_digest(hashlib.sha256(b"an update").digest()) != NO_BODY
-    swapped = read((headers | {"content-digest": NO_BODY}).items())
-    assert not holds(swapped, UPDATE, KEY.public_key())
+    swapped = read_claim((headers | {"content-digest": NO_BODY}).items())
+    assert not is_valid_claim(swapped, UPDATE, KEY.public_key())
 
 
 def changed(name: str, *change: str) -> dict[str, str]:
@@ -178,7 +178,7 @@ OTHER_FORMS: dict[str, Any] = {
 def test_another_form_is_refused_and_nothing_of_it_repeated(form: str) -> None:
     assert OTHER_FORMS[form] != SIGNED
     with pytest.raises(AuthenticationError, match="expected") as raised:
-        read(OTHER_FORMS[form].items())
+        read_claim(OTHER_FORMS[form].items())
     assert "user-00" not in str(raised.value) and type(raised.value) is AuthenticationError
 
 
@@ -187,7 +187,7 @@ def test_each_header_is_needed_once(name: str) -> None:
     without = [(one, value) for one, value in SIGNED.items() if one != name]
     for headers in (without, [*SIGNED.items(), (name.title(), SIGNED[name])]):
         with pytest.raises(AuthenticationError, match="content-digest, signature-input, signature, each once"):
-            read(headers)
+            read_claim(headers)
 
 
 PARTS = {"method": POLL.method, "path": POLL.path, "query": POLL.query, **SIGNED}
@@ -205,10 +205,10 @@ def test_one_byte_that_is_another_anywhere_is_refused(data: st.DataObject, part:
     said = PARTS | {part: other}
     target = RequestTarget(said["method"], said["path"], said["query"])
     try:
-        claim = read((name, said[name]) for name in SIGNED)
+        claim = read_claim((name, said[name]) for name in SIGNED)
     except AuthenticationError:
         return
-    assert not holds(claim, target, KEY.public_key())
+    assert not is_valid_claim(claim, target, KEY.public_key())
 
 
 @given(place=st.integers(0, 63), bit=st.integers(0, 7))
@@ -216,4 +216,4 @@ def test_one_bit_of_the_signature_that_is_another_is_refused(place: int, bit: in
     raw = bytearray(base64.b64decode(SIGNED["signature"][6:-1]))
     raw[place] ^= 1 << bit
     forged = SIGNED | {"signature": f"sig1=:{base64.b64encode(raw).decode()}:"}
-    assert not holds(read(forged.items()), POLL, KEY.public_key())
+    assert not is_valid_claim(read_claim(forged.items()), POLL, KEY.public_key())

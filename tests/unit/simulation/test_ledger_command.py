@@ -13,7 +13,7 @@ from client_service.boundary.ledger_heads import NAME, HeadedLedger, LedgerHeads
 from client_service.privacy.accounting import ACCOUNT, Account, Charge
 from client_service.refresh.record_check import LONGEST_REASON
 from shared.errors import DataError, SettingsError
-from shared.protocol.signing.enrolment import KeyFiles, make_pair
+from shared.protocol.signing.enrolment import KeyFiles, make_key_pair
 from shared.protocol.signing.keys import read_private
 from simulation.cli import app
 
@@ -22,7 +22,7 @@ SHARD = "1" * 64
 
 @pytest.fixture
 def pair(tmp_path: Path) -> KeyFiles:
-    return make_pair("east", tmp_path / "keys")
+    return make_key_pair("east", tmp_path / "keys")
 
 
 @pytest.fixture
@@ -86,19 +86,19 @@ def test_a_changed_line_before_the_head_is_found_too(state: Path, pair: KeyFiles
 
 
 def test_heads_under_another_key_are_a_fault_and_taken_for_true_without_a_key(state: Path, tmp_path: Path) -> None:
-    other = make_pair("east", tmp_path / "other")
+    other = make_key_pair("east", tmp_path / "other")
     code, text = verified(state, other)
     assert code == 1 and "after a new key: lpsfed ledger rekey" in text
     assert run("verify", "--state-directory", state)[0] == 0
 
 
 def test_a_new_key_takes_the_heads_over_once(state: Path, pair: KeyFiles, tmp_path: Path) -> None:
-    other = make_pair("east", tmp_path / "other")
+    other = make_key_pair("east", tmp_path / "other")
     words = ("--state-directory", state, "--old-key-file", pair.private, "--new-key-file", other.private)
     for _ in range(2):
         assert run("rekey", *words)[0] == 0
         assert verified(state, other)[0] == 0 and verified(state, pair)[0] == 1
-    third = make_pair("east", tmp_path / "third")
+    third = make_key_pair("east", tmp_path / "third")
     words = ("--state-directory", state, "--old-key-file", pair.private, "--new-key-file", third.private)
     with pytest.raises(DataError, match="made with another"):
         run("rekey", *words)

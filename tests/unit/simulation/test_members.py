@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from shared.errors import ConflictError, FederationError, SettingsError
-from shared.protocol.signing.enrolment import make_pair
+from shared.protocol.signing.enrolment import make_key_pair
 from shared.protocol.signing.keys import fingerprint, raw_hex, read_public
 from shared.protocol.signing.members import read_registry
 from simulation.cli import app
@@ -31,8 +31,8 @@ def said(*arguments: str | Path) -> Any:
 def keys(tmp_path: Path) -> Path:
     """A folder of two clients' keys, and beside it the aggregator's."""
     for name in ("east", "west"):
-        make_pair(name, tmp_path / "keys")
-    make_pair("aggregator", tmp_path)
+        make_key_pair(name, tmp_path / "keys")
+    make_key_pair("aggregator", tmp_path)
     return tmp_path / "keys"
 
 
@@ -52,7 +52,7 @@ def test_the_same_keys_make_the_same_file_with_the_same_fingerprint(keys: Path) 
 
 def test_a_file_that_is_there_stays_unless_it_is_to_be_replaced(keys: Path) -> None:
     before = said(*write(keys))
-    make_pair("north", keys)
+    make_key_pair("north", keys)
     with pytest.raises(ConflictError, match="nothing was changed"):
         CliRunner().invoke(app, ["members", *map(str, write(keys))], catch_exceptions=False)
     assert said("show", keys.parent / "members.toml") == before
@@ -87,7 +87,7 @@ def test_what_is_no_file_of_members_is_refused_with_its_path(tmp_path: Path, con
 def test_a_missing_file_and_a_folder_without_keys_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"members\.toml"):
         read_registry(tmp_path / "members.toml")
-    make_pair("aggregator", tmp_path)
+    make_key_pair("aggregator", tmp_path)
     (tmp_path / "none").mkdir()
     with pytest.raises(FederationError, match="expected public keys"):
         CliRunner().invoke(app, ["members", *map(str, write(tmp_path / "none"))], catch_exceptions=False)

@@ -18,7 +18,7 @@ from shared.method.settings import BasisSettings, MethodSettings, NodeSettings, 
 from shared.method.tensors import EXCHANGES
 from shared.protocol.signing.invitation import FederationOut, Invitation
 from shared.strategies import STRATEGIES, build_strategy
-from shared.strategies.agreement import declare_federation, learnt_task
+from shared.strategies.agreement import declare_federation, find_task
 from simulation.joining.join import SiloFolder, silo_values
 from simulation.joining.silo_toml import (
     SiloChoices,
@@ -139,7 +139,7 @@ def federations() -> Iterator[tuple[str, FederationOut]]:
                         method = MethodSettings(model=model, catalogue=7, basis=sums, nodes=NODES)
                         strategy = build_strategy(name, method)
                         declare_federation(strategy, method, secure=secure)
-                        task = learnt_task(strategy, method)
+                        task = find_task(strategy, method)
                     except (SettingsError, ValidationError):
                         continue
                     words = f"{name} {model} {kind} {'secure' if secure else 'open'}"

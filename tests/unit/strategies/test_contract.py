@@ -20,7 +20,7 @@ import pytest
 from aggregator_service.aggregation.bodies import pack_state, unpack_state
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
-from shared.method.parameters import Arrays, Float32, Parameters, Scalars, State, Update, digest
+from shared.method.parameters import Arrays, Float32, Parameters, Scalars, State, Update, digest_arrays
 from shared.method.settings import MethodSettings, NodeSettings
 from shared.method.tensors import (
     Tensor,
@@ -29,15 +29,15 @@ from shared.method.tensors import (
     initial_parameters,
     kernel_specification,
     mlp_specification,
-    require_within,
+    require_in_ranges,
     table_specification,
     unifilter_specification,
 )
 from shared.protocol.gate import pass_gate
 from shared.protocol.masked_wire import declare_answer
-from shared.protocol.wire import check, encode, open_parameters
+from shared.protocol.wire import encode_body, open_parameters, require_content
 from shared.strategies import STRATEGIES, build_strategy
-from shared.strategies.fedmf import shorter
+from shared.strategies.fedmf import l2_penalty
 from shared.strategies.fedprox import ProximalPenalty
 from shared.strategies.fedpub import masks_and_distance
 from shared.strategies.fedrap import AdditivePenalty, FedRAPSettings
@@ -167,7 +167,7 @@ def silence(strategy: Strategy) -> dict[str, Float32]:
 def answers(strategy: Strategy, state: State, updates: Sequence[Update]) -> list[tuple[str, dict[str, float]]]:
     """What each client and a newcomer would get, as digests and scalars: equal answers are equal to the bit."""
     given = [strategy.personalise(state, one) for one in [*updates, None]]
-    return [(digest(answer.arrays), dict(answer.scalars)) for answer in given]
+    return [(digest_arrays(answer.arrays), dict(answer.scalars)) for answer in given]
 
 
 def test_the_registry_knows_each_strategy_by_its_own_name() -> None:
@@ -178,7 +178,7 @@ def test_agreeing_clients_are_left_alone(strategy: Strategy) -> None:
     same = [update(strategy, client, 5, like="ada") for client in CLIENTS]
     state = adopting(strategy).aggregate(State(start(strategy)), same)
     shared = {name: value for name, value in same[0].arrays.items() if name in state.arrays}
-    sent = (digest(shared | silence(strategy)), returned(strategy, same[0].scalars))
+    sent = (digest_arrays(shared | silence(strategy)), returned(strategy, same[0].scalars))
     assert answers(strategy, state, same) == [sent] * 4
 
 
@@ -190,9 +190,16 @@ def test_aggregating_and_personalising_change_none_of_their_inputs(strategy: Str
     for one in [*updates, None]:
         strategy.personalise(state, one)
     for old, new in ((copies[0], before), (held, state)):
-        assert (digest(old.arrays), old.scalars, old.latest) == (digest(new.arrays), new.scalars, new.latest)
+        assert (digest_arrays(old.arrays), old.scalars, old.latest) == (
+            digest_arrays(new.arrays),
+            new.scalars,
+            new.latest,
+        )
     for old_update, new_update in zip(copies[1], updates, strict=True):
-        assert (digest(old_update.arrays), old_update.scalars) == (digest(new_update.arrays), new_update.scalars)
+        assert (digest_arrays(old_update.arrays), old_update.scalars) == (
+            digest_arrays(new_update.arrays),
+            new_update.scalars,
+        )
 
 
 def test_the_order_in_which_updates_came_does_not_matter(strategy: Strategy) -> None:
@@ -242,8 +249,8 @@ def test_a_client_of_an_earlier_round_is_remembered(strategy: Strategy) -> None:
 def test_what_fit_returns_passes_the_gate(strategy: Strategy, rho: float | None, noisy: bool) -> None:
     declared = declaration(strategy)
     sent = strategy.fit_round(FakeClient(strategy, rho, noisy), received_first(strategy))
-    assert pass_gate(declared, sent) == encode(sent)
-    require_within(strategy.ranges, sent.scalars)
+    assert pass_gate(declared, sent) == encode_body(sent)
+    require_in_ranges(strategy.ranges, sent.scalars)
 
 
 def test_what_fit_returns_was_trained_from_what_was_received(strategy: Strategy) -> None:
@@ -256,7 +263,7 @@ def test_what_fit_returns_was_trained_from_what_was_received(strategy: Strategy)
         for name, value in trained.items():
             np.testing.assert_allclose(after[name], value, rtol=0, atol=float(STEP) / 1000)
     else:
-        assert digest({name: sent.arrays[name] for name in received}) == digest(trained)
+        assert digest_arrays({name: sent.arrays[name] for name in received}) == digest_arrays(trained)
 
 
 def test_what_a_client_remembers_is_what_was_declared(strategy: Strategy) -> None:
@@ -264,7 +271,7 @@ def test_what_a_client_remembers_is_what_was_declared(strategy: Strategy) -> Non
     for _ in range(2):
         before = copy.deepcopy(memory)
         found = strategy.fit_round(client, received, memory)
-        assert digest(memory) == digest(before)
+        assert digest_arrays(memory) == digest_arrays(before)
         memory = found.memory
         assert {name: value.shape for name, value in memory.items()} == {
             spec.name: spec.shape for spec in strategy.client_memory
@@ -300,8 +307,8 @@ SENT_AND_TRAINED: dict[str, tuple[tuple[Tensor, ...], tuple[str, ...], tuple[Obj
     "fedper": (POOLING, (), (PLAIN,)),
     "fedpub": (MLPS, (), (Objective(penalty=masks_and_distance),)),  # in every round, unlike in the paper
     "fedssp": (KERNEL, (), (PLAIN,)),  # no statistic of representations leaves, unlike in the paper
-    "fedmf": (TABLE, (), (Objective(loss="bce", penalty=shorter),)),
-    "f2mf": (TABLE, ("lighter", "heavier"), (Objective(loss="bpr", penalty=shorter),)),
+    "fedmf": (TABLE, (), (Objective(loss="bce", penalty=l2_penalty),)),
+    "f2mf": (TABLE, ("lighter", "heavier"), (Objective(loss="bpr", penalty=l2_penalty),)),
     "pfedrec": (TABLE, (), (FIRST, THEN)),
     "fedrap": (TABLE, (), (Objective(loss="bce", penalty=AdditivePenalty(FedRAPSettings())),)),
     "fedpergnn": (TABLE, (), (Objective(loss="bpr"),)),
@@ -336,7 +343,7 @@ def test_nothing_of_a_user_is_ever_shared(strategy: Strategy) -> None:
 
 def stored(folder: Path, name: str, arrays: Mapping[str, Float32], scalars: Scalars) -> Parameters:
     """The same content after its way through a file: arrays that are read when asked for."""
-    (folder / name).write_bytes(encode(Parameters(arrays, scalars)))
+    (folder / name).write_bytes(encode_body(Parameters(arrays, scalars)))
     return open_parameters(folder / name)[1]
 
 
@@ -367,7 +374,7 @@ def test_one_client_alone_gets_its_own_back(strategy: Strategy) -> None:
     state = adopting(strategy).aggregate(State(start(strategy)), only)
     answer = strategy.personalise(state, only[0])
     own = {name: only[0].arrays[name] for name in state.arrays}
-    assert digest(answer.arrays) == digest(own | silence(strategy))
+    assert digest_arrays(answer.arrays) == digest_arrays(own | silence(strategy))
     assert dict(answer.scalars) == returned(strategy, only[0].scalars)
 
 
@@ -375,12 +382,12 @@ def test_a_step_to_where_the_state_is_changes_nothing(strategy: Strategy) -> Non
     before = State(start(strategy))
     reports = {spec.name: np.zeros(spec.shape, dtype=np.float32) for spec in strategy.reports}
     same = [Update(client, {**before.arrays, **reports}, scalars_of(strategy, client)) for client in CLIENTS]
-    assert digest(strategy.aggregate(before, same).arrays) == digest(before.arrays)
+    assert digest_arrays(strategy.aggregate(before, same).arrays) == digest_arrays(before.arrays)
 
 
 def test_every_answer_can_travel(strategy: Strategy, tmp_path: Path) -> None:
     updates = different(strategy)
     state = strategy.aggregate(State(start(strategy)), updates)
     for one in [*updates, None]:
-        (tmp_path / "answer").write_bytes(encode(strategy.personalise(state, one)))
-        check(declare_answer(declaration(strategy)), *open_parameters(tmp_path / "answer"))
+        (tmp_path / "answer").write_bytes(encode_body(strategy.personalise(state, one)))
+        require_content(declare_answer(declaration(strategy)), *open_parameters(tmp_path / "answer"))

@@ -11,7 +11,7 @@ from shared.method.parameters import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.method.tensors import ITEM_TABLE
 from shared.strategies.f2mf import GROUPS, NOISE, F2MFSettings, f2mf, group_weights
-from shared.strategies.fedmf import shorter
+from shared.strategies.fedmf import l2_penalty
 from shared.strategies.local_client import LocalClient, Objective
 
 F2MF = f2mf(MethodSettings(width=2, catalogue=1))
@@ -37,7 +37,7 @@ def test_a_client_trains_weighted_and_sends_two_noisy_losses() -> None:
     client.generator.return_value = np.random.default_rng(4)
     sent = F2MF.fit(client, Parameters(TABLE, {"lighter": 0.9, "heavier": 0.1}))
     client.train.assert_called_once_with(
-        Objective(loss="bpr", penalty=shorter, group_weights=(1.0 + STRENGTH, 1.0 - STRENGTH))
+        Objective(loss="bpr", penalty=l2_penalty, group_weights=(1.0 + STRENGTH, 1.0 - STRENGTH))
     )
     noise = np.random.default_rng(4).normal(0.0, NOISE, 2)
     assert sent.scalars == {"lighter": 0.5 + noise[0], "heavier": 0.75 + noise[1]}

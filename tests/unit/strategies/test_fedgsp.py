@@ -13,10 +13,10 @@ from aggregator_service.aggregation.bodies import pack_state, unpack_state
 from client_service.boundary.policy import USUAL_STRATEGIES, Policy, allowed_declaration
 from client_service.privacy.settings import require_accountable
 from shared.errors import PrivacyError, SettingsError
-from shared.method.parameters import State, Update, digest
+from shared.method.parameters import State, Update, digest_arrays
 from shared.method.settings import MethodSettings, NodeSettings
 from shared.method.tensors import initial_parameters
-from shared.protocol.wire import encode, open_parameters
+from shared.protocol.wire import encode_body, open_parameters
 from shared.strategies import build_strategy
 from shared.strategies.agreement import secure_declaration
 from shared.strategies.collaboration_graph import ROW, begin_weights, recall_collaboration
@@ -87,7 +87,7 @@ def test_a_leaver_keeps_its_last_answer_and_a_newcomer_finds_its_place() -> None
     strategy = built()
     first = strategy.aggregate(START, THREE)
     without = strategy.aggregate(first, THREE[:2])
-    assert digest(strategy.personalise(without, THREE[2]).arrays) == digest(first.own["cyd"])
+    assert digest_arrays(strategy.personalise(without, THREE[2]).arrays) == digest_arrays(first.own["cyd"])
     found = recall_collaboration(without.memory)
     assert found is not None and found.clients == ("ada", "bob") and found.weights.shape == (3, 2, 2)
     later = strategy.aggregate(without, [*THREE, update("dan", 7)])
@@ -101,16 +101,18 @@ def test_a_state_that_was_saved_goes_on_as_if_it_had_not(tmp_path: Path) -> None
     strategy = built()
     state = strategy.aggregate(START, THREE)
     body = pack_state(state)
-    (tmp_path / "state").write_bytes(encode(body))
+    (tmp_path / "state").write_bytes(encode_body(body))
     revived = unpack_state(open_parameters(tmp_path / "state")[1], state.latest)
     again, expected = strategy.aggregate(revived, THREE), strategy.aggregate(state, THREE)
-    assert digest(again.memory) == digest(expected.memory)
+    assert digest_arrays(again.memory) == digest_arrays(expected.memory)
     for one in THREE:
-        assert digest(strategy.personalise(again, one).arrays) == digest(strategy.personalise(expected, one).arrays)
+        assert digest_arrays(strategy.personalise(again, one).arrays) == digest_arrays(
+            strategy.personalise(expected, one).arrays
+        )
 
 
 def test_the_order_in_which_updates_came_changes_no_byte_of_the_weights() -> None:
-    found = {digest(built().aggregate(START, order).memory) for order in permutations(THREE)}
+    found = {digest_arrays(built().aggregate(START, order).memory) for order in permutations(THREE)}
     assert len(found) == 1
 
 

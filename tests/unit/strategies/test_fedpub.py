@@ -17,7 +17,7 @@ from shared.strategies.fedpub import (
     proxy_graph,
     proxy_layers,
     proxy_powers,
-    weights,
+    similarity_weights,
 )
 
 METHOD = MethodSettings(width=2, layers=1)
@@ -73,11 +73,11 @@ def test_weights_of_two_clients_by_hand() -> None:
     # cos((3, 4), (4, 3)) = 24 / 25; the other's weight is e^9.6 / (e^10 + e^9.6) = 1 / (1 + e^.4).
     other = 1.0 / (1.0 + math.exp(0.4))
     expected = [[1.0 - other, other], [other, 1.0 - other]]
-    np.testing.assert_allclose(weights(np.array([[3.0, 4.0], [8.0, 6.0]])), expected, atol=1e-12)
+    np.testing.assert_allclose(similarity_weights(np.array([[3.0, 4.0], [8.0, 6.0]])), expected, atol=1e-12)
 
 
 def test_a_client_without_direction_is_equally_near_to_all() -> None:
-    np.testing.assert_allclose(weights(np.array([[0.0, 0.0], [1.0, 0.0]]))[0], [0.5, 0.5])
+    np.testing.assert_allclose(similarity_weights(np.array([[0.0, 0.0], [1.0, 0.0]]))[0], [0.5, 0.5])
 
 
 def test_each_client_gets_the_mean_with_its_own_weights_and_a_newcomer_the_plain_one() -> None:

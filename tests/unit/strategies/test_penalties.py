@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shared.method.tensors import ITEM_TABLE
-from shared.strategies.fedmf import REGULARISATION, shorter
+from shared.strategies.fedmf import REGULARISATION, l2_penalty
 from shared.strategies.fedprox import ProximalPenalty
 from shared.strategies.fedpub import masks_and_distance
 from shared.strategies.fedrap import AdditivePenalty, FedRAPSettings
@@ -31,7 +31,7 @@ BY_HAND: dict[str, tuple[Any, Arrays, Arrays, float]] = {  # mu / 2 is .005; wha
         0.02 * 1.5 - 0.01 * 4.0,
     ),
     # mean squared lengths of both sides
-    "fedmf": (shorter, {"embedding": USERS, ITEM_TABLE: np.array([[2.0, 0.0]])}, {}, REGULARISATION * (13.0 + 4.0)),
+    "fedmf": (l2_penalty, {"embedding": USERS, ITEM_TABLE: np.array([[2.0, 0.0]])}, {}, REGULARISATION * (13.0 + 4.0)),
     # 1e-3 (2 + .5) + 1e-3 ((3 - 1)^2 + 0)
     "fedpub": (
         masks_and_distance,

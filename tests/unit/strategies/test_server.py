@@ -15,10 +15,10 @@ from hypothesis.extra.numpy import arrays
 
 from aggregator_service.aggregation.bodies import pack_state, unpack_state
 from shared.errors import SettingsError
-from shared.method.parameters import Parameters, State, Update, digest
+from shared.method.parameters import Parameters, State, Update, digest_arrays
 from shared.method.settings import MethodSettings, ServerStepSettings, method_settings
 from shared.method.tensors import initial_parameters
-from shared.protocol.wire import encode, open_parameters
+from shared.protocol.wire import encode_body, open_parameters
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.aggregation import mean_of_updates
 from shared.strategies.agreement import declare_federation
@@ -153,7 +153,7 @@ def test_every_strategy_with_a_common_state_takes_every_server(name: str, server
 def test_no_change_and_no_memory_is_no_step(server: str) -> None:
     strategy = build_strategy("fedavg", settings(server))
     after = strategy.aggregate(State(start(strategy)), moved(strategy, 0.0, 0.0))
-    assert digest(after.arrays) == digest(start(strategy))
+    assert digest_arrays(after.arrays) == digest_arrays(start(strategy))
 
 
 def test_what_is_remembered_moves_a_number_that_nobody_touched() -> None:
@@ -277,10 +277,10 @@ def test_the_lasting_difference_of_a_client_is_in_its_change() -> None:
 def test_a_restart_between_two_rounds_changes_nothing(server: str, tmp_path: Path) -> None:
     strategy = build_strategy("fedavg", settings(server))
     first = strategy.aggregate(State(start(strategy)), moved(strategy, 0.3, -0.1))
-    (tmp_path / "state").write_bytes(encode(pack_state(first)))
+    (tmp_path / "state").write_bytes(encode_body(pack_state(first)))
     revived = unpack_state(open_parameters(tmp_path / "state")[1], first.latest)
     one, other = (strategy.aggregate(state, moved(strategy, 0.1, -0.2)) for state in (first, revived))
-    assert digest(pack_state(one).arrays) == digest(pack_state(other).arrays)
+    assert digest_arrays(pack_state(one).arrays) == digest_arrays(pack_state(other).arrays)
 
 
 def test_without_a_server_the_state_is_the_centre() -> None:
@@ -294,7 +294,7 @@ def test_the_named_ones_are_fedavg_with_a_server(name: str, server: str) -> None
     named, composed = build_strategy(name, settings("none")), build_strategy("fedavg", settings(server))
     updates = moved(named, 0.3, -0.1)
     one, other = (strategy.aggregate(State(start(named)), updates) for strategy in (named, composed))
-    assert digest(pack_state(one).arrays) == digest(pack_state(other).arrays)
+    assert digest_arrays(pack_state(one).arrays) == digest_arrays(pack_state(other).arrays)
 
 
 def test_fedga_follows_magnitudes_by_default_and_either_reading_of_its_formula() -> None:

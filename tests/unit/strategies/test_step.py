@@ -13,17 +13,17 @@ from aggregator_service.aggregation.bodies import pack_state, unpack_state
 from client_service.boundary.gate import longest_answer
 from shared.errors import PrivacyError, ProtocolError, SettingsError
 from shared.method.declaration import Declaration, TensorSpec, describe_difference
-from shared.method.parameters import Parameters, State, Update, digest
+from shared.method.parameters import Parameters, State, Update, digest_arrays
 from shared.method.settings import MethodSettings
 from shared.method.tensors import initial_parameters
 from shared.protocol.gate import pass_gate
 from shared.protocol.lengths import least_update
-from shared.protocol.masked_wire import declare_answer, forms
-from shared.protocol.secure.vectors import layout
-from shared.protocol.wire import check, decode, encode, open_parameters
+from shared.protocol.masked_wire import body_forms, declare_answer
+from shared.protocol.secure.vectors import vector_layout
+from shared.protocol.wire import decode_body, encode_body, open_parameters, require_content
 from shared.strategies import build_strategy
 from shared.strategies.agreement import declare_federation, secure_declaration
-from shared.strategies.robust_aggregation import robust
+from shared.strategies.robust_aggregation import aggregate_robustly
 from shared.strategies.strategy import Strategy, fit_plain
 from tests.support.drifting import TOLD, drifting, register_drifting
 
@@ -58,20 +58,20 @@ def test_without_a_step_the_centre_is_adopted_and_what_was_remembered_stays() ->
     updates = updates_of(FEDAVG, 1, 2)
     after = FEDAVG.aggregate(replace(start_of(FEDAVG), memory=memory), updates)
     assert after.memory is memory
-    assert digest(after.arrays) == digest(FEDAVG.aggregate(start_of(FEDAVG), updates).arrays)
+    assert digest_arrays(after.arrays) == digest_arrays(FEDAVG.aggregate(start_of(FEDAVG), updates).arrays)
 
 
 def test_a_step_moves_from_the_state_and_remembers_over_a_restart(tmp_path: Path) -> None:
     updates = updates_of(STEPPING, 1, 2)
     first = STEPPING.aggregate(start_of(STEPPING), updates)
     content = pack_state(first)
-    (tmp_path / "state").write_bytes(encode(content))
+    (tmp_path / "state").write_bytes(encode_body(content))
     stored = open_parameters(tmp_path / "state")[1]
     revived = unpack_state(stored, first.latest)
     assert revived.own == {} and list(revived.memory) == ["rounds"]
     again, expected = STEPPING.aggregate(revived, updates), STEPPING.aggregate(first, updates)
     assert again.memory["rounds"].tolist() == [2.0]
-    assert digest(again.arrays) == digest(expected.arrays)
+    assert digest_arrays(again.arrays) == digest_arrays(expected.arrays)
 
 
 def test_no_client_is_sent_what_a_step_remembers() -> None:
@@ -81,7 +81,7 @@ def test_no_client_is_sent_what_a_step_remembers() -> None:
 
 @pytest.mark.parametrize("aggregate", [{}, {"aggregate": "median"}, {"clip_factor": 2.0}])
 def test_a_step_sees_the_reports_of_every_centre_and_the_state_keeps_none(aggregate: dict[str, object]) -> None:
-    strategy = robust(REPORTING, METHOD.model_copy(update=aggregate))
+    strategy = aggregate_robustly(REPORTING, METHOD.model_copy(update=aggregate))
     after = strategy.aggregate(start_of(strategy), updates_of(strategy, 1, 2, 3))
     assert after.memory[REPORT.name].tolist() == [0.0, 1.0, 2.0] and after.reports == {}
 
@@ -99,8 +99,10 @@ def test_reports_are_declared_pass_the_gate_and_are_checked(tmp_path: Path) -> N
     (update,) = updates_of(REPORTING, 1)
     body = pass_gate(declared(), Parameters(update.arrays))
     (tmp_path / "body").write_bytes(body)
-    check(declared(), *open_parameters(tmp_path / "body"))
-    assert REPORT.name in forms(declared()) and REPORT.name in layout(declared().model_copy(update={"secure": True}))
+    require_content(declared(), *open_parameters(tmp_path / "body"))
+    assert REPORT.name in body_forms(declared()) and REPORT.name in vector_layout(
+        declared().model_copy(update={"secure": True})
+    )
 
 
 def test_an_update_without_its_report_or_of_another_shape_is_refused(tmp_path: Path) -> None:
@@ -109,9 +111,9 @@ def test_an_update_without_its_report_or_of_another_shape_is_refused(tmp_path: P
     for content in (Parameters(start_of(REPORTING).arrays), wrong):
         with pytest.raises(PrivacyError):
             pass_gate(declared(), content)
-        (tmp_path / "body").write_bytes(encode(content))
+        (tmp_path / "body").write_bytes(encode_body(content))
         with pytest.raises(ProtocolError):
-            check(declared(), *open_parameters(tmp_path / "body"))
+            require_content(declared(), *open_parameters(tmp_path / "body"))
 
 
 def test_an_answer_has_no_report() -> None:
@@ -127,7 +129,7 @@ def answered() -> tuple[Declaration, Parameters]:
 def is_accepted(declaration: Declaration, answer: Parameters) -> bool:
     """Is it an answer that a client of this declaration takes? As `Aggregator` looks at it."""
     try:
-        check(declare_answer(declaration), *decode(encode(answer)))
+        require_content(declare_answer(declaration), *decode_body(encode_body(answer)))
     except ProtocolError:
         return False
     return True
@@ -153,7 +155,7 @@ def test_broadcasts_count_in_the_length_of_an_answer_and_not_of_an_update(monkey
     large = declaration.model_copy(update={"broadcasts": (TensorSpec(name="told", shape=(1000, 1000)),)})
     assert longest_answer("personalized", large) > longest_answer("personalized", declaration) + 4_000_000
     assert longest_answer("current", large) == longest_answer("current", declaration)
-    assert least_update(large) == least_update(declaration) and forms(large) == forms(declaration)
+    assert least_update(large) == least_update(declaration) and body_forms(large) == body_forms(declaration)
     with pytest.raises(PrivacyError, match="1 undeclared"):
         pass_gate(without_reports(large), Parameters({**start_of(FEDAVG).arrays, "told": np.zeros((1000, 1000), "f4")}))
 
@@ -192,7 +194,7 @@ def test_a_mixture_leaves_broadcasts_as_they_came() -> None:
     answer = mixing.personalise(state, update)
     assert answer.arrays[TOLD.name] is told and answer.arrays.keys() == {*before.arrays, TOLD.name}
     plain = build_strategy("lpsfed", METHOD).personalise(state, update)
-    assert digest({name: answer.arrays[name] for name in before.arrays}) == digest(plain.arrays)
+    assert digest_arrays({name: answer.arrays[name] for name in before.arrays}) == digest_arrays(plain.arrays)
 
 
 def test_a_report_of_its_own_may_leave_in_the_open_and_one_that_masks_need_may_not() -> None:

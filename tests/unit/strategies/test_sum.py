@@ -12,8 +12,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from aggregator_service.aggregation.bodies import pack_state, prepare_body, unpack_state
 from aggregator_service.storage.disk import Disk
-from shared.method.parameters import BLOCK, Arrays, Parameters, State, Update, digest, form
-from shared.protocol.wire import StoredArrays, decode, encode, open_parameters, pieces
+from shared.method.parameters import BLOCK, Arrays, Parameters, State, Update, array_form, digest_arrays
+from shared.protocol.wire import StoredArrays, body_pieces, decode_body, encode_body, open_parameters
 from shared.strategies.aggregation import mean_of_updates
 
 SHAPES = array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
@@ -50,11 +50,11 @@ def test_the_others_are_averaged_and_reports_may_be_sums_too() -> None:
 def test_a_sum_of_files_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     updates = updates_of(3, 2 * BLOCK + 3)
     for one in updates:
-        (tmp_path / one.client).write_bytes(encode(Parameters(one.arrays)))
+        (tmp_path / one.client).write_bytes(encode_body(Parameters(one.arrays)))
     stored = [Update(one.client, open_parameters(tmp_path / one.client)[1].arrays, {}) for one in updates]
     whole = mean_of_updates(State(updates[0].arrays), updates)
     monkeypatch.setattr(StoredArrays, "__getitem__", lambda *_: pytest.fail("a whole tensor was read"))
-    assert digest(mean_of_updates(State(stored[0].arrays), stored).arrays) == digest(whole.arrays)
+    assert digest_arrays(mean_of_updates(State(stored[0].arrays), stored).arrays) == digest_arrays(whole.arrays)
 
 
 def test_a_state_with_sums_comes_back_from_its_file_and_is_answered_without_being_read_whole(
@@ -62,11 +62,13 @@ def test_a_state_with_sums_comes_back_from_its_file_and_is_answered_without_bein
 ) -> None:
     large = {"pairs": np.arange(2 * BLOCK + 3, dtype=np.uint32), "w": np.ones((2, 3), dtype=np.float32)}
     memory: Arrays = {"seen": np.array([2**32 - 1], dtype=np.uint32)}
-    (tmp_path / "state").write_bytes(b"".join(pieces(pack_state(State(large, own={"north": memory}, memory=memory)))))
+    (tmp_path / "state").write_bytes(
+        b"".join(body_pieces(pack_state(State(large, own={"north": memory}, memory=memory))))
+    )
     monkeypatch.setattr(StoredArrays, "__getitem__", lambda *_: pytest.fail("a whole tensor was read"))
     found = unpack_state(open_parameters(tmp_path / "state")[1], {})
-    assert [form(arrays, "seen") for arrays in (found.memory, found.own["north"])] == [("U32", (1,))] * 2
+    assert [array_form(arrays, "seen") for arrays in (found.memory, found.own["north"])] == [("U32", (1,))] * 2
     body = prepare_body(Parameters(found.arrays), tmp_path, Disk())
-    answered = decode(body.file.read())[1].arrays
+    answered = decode_body(body.file.read())[1].arrays
     body.close()
-    assert digest(answered) == digest(large) and answered["pairs"].dtype == np.uint32
+    assert digest_arrays(answered) == digest_arrays(large) and answered["pairs"].dtype == np.uint32

@@ -11,7 +11,7 @@ import pytest
 
 from aggregator_service.aggregation.bodies import pack_state, unpack_state
 from shared.method.parameters import Parameters, State
-from shared.protocol.wire import encode, open_parameters
+from shared.protocol.wire import encode_body, open_parameters
 
 if TYPE_CHECKING:
     from conftest import Running
@@ -24,7 +24,7 @@ def row(*values: float) -> np.ndarray:
 
 
 def through_a_file(state: State, folder: Path) -> State:
-    (folder / "state").write_bytes(encode(pack_state(state)))
+    (folder / "state").write_bytes(encode_body(pack_state(state)))
     return unpack_state(open_parameters(folder / "state")[1], state.latest)
 
 
@@ -62,7 +62,7 @@ async def test_a_client_gets_what_was_made_for_it_also_after_a_restart(
         north, south = await federation.opened()
         for client, value in ((north, 1.0), (south, -1.0)):
             biased = client.arrays(0.0) | {NAME: row(value, 0.0, 0.0, 0.0)}
-            assert (await client.put(1, encode(Parameters(biased, {})))).status_code == 201
+            assert (await client.put(1, encode_body(Parameters(biased, {})))).status_code == 201
         before = [(await client.personalised(1)).content for client in (north, south)]
     # The one's models point away from the other's: e^-20 of the other's are in each answer.
     assert [float(tensors(body)[NAME][0]) for body in before] == pytest.approx([1.0, -1.0], abs=1e-6)

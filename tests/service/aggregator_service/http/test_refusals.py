@@ -13,7 +13,7 @@ from safetensors.numpy import save
 
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
-from shared.protocol.wire import encode
+from shared.protocol.wire import encode_body
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Running
@@ -203,7 +203,7 @@ async def test_unprintable_names_in_an_upload_do_not_break_the_refusal(running: 
         north, _ = await federation.opened()
         header = json.dumps({"\ud800\n" * 10: {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}).encode()
         require(await north.put(1, len(header).to_bytes(8, "little") + header), 422, "protocol")
-        require(await north.put(1, encode(Parameters({"x" * 5000: np.zeros(1, np.float32)}))), 422, "protocol")
+        require(await north.put(1, encode_body(Parameters({"x" * 5000: np.zeros(1, np.float32)}))), 422, "protocol")
 
 
 async def test_before_it_runs_the_service_is_not_ready(running: Running) -> None:

@@ -12,7 +12,7 @@ from aggregator_service.pages.collaboration import SHOWN, draw_heat_map
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, NodeSettings
 from shared.protocol.schemas import CollaborationOut
-from shared.protocol.wire import encode
+from shared.protocol.wire import encode_body
 from tests.support.small import TOKEN
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ NAMES = ("east", "north", "south")
 def update(client: FakeClient) -> bytes:
     generator = np.random.default_rng(NAMES.index(client.name))
     specs = (*client.declaration.tensors, *client.declaration.reports)
-    return encode(Parameters({one.name: generator.normal(size=one.shape).astype(np.float32) for one in specs}))
+    return encode_body(Parameters({one.name: generator.normal(size=one.shape).astype(np.float32) for one in specs}))
 
 
 @pytest.mark.anyio

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shared.protocol.signing.enrolment import remove
+from shared.protocol.signing.enrolment import remove_key
 from shared.strategies.lpsfed import similarities
 
 if TYPE_CHECKING:
@@ -126,6 +126,6 @@ async def test_a_new_run_does_not_wait_for_a_client_whose_key_was_removed(runnin
         await north.put(1, north.update(1.0))
         federation.clock.pass_the_deadline()
         assert (await north.personalised(1)).status_code == 200
-        remove("gone", federation.settings.registry)
+        remove_key("gone", federation.settings.registry)
         started = (await federation.start_run(rounds=1, clients=1)).json()
         assert (started["run"], started["enrolled"], started["missing"]) == ("run-2", ["north"], ["north"])

@@ -16,7 +16,7 @@ from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
 from shared.method.parameters import Float32, Parameters
 from shared.method.settings import MethodSettings
-from shared.protocol.wire import check, decode, encode
+from shared.protocol.wire import decode_body, encode_body, require_content
 from shared.strategies import build_strategy
 from tests.support.malformed_uploads import Spoiler, split
 
@@ -41,7 +41,7 @@ def declaration() -> Declaration:
 def valid(declaration: Declaration) -> bytes:
     rng = np.random.default_rng(SEED)
     arrays = {spec.name: rng.normal(size=spec.shape).astype(np.float32) for spec in declaration.tensors}
-    return encode(Parameters(arrays, SCALARS))
+    return encode_body(Parameters(arrays, SCALARS))
 
 
 def is_update(body: bytes, valid: bytes) -> bool:
@@ -56,7 +56,7 @@ def is_update(body: bytes, valid: bytes) -> bool:
 def is_canonical(body: bytes) -> bool:
     """The same where the scalars may be other numbers: what is read, written again, is the very body."""
     try:
-        return encode(decode(body)[1]) == body
+        return encode_body(decode_body(body)[1]) == body
     except (ProtocolError, ValueError):  # it is not read; or it holds a number that is not finite, which is not written
         return False
 
@@ -88,8 +88,8 @@ def test_the_clients_reader_does_so_too(declaration: Declaration, valid: bytes) 
     """It reads what the aggregator answers, which it does not believe either; it minds no other form of the same."""
     for way, body in Spoiler(valid, SEED + 1).bodies(BODIES // 4):
         try:
-            specification, content = decode(body)
-            check(declaration, specification, content)
+            specification, content = decode_body(body)
+            require_content(declaration, specification, content)
         except ProtocolError:
             assert not is_update(body, valid), (way, body[:200])
 

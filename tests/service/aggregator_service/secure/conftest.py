@@ -29,10 +29,10 @@ from shared.protocol.secure.messages import (
     UnmaskRequest,
 )
 from shared.protocol.secure.proofs import identity_key
-from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing
+from shared.protocol.secure.state import BegunState, CheckedState, ReadyState, SharingState
 from shared.protocol.signing.keys import PrivateKey, raw_hex
-from shared.protocol.wire import decode
-from shared.strategies.lpsfed import mixing
+from shared.protocol.wire import decode_body
+from shared.strategies.lpsfed import make_mixing
 from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ class Masking:
     content: Parameters
     federation: Federation
     number: int = 1
-    begun: BegunRound | None = None
-    sharing: Sharing | None = None
-    checked: Checked | None = None
-    ready: Ready | None = None
+    begun: BegunState | None = None
+    sharing: SharingState | None = None
+    checked: CheckedState | None = None
+    ready: ReadyState | None = None
     consent: Consent | None = None
     body: bytes = b""
 
@@ -101,7 +101,7 @@ class Masking:
         key = self.federation.app.state.coordinator.signing_key
         common = CommonTerms(
             aggregator=raw_hex(key.public_key()),
-            start=digest_start(mixing(0.0).drop_server_scalars(decode(given.content)[1])),
+            start=digest_start(make_mixing(0.0).drop_server_scalars(decode_body(given.content)[1])),
             method=digest_method(run.method),
             seed=run.seed,
             rounds=run.rounds,
@@ -113,7 +113,7 @@ class Masking:
 
     async def keys(self, **flags: bool) -> httpx.Response:
         if self.begun is None:
-            self.begun = client.begin(await self.terms(), self.name, self.identity, **flags)
+            self.begun = client.begin_secure_round(await self.terms(), self.name, self.identity, **flags)
         return await self.said("keys", self.begun.message.model_dump_json().encode())
 
     async def shares(self) -> httpx.Response:
@@ -121,19 +121,19 @@ class Masking:
             assert self.begun is not None
             roster = await self.expected("roster", Roster)
             members = {one.client: identity_key(one.identity) for one in roster.members}
-            self.sharing = client.share(self.begun, roster, members, self.identity)
+            self.sharing = client.share_secrets(self.begun, roster, members, self.identity)
         return await self.said("shares", self.sharing.message.model_dump_json().encode())
 
     async def checks(self) -> httpx.Response:
         if self.checked is None:
             assert self.sharing is not None
-            self.checked = client.check(self.sharing, await self.expected("delivery", Delivery), self.identity)
+            self.checked = client.check_shares(self.sharing, await self.expected("delivery", Delivery), self.identity)
         return await self.said("checks", self.checked.message.model_dump_json().encode())
 
     async def masked(self) -> httpx.Response:
         if not self.body:
             assert self.checked is not None
-            self.ready, update = client.mask(self.checked, await self.expected("sharers", Sharers), self.content)
+            self.ready, update = client.mask_update(self.checked, await self.expected("sharers", Sharers), self.content)
             self.body = encode_masked(update)
         return await self.fake.put(self.number, self.body)
 
@@ -141,12 +141,16 @@ class Masking:
         if self.consent is None:
             assert self.ready is not None
             request = await self.expected("request", UnmaskRequest)
-            self.ready, self.consent = client.consent(self.ready, request, self.identity)
+            self.ready, self.consent = client.sign_consent(self.ready, request, self.identity)
         return await self.said("consents", self.consent.model_dump_json().encode())
 
     async def answer(self) -> bytes:
         assert self.ready is not None
-        return client.unmask(self.ready, await self.expected("signatures", Consents)).model_dump_json().encode()
+        return (
+            client.answer_unmask_request(self.ready, await self.expected("signatures", Consents))
+            .model_dump_json()
+            .encode()
+        )
 
     async def answers(self) -> httpx.Response:
         return await self.said("answers", await self.answer())

@@ -14,7 +14,7 @@ import pytest
 
 from shared.protocol.secure import fixed_point
 from shared.protocol.secure.fixed_point import STEP
-from shared.protocol.wire import decode, encode
+from shared.protocol.wire import decode_body, encode_body
 
 if TYPE_CHECKING:
     from conftest import Running, Secured, SecureFederation
@@ -35,7 +35,7 @@ async def test_a_restart_between_any_two_messages_goes_on_where_it_was(secured: 
         made = made.again(federation)
         answer = await made.clients["bob"].fake.personalised(1)
         for name, value in made.mean(*made.clients).items():
-            np.testing.assert_allclose(decode(answer.content)[1].arrays[name], value, rtol=2.0**-22, atol=STEP)
+            np.testing.assert_allclose(decode_body(answer.content)[1].arrays[name], value, rtol=2.0**-22, atol=STEP)
 
 
 async def test_a_restart_keeps_the_phase_s_deadline_and_who_is_out(secured: Secured, running: Running) -> None:
@@ -108,7 +108,7 @@ async def test_neither_disk_nor_log_nor_metrics_ever_hold_a_single_update(
     caplog.set_level(logging.DEBUG)
     async with secured(4, quorum=3) as made:
         disk, wanted = Disk(made.federation.settings.state_directory), sought(made)
-        opened = encode(made.clients["ada"].content)  # as it would lie there in the open mode
+        opened = encode_body(made.clients["ada"].content)  # as it would lie there in the open mode
         assert {name for name, parts in wanted.items() if any(part in opened for part in parts)} == {"ada"}
         for phase in PHASES:
             here = list(made.clients) if phase in ("keys", "shares", "checks") else ["ada", "bob", "cyd"]

@@ -64,7 +64,7 @@ async def test_a_wrong_share_ends_no_run_whenever_it_comes(secured: Secured) -> 
         await made.phase("consents", "ada", "cyd", "dan")
         request = await bad.expected("request", UnmaskRequest)
         assert bad.ready is not None
-        bad.ready, bad.consent = client.consent(bad.ready, request, bad.identity)
+        bad.ready, bad.consent = client.sign_consent(bad.ready, request, bad.identity)
         seeds = dict.fromkeys(bad.ready.shares, bad.ready.shares["ada"].seed)
         wrong = UnmaskAnswer(run="run-1", round=1, client="bob", seeds=seeds, keys={})
         status = await one_behind_the_other(made, bad, "consents", "answers", wrong.model_dump_json().encode())

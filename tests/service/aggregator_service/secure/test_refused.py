@@ -26,8 +26,8 @@ def met(answer: httpx.Response) -> tuple[int, str]:
 
 def unmasked(one: Masking) -> bytes:
     """The update in fixed point, as it is before any mask."""
-    open_to_all = vectors.encode(one.fake.declaration, one.content)
-    digest, scalars = vectors.digest(open_to_all), {"rho": one.content.scalars["rho"]}
+    open_to_all = vectors.encode_vector(one.fake.declaration, one.content)
+    digest, scalars = vectors.digest_vector(open_to_all), {"rho": one.content.scalars["rho"]}
     header = MaskedHeader(run="run-1", round=1, client=one.name, digest=digest, scalars=scalars)
     return encode_masked(MaskedUpdate(header, open_to_all))
 

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load
 
 from shared.protocol.secure.fixed_point import STEP
-from shared.protocol.wire import decode
+from shared.protocol.wire import decode_body
 from shared.strategies.lpsfed import similarities
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ async def told(made: SecureFederation, name: str, *, number: int = 1) -> Any:
     """What one client may fetch after a round."""
     answer = await made.clients[name].fake.personalised(number)
     assert answer.status_code == 200, answer.text
-    return decode(answer.content)[1]
+    return decode_body(answer.content)[1]
 
 
 def close(found: Any, expected: dict[str, Any]) -> None:

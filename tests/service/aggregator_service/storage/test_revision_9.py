@@ -153,5 +153,5 @@ async def test_a_secure_round_goes_on_in_its_phase(
         assert [one.client for one in roster.members] == ["ada", "bob", "cyd"]
         members = {one.client: identity_key(one.identity) for one in roster.members}
         assert cyd.begun is not None
-        client.share(cyd.begun, roster, members, cyd.identity)  # it verifies every message of the roster
+        client.share_secrets(cyd.begun, roster, members, cyd.identity)  # it verifies every message of the roster
         assert (await history(federation, 1))["rounds"][0]["secure"]["step"] == "shares"

@@ -23,7 +23,7 @@ from client_service.federation.training_run import TrainingRun
 from client_service.runtime.interruption import Interrupted
 from shared.method.divergence import round_divergence
 from shared.protocol.schemas import JoinOut, RunOut
-from shared.protocol.signing.enrolment import KeyFiles, register, remove
+from shared.protocol.signing.enrolment import KeyFiles, register_key_file, remove_key
 from tests.support.federation import Line
 from tests.support.given import Federate, Hold, Opened, Until
 from tests.support.questions import LONGEST_SECONDS, entries_of, finished, has_problem, in_phase, is_set, read, uploads
@@ -173,12 +173,12 @@ async def test_a_client_whose_key_is_registered_late_joins_then_and_is_held_up_w
     async with federation(1) as running:
         [settings] = running.clients
         async with opened(settings, running.line()) as http:
-            remove(settings.name, keys)
+            remove_key(settings.name, keys)
             await until(has_problem(http, "registered under this name"))
-            register(KeyFiles.of(settings.name, settings.state_directory).public, keys)
+            register_key_file(KeyFiles.of(settings.name, settings.state_directory).public, keys)
             await running.start(rounds=1)
             await until(finished(http))
-            remove(settings.name, keys)
+            remove_key(settings.name, keys)
             await until(has_problem(http, "registered under this name"))
 
 

@@ -25,7 +25,7 @@ from client_service.data.interaction_files import write_shard
 from client_service.http.fast_path import FastPath
 from client_service.http.server_app import create_server
 from client_service.settings import ClientSettings
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 from shared.web.middleware import FrontedApp, TokenBuckets
 from tests.support.federation import Unreachable
 from tests.support.given import Silos
@@ -530,7 +530,7 @@ def prepare(folder: Path, shard: Path, *, modelled: bool = True, **changes: Any)
     """A silo with both keys, and a model on its disk."""
     own = Path(shutil.copytree(shard, folder / shard.name))
     settings = small_client(own, folder / "state", **(UNCHANGED | KEYS | changes))
-    kept_pair(settings.name, settings.state_directory)
+    ensure_key_pair(settings.name, settings.state_directory)
     if modelled:
         keep_first_model(settings)
     return settings

@@ -18,7 +18,7 @@ from client_service.privacy.accounting import Charge, epsilon
 from client_service.settings import ClientSettings
 from shared.method.graph import Float64
 from shared.method.parameters import Arrays, Parameters
-from shared.protocol.wire import decode
+from shared.protocol.wire import decode_body
 from tests.support.given import Federate, Opened, Until
 from tests.support.questions import finished, read, uploads
 
@@ -114,7 +114,7 @@ async def test_what_leaves_is_what_came_plus_a_clipped_change_and_noise(
         await running.start()
         await until(finished(noised, plain))
     for body, (received, trained) in zip(bodies, rounds, strict=True):
-        left = decode(body)[1]
+        left = decode_body(body)[1]
         change, wanted = (flat(arrays) - flat(received.arrays) for arrays in (left.arrays, trained.arrays))
         assert np.linalg.norm(wanted) > 1e-4 and np.linalg.norm(change) == pytest.approx(5e-5, rel=0.02)
         assert change @ wanted / np.linalg.norm(change) / np.linalg.norm(wanted) > 0.99

@@ -24,7 +24,7 @@ from client_service.tasks.items import load_listed_shard
 from shared.errors import PrivacyError
 from shared.method.parameters import Parameters
 from shared.method.settings import BasisSettings
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 from shared.protocol.signing.keys import raw_hex, read_public
 from shared.sums.common_items import HELD
 from simulation.experiments.experiment import Experiment
@@ -138,7 +138,9 @@ async def test_the_list_is_the_intersection_and_the_basis_over_it_that_of_the_po
         await hold(running, "run-1", part="items")
         lists = [await kept(one, "items", "run-1") for one in clients]
         assert len({known.digest for known in lists}) == 1
-        pinned = raw_hex(read_public(kept_pair("aggregator", clients[0].state_directory.parent / "aggregator").public))
+        pinned = raw_hex(
+            read_public(ensure_key_pair("aggregator", clients[0].state_directory.parent / "aggregator").public)
+        )
         assert {known.federation for known in lists} == {pinned}, "the aggregator cannot say another hash"
         shards = [load_listed_shard(one) for one in clients]
         assert lists[0].pairs_of_all[0] == sum(shard.train.nnz for shard in shards)

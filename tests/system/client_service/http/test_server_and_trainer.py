@@ -19,7 +19,7 @@ import pytest
 from client_service.data.interaction_files import load_shard
 from client_service.runtime.trainer_process import find_socket
 from client_service.settings import ClientSettings
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 from simulation.experiments.processes import free_ports
 from tests.support.kept import keep_first_model
 from tests.support.questions import LONGEST_SECONDS
@@ -145,7 +145,7 @@ def mapped(pid: int) -> set[str]:
 @pytest.fixture
 def silo(settings: ClientSettings) -> ClientSettings:
     """A silo with a key and a model."""
-    kept_pair(settings.name, settings.state_directory)
+    ensure_key_pair(settings.name, settings.state_directory)
     keep_first_model(settings)
     return settings
 

@@ -20,7 +20,7 @@ from aggregator_service.app import create_app
 from client_service.boundary.ledger import LEDGER, Ledger
 from client_service.runtime.trainer_process import find_health_socket, find_socket
 from client_service.settings import ClientSettings
-from shared.protocol.signing.enrolment import kept_pair, register
+from shared.protocol.signing.enrolment import ensure_key_pair, register_key_file
 from tests.support.kept import keep_first_model
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
@@ -47,7 +47,7 @@ HEAVY = {"torch", "polars", "scipy", "pandas", "pyarrow"}
 def silo(settings: ClientSettings, tmp_path: Path) -> Iterator[ClientSettings]:
     """A silo with a key and a model, and an aggregator without a run."""
     keys = tmp_path / "keys"
-    register(kept_pair(settings.name, settings.state_directory).public, keys)
+    register_key_file(ensure_key_pair(settings.name, settings.state_directory).public, keys)
     keep_first_model(settings)
     aggregator = create_app(small_aggregator(tmp_path / "aggregator", keys_directory=keys))
     with serve(aggregator, wind_down=aggregator.state.coordinator.wind_down) as url:

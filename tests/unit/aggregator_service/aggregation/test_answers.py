@@ -13,7 +13,7 @@ import pytest
 from aggregator_service.aggregation.bodies import CHUNK, LONGEST_IN_MEMORY, Body, prepare_body
 from aggregator_service.storage.disk import Disk
 from shared.method.parameters import Parameters
-from shared.protocol.wire import encode
+from shared.protocol.wire import encode_body
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ def dropped(body: list[Body]) -> IO[bytes]:
 
 async def test_its_pieces_are_the_body_and_then_it_is_closed(body: Body, parameters: Parameters) -> None:
     pieces = [piece async for piece in body.stream()]
-    assert b"".join(pieces) == encode(parameters) and len(encode(parameters)) == body.size
+    assert b"".join(pieces) == encode_body(parameters) and len(encode_body(parameters)) == body.size
     assert max(map(len, pieces)) <= CHUNK and body.file.closed
 
 

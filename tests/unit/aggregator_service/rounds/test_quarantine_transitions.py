@@ -129,7 +129,7 @@ def test_a_secure_round_asks_it_for_no_keys_and_takes_none_of_it() -> None:
     assert secure_run.expected_clients(run.exchange, run.awaited) == ("east", "north", "south")
     assert run_for_client(run, "west", sequence=0, now=1.0).standing == "quarantined"
     assert run_for_client(run, "east", sequence=0, now=1.0).standing == "expected"
-    keys = client.begin(run.exchange.terms, "west", new_key()).message
+    keys = client.begin_secure_round(run.exchange.terms, "west", new_key()).message
     with pytest.raises(QuarantinedError):
         transitions.accept_message(run, keys, now=2.0)
 

@@ -34,7 +34,7 @@ def begun(count: int, *, quorum: int | None = None, rounds_: int = 2) -> Run:
 
 def keys(run: Run, name: str, **flags: bool) -> PublicKeys:
     assert run.exchange is not None
-    return client.begin(run.exchange.terms, name, KEYS[name], **flags).message
+    return client.begin_secure_round(run.exchange.terms, name, KEYS[name], **flags).message
 
 
 def after_keys(run: Run, *names: str, now: float = 1.0) -> Run:

@@ -27,8 +27,8 @@ from shared.method.parameters import Float32, Parameters
 from shared.protocol.request_heads import USER_AGENT
 from shared.protocol.schemas import JoinIn, ReceiptOut
 from shared.protocol.signing.keys import new_key
-from shared.protocol.signing.requests import HEADERS, RequestTarget, body_digest, holds, read
-from shared.protocol.wire import MEDIA_TYPE, encode
+from shared.protocol.signing.requests import HEADERS, RequestTarget, body_digest, is_valid_claim, read_claim
+from shared.protocol.wire import MEDIA_TYPE, encode_body
 from shared.timeouts import CallLimits
 
 pytestmark = pytest.mark.anyio
@@ -217,9 +217,9 @@ async def test_what_leaves_is_signed_by_the_client_and_says_nothing_more(gated: 
     await gate.send("GET", "/v1/runs/current?wait=20&after=3")
     await gate.send("PUT", UPDATE, content=body())
     for request in gate.wire.reached:
-        claim, sha256 = read(request.headers.multi_items()), hashlib.sha256(request.content).digest()
+        claim, sha256 = read_claim(request.headers.multi_items()), hashlib.sha256(request.content).digest()
         assert claim.name == "east" and claim.digest == body_digest(sha256) and abs(claim.created - time.time()) < 60
-        assert holds(claim, RequestTarget.of(request.method, request.url.raw_path), KEY.public_key())
+        assert is_valid_claim(claim, RequestTarget.of(request.method, request.url.raw_path), KEY.public_key())
         others = {"accept", "accept-encoding", "connection", "host", "user-agent", "content-type", "content-length"}
         assert set(request.headers) - set(HEADERS) <= others
 
@@ -229,7 +229,7 @@ async def test_the_same_call_again_is_another_signed_request(gated: Opened) -> N
     request = gate.http.build_request("GET", "/v1/runs/run-1/model")
     for _ in range(2):
         await gate.http.send(request)
-    first, second = (read(one.headers.multi_items()) for one in gate.wire.reached)
+    first, second = (read_claim(one.headers.multi_items()) for one in gate.wire.reached)
     assert first.nonce != second.nonce and set(HEADERS).isdisjoint(request.headers)
 
 
@@ -237,7 +237,7 @@ async def test_a_nonce_is_the_beginning_of_the_hash_of_the_request_s_entry(gated
     gate = gated()
     for number in range(1, 3):
         await gate.http.get(f"/v1/runs/run-{number}/model")
-    nonces = [read(one.headers.multi_items()).nonce for one in gate.wire.reached]
+    nonces = [read_claim(one.headers.multi_items()).nonce for one in gate.wire.reached]
     assert nonces == [entry["hash"][:32] for entry in gate.ledger.entries() if entry["kind"] == "intent"]
     assert all(gate.ledger.knows_nonce(nonce) for nonce in nonces) and not gate.ledger.knows_nonce("0" * 32)
 
@@ -377,7 +377,7 @@ async def test_what_the_client_encodes_is_what_the_gate_lets_pass(gated: Opened)
     gate = gated()
     exact: dict[str, Float32] = {name: np.float32(-0.1) * value for name, value in arrays().items()}
     for scalars in ({}, {"margin": -0.0}, {"margin": 1e-300, "rho": 0.1 + 0.2}):
-        assert (await gate.send("PUT", UPDATE, content=encode(Parameters(exact, scalars)))).status_code == 200
+        assert (await gate.send("PUT", UPDATE, content=encode_body(Parameters(exact, scalars)))).status_code == 200
     assert len(gate.wire.reached) == 3
 
 

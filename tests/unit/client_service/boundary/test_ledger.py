@@ -22,7 +22,7 @@ from shared.method.declaration import Declaration, TensorSpec
 from shared.method.parameters import Parameters
 from shared.protocol.schemas import ReceiptOut
 from shared.protocol.signing.keys import new_key
-from shared.protocol.wire import encode
+from shared.protocol.wire import encode_body
 from shared.timeouts import CallLimits
 
 LINES = 5
@@ -216,7 +216,7 @@ async def test_an_update_is_on_record_by_name_shape_and_hash_before_it_leaves(tm
         return httpx.Response(201, stream=httpx.ByteStream(RECEIPT.model_dump_json().encode()))
 
     arrays = {name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for name, shape in SHAPES.items()}
-    body = encode(Parameters(arrays, {"rho": 0.5}))
+    body = encode_body(Parameters(arrays, {"rho": 0.5}))
     boundary = Boundary("east", httpx.URL("http://aggregator"), DECLARED, counts=False, max_upload_bytes=10_000)
     ledger, inner, key = Ledger(path), httpx.MockTransport(answer), new_key()
     async with connect(boundary, ledger, key, limits=CallLimits(), inner=inner) as aggregator:

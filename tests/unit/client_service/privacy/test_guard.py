@@ -21,7 +21,7 @@ from shared.errors import DataError, PrivacyError, SettingsError
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, ServerStepSettings
 from shared.protocol.signing.keys import new_key
-from shared.protocol.wire import encode
+from shared.protocol.wire import encode_body
 from shared.strategies import build_strategy
 from shared.strategies.server_optimisers import report_magnitude
 
@@ -47,7 +47,7 @@ def guard(folder: Path, settings: PrivacySettings = SETTINGS, shard: str = SHARD
 
 def sent(found: Parameters | None) -> bytes:
     assert found is not None
-    return encode(found)
+    return encode_body(found)
 
 
 def charged(folder: Path) -> list[dict[str, Any]]:
@@ -244,7 +244,7 @@ def test_the_gate_is_told_of_the_release_alone(tmp_path: Path) -> None:
     assert said == {"mechanism": "gaussian", **spent, "account": end}
     assert one.permit(None) == said
     with pytest.raises(PrivacyError, match="expected the release of this round's update"):
-        one.permit(hashlib.sha256(encode(UPDATE)).hexdigest())
+        one.permit(hashlib.sha256(encode_body(UPDATE)).hexdigest())
 
 
 def test_the_secret_is_the_silo_s_and_nobody_else_may_read_it(tmp_path: Path) -> None:
@@ -331,11 +331,11 @@ def test_the_sizes_of_changes_leave_no_second_time_beside_a_release(tmp_path: Pa
     """Magnitudes of the update itself, which the release has noised, would be another query of the same data."""
     mine = guard(tmp_path)
     released = mine.release(UPDATE, AT)
-    assert released is not None and mine.permit(hashlib.sha256(encode(released)).hexdigest())
+    assert released is not None and mine.permit(hashlib.sha256(encode_body(released)).hexdigest())
     of_update = report_magnitude(Parameters(UPDATE.arrays, {}), RECEIVED.arrays)
     magnitudes = {name: value for name, value in of_update.arrays.items() if name not in released.arrays}
     both = Parameters({**released.arrays, **magnitudes}, released.scalars)
-    for body in (encode(both), encode(Parameters(magnitudes, {}))):
+    for body in (encode_body(both), encode_body(Parameters(magnitudes, {}))):
         with pytest.raises(PrivacyError, match="expected the release of this round's update"):
             mine.permit(hashlib.sha256(body).hexdigest())
 

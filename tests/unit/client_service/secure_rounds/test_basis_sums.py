@@ -43,14 +43,16 @@ def signed(run: str, data: Mapping[str, str], settings: Mapping[str, object] = E
     told = {"aggregator": "0a" * 32, "start": start, "method": "0b" * 32, "seed": 0, "rounds": 1, "anchor": "0c" * 32}
     place = {"run": run, "round": 1, "threshold": 3}
     terms = RoundTerms(**place, declaration=declared(**settings), common=CommonTerms(**told))  # type: ignore[arg-type]
-    begun = (client.begin(terms, name, KEYS[name], stamp=stamp(own)) for name, own in sorted(data.items()))
+    begun = (client.begin_secure_round(terms, name, KEYS[name], stamp=stamp(own)) for name, own in sorted(data.items()))
     return Roster(terms=terms, members=tuple(one.message for one in begun))
 
 
 def signed_as(run: str, stamps: Mapping[str, str], settings: Mapping[str, object] = EXACT) -> Roster:
     """The same with stamps as they are."""
     shown = signed(run, dict.fromkeys(stamps, "x"), settings)
-    begun = (client.begin(shown.terms, name, KEYS[name], stamp=own) for name, own in sorted(stamps.items()))
+    begun = (
+        client.begin_secure_round(shown.terms, name, KEYS[name], stamp=own) for name, own in sorted(stamps.items())
+    )
     return shown.model_copy(update={"members": tuple(one.message for one in begun)})
 
 
@@ -136,10 +138,10 @@ def test_an_aggregator_that_changes_or_hides_what_a_silo_says_of_its_data_gets_n
     changed = signed("run-2", FOUR | {"dan": "y"})
     said = tuple(one.model_copy(update={"stamp": hidden}) if one.client == "dan" else one for one in changed.members)
     shown = Roster(terms=changed.terms, members=said)
-    state = client.begin(changed.terms, "ada", KEYS["ada"], stamp=stamp("x"))
+    state = client.begin_secure_round(changed.terms, "ada", KEYS["ada"], stamp=stamp("x"))
     own = tuple(state.message if one.client == "ada" else one for one in shown.members)
     with pytest.raises(PrivacyError, match="dan"):
-        client.share(state, Roster(terms=shown.terms, members=own), MEMBERS, KEYS["ada"])
+        client.share_secrets(state, Roster(terms=shown.terms, members=own), MEMBERS, KEYS["ada"])
 
 
 @pytest.mark.parametrize("theirs", ["0e" * 32, None], ids=["another", "none"])
@@ -147,11 +149,12 @@ def test_nothing_is_shared_with_a_silo_that_counts_over_another_list_of_items(th
     own, terms = "0d" * 32, signed("run-1", FOUR).terms
     listed = FOUR | {"ada": own, "bob": own, "cyd": own, "dan": theirs}
     begun = {
-        name: client.begin(terms, name, KEYS[name], stamp=stamp("x"), catalogue=one) for name, one in listed.items()
+        name: client.begin_secure_round(terms, name, KEYS[name], stamp=stamp("x"), catalogue=one)
+        for name, one in listed.items()
     }
     shown = Roster(terms=terms, members=tuple(one.message for one in begun.values()))
     with pytest.raises(PrivacyError, match=r"the same list of items.*ada, bob, cyd; dan"):
-        client.share(begun["ada"], shown, MEMBERS, KEYS["ada"])
+        client.share_secrets(begun["ada"], shown, MEMBERS, KEYS["ada"])
 
 
 def test_a_silo_that_says_nothing_of_its_data_is_in_no_sum(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from shared.protocol.secure import vectors
 from shared.protocol.secure.messages import CommonTerms, MaskedHeader, RoundTerms
 from shared.protocol.secure.vectors import MaskedUpdate
 from shared.protocol.signing.keys import new_key
-from shared.protocol.wire import MEDIA_TYPE, encode
+from shared.protocol.wire import MEDIA_TYPE, encode_body
 from shared.timeouts import CallLimits
 from tests.support.rehearsal import Rehearsal
 
@@ -70,30 +70,46 @@ SAID = said()
 
 def opened(values: Parameters, **header: Any) -> bytes:
     """A vector in fixed point that nobody has masked."""
-    pieces = vectors.encode(DECLARATION, values)
-    named = {"run": "run-1", "round": 1, "client": "east", "digest": vectors.digest(pieces), "scalars": {"rho": 0.5}}
+    pieces = vectors.encode_vector(DECLARATION, values)
+    named = {
+        "run": "run-1",
+        "round": 1,
+        "client": "east",
+        "digest": vectors.digest_vector(pieces),
+        "scalars": {"rho": 0.5},
+    }
     return encode_masked(MaskedUpdate(MaskedHeader(**(named | header)), pieces))
 
 
 def partly_masked(*names: str) -> bytes:
     """Random numbers for masked ones, but for these tensors."""
-    pieces = {**vectors.encode(DECLARATION, update()), **{n: v for n, v in drawn_pieces().items() if n not in names}}
-    header = MaskedHeader(run="run-1", round=1, client="east", digest=vectors.digest(pieces), scalars={})
+    pieces = {
+        **vectors.encode_vector(DECLARATION, update()),
+        **{n: v for n, v in drawn_pieces().items() if n not in names},
+    }
+    header = MaskedHeader(run="run-1", round=1, client="east", digest=vectors.digest_vector(pieces), scalars={})
     return encode_masked(MaskedUpdate(header, pieces))
 
 
 def drawn_pieces() -> dict[str, Any]:
     rng = np.random.default_rng(2)
-    words = {name: rng.bytes(form.bytes) for name, form in vectors.layout(DECLARATION).items()}
+    words = {name: rng.bytes(form.bytes) for name, form in vectors.vector_layout(DECLARATION).items()}
     return {
-        n: np.frombuffer(words[n], STORED[f.dtype]).reshape(f.shape) for n, f in vectors.layout(DECLARATION).items()
+        n: np.frombuffer(words[n], STORED[f.dtype]).reshape(f.shape)
+        for n, f in vectors.vector_layout(DECLARATION).items()
     }
 
 
 def rewritten(**header: Any) -> bytes:
     """The masked vector under another header."""
     pieces = drawn_pieces()
-    named = {"run": "run-1", "round": 1, "client": "east", "digest": vectors.digest(pieces), "scalars": {"rho": 0.5}}
+    named = {
+        "run": "run-1",
+        "round": 1,
+        "client": "east",
+        "digest": vectors.digest_vector(pieces),
+        "scalars": {"rho": 0.5},
+    }
     return encode_masked(MaskedUpdate(MaskedHeader(**(named | header)), pieces))
 
 
@@ -165,7 +181,7 @@ async def test_the_ledger_tells_a_masked_vector_by_its_fields_and_whose_shares_l
 @pytest.mark.parametrize(
     "body",
     [
-        encode(update()),
+        encode_body(update()),
         opened(update()),
         partly_masked("pooling.w"),
         partly_masked("basis.n"),

@@ -12,7 +12,7 @@ from client_service.secure_rounds.members import KnownMembers
 from client_service.secure_rounds.round_memory import NAME, RoundMemory
 from shared.errors import ConflictError, PrivacyError
 from shared.method.declaration import Declaration, TensorSpec
-from shared.protocol.secure.client import begin
+from shared.protocol.secure.client import begin_secure_round
 from shared.protocol.secure.messages import CommonTerms, Roster, RoundTerms, least_threshold
 from shared.protocol.signing.keys import PrivateKey, new_key, raw_hex
 from shared.sums.item_basis import WORD as COMMON_BASIS
@@ -31,7 +31,7 @@ def roster(names: str, declaration: Declaration = TRAINING, run: str = "run-1") 
     threshold = least_threshold(len(names.split()))
     terms = RoundTerms(run=run, round=1, threshold=threshold, declaration=declaration, common=common)
     stamps: dict[str, Any] = {"stamp": HEX, "catalogue": HEX} if declaration is SUMS else {}
-    signed = (begin(terms, name, KEYS[name], **stamps).message for name in names.split())
+    signed = (begin_secure_round(terms, name, KEYS[name], **stamps).message for name in names.split())
     return Roster(terms=terms, members=tuple(signed))
 
 

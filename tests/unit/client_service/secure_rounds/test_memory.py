@@ -12,9 +12,9 @@ from client_service.secure_rounds.members import KnownMembers
 from client_service.secure_rounds.round_memory import NAME, RoundMemory
 from shared.errors import DataError, PrivacyError, SettingsError
 from shared.method.declaration import Declaration
-from shared.protocol.secure.client import begin
+from shared.protocol.secure.client import begin_secure_round
 from shared.protocol.secure.messages import CommonTerms, Possession, PublicKeys, Roster, RoundTerms
-from shared.protocol.signing.enrolment import make_pair
+from shared.protocol.signing.enrolment import make_key_pair
 from shared.protocol.signing.keys import new_key, raw_hex
 from shared.protocol.signing.members import write_registry
 
@@ -170,8 +170,8 @@ def test_a_damaged_memory_is_none_to_start_with(tmp_path: Path, damage: str) -> 
 
 
 def test_the_file_of_members_is_read_again_once_it_has_changed(tmp_path: Path) -> None:
-    aggregator = make_pair("aggregator", tmp_path).public
-    clients = [make_pair(name, tmp_path / "keys").public for name in ("ada", "bob")]
+    aggregator = make_key_pair("aggregator", tmp_path).public
+    clients = [make_key_pair(name, tmp_path / "keys").public for name in ("ada", "bob")]
     file = write_registry(tmp_path / "members.toml", aggregator, clients[:1])
     known, own = KnownMembers(file, RoundMemory(Ledger(tmp_path / NAME))), new_key().public_key()
     assert set(known.of(roster(terms()), "zoe", own)) == {"ada"}
@@ -183,8 +183,8 @@ def test_the_file_of_members_is_read_again_once_it_has_changed(tmp_path: Path) -
 
 
 def test_a_file_with_another_key_of_the_silo_itself_is_another_federation_s(tmp_path: Path) -> None:
-    aggregator = make_pair("aggregator", tmp_path).public
-    file = write_registry(tmp_path / "members.toml", aggregator, [make_pair("ada", tmp_path / "keys").public])
+    aggregator = make_key_pair("aggregator", tmp_path).public
+    file = write_registry(tmp_path / "members.toml", aggregator, [make_key_pair("ada", tmp_path / "keys").public])
     known = KnownMembers(file, RoundMemory(Ledger(tmp_path / NAME)))
     with pytest.raises(PrivacyError, match="this client's own public key under 'ada'"):
         known.of(roster(terms()), "ada", KEYS["ada"].public_key())
@@ -196,7 +196,7 @@ def test_on_first_use_each_key_is_pinned_for_good(tmp_path: Path) -> None:
     with pytest.raises(PrivacyError, match="got one without a signature"):
         known.aggregator()
     assert raw_hex(known.aggregator(first)) == first
-    signed = (begin(terms(), name, KEYS[name]).message for name in ("ada", "bob", "cyd"))
+    signed = (begin_secure_round(terms(), name, KEYS[name]).message for name in ("ada", "bob", "cyd"))
     shown = Roster(terms=terms(), members=tuple(signed))
     known.of(shown, "ada", KEYS["ada"].public_key())
     again = KnownMembers(None, RoundMemory(Ledger(tmp_path / NAME)))

@@ -15,7 +15,7 @@ from shared.method.parameters import Parameters
 from shared.protocol.secure import client
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
 from shared.protocol.signing.keys import new_key
-from shared.strategies.lpsfed import mixing
+from shared.strategies.lpsfed import make_mixing
 
 DECLARATION = Declaration(
     strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2,)),), scalars=("margin", "rho"), secure=True
@@ -26,14 +26,14 @@ KEY = new_key()
 
 
 def test_what_was_kept_is_there_after_a_restart_and_nobody_else_may_read_it(tmp_path: Path) -> None:
-    state = client.begin(TERMS, "east", KEY)
+    state = client.begin_secure_round(TERMS, "east", KEY)
     RoundSecrets(tmp_path).save(state)
     assert RoundSecrets(tmp_path).load("run-1", 1) == state
     assert [(one.name, stat.S_IMODE(one.stat().st_mode)) for one in tmp_path.iterdir()] == [(ROUND_FILE, 0o600)]
 
 
 def test_a_crash_in_the_middle_of_writing_leaves_what_was_before(tmp_path: Path) -> None:
-    state = client.begin(TERMS, "east", KEY)
+    state = client.begin_secure_round(TERMS, "east", KEY)
     RoundSecrets(tmp_path).save(state)
     (tmp_path / f".{ROUND_FILE}.0a1b.partial").write_text("half")
     with lock_directory(tmp_path):  # as a client does when it starts
@@ -51,7 +51,7 @@ def test_a_damaged_file_is_none(tmp_path: Path, content: bytes) -> None:
 
 def test_another_round_s_secrets_are_of_no_use_and_go_with_the_round(tmp_path: Path) -> None:
     secrets = RoundSecrets(tmp_path)
-    secrets.save(client.begin(TERMS, "east", KEY))
+    secrets.save(client.begin_secure_round(TERMS, "east", KEY))
     assert secrets.load("run-1", 2) is None and secrets.load("run-2", 1) is None
     secrets.delete()
     secrets.delete()
@@ -62,4 +62,4 @@ def test_another_round_s_secrets_are_of_no_use_and_go_with_the_round(tmp_path: P
 def test_a_rhobar_that_is_none_is_refused(rhobar: dict[str, float]) -> None:
     given = Parameters({}, {"margin": 0.5} | rhobar)
     with pytest.raises(ProtocolError, match="rhobar from 0 to 1"):
-        mixing(0.0).split_told(given)
+        make_mixing(0.0).split_told(given)

@@ -30,7 +30,7 @@ from client_service.training.filter_search import filter_scores
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.start_choice import COMMON_START
 from shared.errors import SettingsError
-from shared.method.graph import Float64, degrees, power
+from shared.method.graph import Float64, degree_power, degrees
 from shared.method.settings import MethodSettings, method_settings
 from shared.method.spectrum import low_spectrum
 
@@ -50,7 +50,7 @@ def summed(interactions: sparse.csr_array, kind: str) -> CommonBasis:
     if kind == "exact":
         pairs = (interactions.T @ interactions).toarray().astype(np.float32)
         return CommonBasis("exact", 0.25, by_item.astype(np.int64), pairs=pairs)
-    scaled = power(by_user, -0.25)[:, None] * interactions.toarray() * power(by_item, -0.25)
+    scaled = degree_power(by_user, -0.25)[:, None] * interactions.toarray() * degree_power(by_item, -0.25)
     _, singular, right = np.linalg.svd(scaled, full_matrices=False)
     vectors = fix_signs(right[:12].T).astype(np.float32)
     return CommonBasis("iterated", 0.25, by_item.astype(np.int64), vectors=vectors, values=singular[:12] ** 2)
@@ -111,12 +111,12 @@ def expected_scores(silo: Silo, everybody: sparse.csr_array, basis: CommonBasis)
     """d_u^-1/4 x D^-1/4 V h V^T D^1/4 by a dense decomposition of all data."""
     by_user, by_item = degrees(everybody)
     weight = 0.0 if basis.kind == "exact" else 0.25
-    scaled = power(by_user, -weight)[:, None] * everybody.toarray() * power(by_item, -0.25)
+    scaled = degree_power(by_user, -weight)[:, None] * everybody.toarray() * degree_power(by_item, -0.25)
     singular, right = np.linalg.svd(scaled, full_matrices=False)[1:]
     vectors, share = right[:8].T, (singular[:8] / singular[0]) ** 2
-    entered = silo.train.toarray() * power(by_item, -0.25)[silo.places]
+    entered = silo.train.toarray() * degree_power(by_item, -0.25)[silo.places]
     low = (entered @ vectors[silo.places] * (share / (share + 0.03))) @ vectors[silo.places].T
-    return power(degrees(silo.train)[0], -0.25)[:, None] * low * power(by_item, 0.25)[silo.places]
+    return degree_power(degrees(silo.train)[0], -0.25)[:, None] * low * degree_power(by_item, 0.25)[silo.places]
 
 
 @torch.no_grad()

@@ -17,12 +17,12 @@ from client_service.training.client_measures import comparable_kernels
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.training_state import RoundContext
 from shared.method.divergence import kernel, round_divergence
-from shared.method.parameters import Float32, Parameters, digest
+from shared.method.parameters import Float32, Parameters, digest_arrays
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 from shared.method.tensors import initial_parameters, mlp_specification
 from shared.strategies import STRATEGIES
-from shared.strategies.agreement import learnt_task
+from shared.strategies.agreement import find_task
 
 CPU = torch.device("cpu")
 UNIFORM = np.full(12, 1 / 12)
@@ -50,7 +50,7 @@ def test_its_arrays_are_exactly_both_mlps_and_the_rest_is_private(client: ItemTr
 
 
 USUAL = MethodSettings()
-OF_ITEMS = [name for name, build in STRATEGIES.items() if learnt_task(build(USUAL), USUAL) == "items"]
+OF_ITEMS = [name for name, build in STRATEGIES.items() if find_task(build(USUAL), USUAL) == "items"]
 
 
 @pytest.mark.parametrize("name", OF_ITEMS)
@@ -181,5 +181,5 @@ def test_a_client_that_shares_nothing_begins_where_the_others_do(planted: Shard)
     client = ItemTrainer(planted, low_spectrum(planted.train, 8), method, torch.device("cpu"))
     client.initialise(seed=3)
     expected = initial_parameters(mlp_specification(method), 3, exact=True)
-    assert digest(client.arrays()) == digest(expected)
+    assert digest_arrays(client.arrays()) == digest_arrays(expected)
     assert not client.arrays()["predictive.output.weight"].any()  # at the filter, and nowhere else

@@ -16,7 +16,7 @@ from client_service.training.item_trainer import ItemTrainer, pair_loss
 from client_service.training.margins import TABLE_STEPS, fit_tables, popularity_loss
 from client_service.training.sampling import PairSampler
 from client_service.training.training_state import RoundContext
-from shared.method.parameters import Parameters, digest
+from shared.method.parameters import Parameters, digest_arrays
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum, low_spectrum
 from shared.method.tensors import initial_parameters, mlp_specification
@@ -54,7 +54,7 @@ def moved(client: ItemTrainer, before: Mapping[str, np.ndarray]) -> set[str]:
 
 def all_digests(client: ItemTrainer) -> tuple[str, str]:
     tables = {name: p.detach().numpy() for name, p in client.tables.named_parameters()}
-    return digest(values(client)), digest(tables)
+    return digest_arrays(values(client)), digest_arrays(tables)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from client_service.models.nodes.unifilter import UniFilter, lead_direction, mea
 from client_service.training.node_networks import NETWORKS, NodeNetworkTrainer, label_probabilities
 from client_service.training.training_state import RoundContext
 from shared.errors import SettingsError
-from shared.method.parameters import digest
+from shared.method.parameters import digest_arrays
 from shared.method.settings import MethodSettings, NodeSettings
 from shared.method.tensors import EXCHANGES
 
@@ -86,7 +86,7 @@ def test_a_round_that_is_run_again_gives_the_same_bytes(model: str) -> None:
     for _ in range(2):
         trainer = NodeNetworkTrainer(shard, settings_of(shard, model, dropout=0.5), CPU)
         train_rounds(trainer, 3)
-        runs.append(digest(trainer.arrays()))
+        runs.append(digest_arrays(trainer.arrays()))
     assert runs[0] == runs[1]
 
 
