@@ -23,7 +23,8 @@ from client_service.data.node_graphs import TRAIN, UNKNOWN, UNLABELLED, VALID, I
 from client_service.models.nodes.closed_form import build_design_spec, fit_nodes, make_design, refit_nodes
 from client_service.models.nodes.measures import area_under_roc
 from client_service.sums.node_gram import count_nodes, own_gram
-from shared.method.settings import MethodSettings, NodeSettings
+from shared.method.node_settings import NodeSettings
+from shared.method.settings import MethodSettings
 from simulation.graphs.cut import draw_splits, draw_stratified_splits, select_nodes
 from simulation.graphs.generator import GraphSizes, generate_graph
 

@@ -12,7 +12,8 @@ import numpy as np
 from benchmarks.common import VARIABLE, data_folder
 from client_service.data.node_graphs import UNLABELLED, Int64, NodeShard
 from shared.errors import SettingsError
-from shared.method.settings import MethodSettings, NodeSettings, method_settings
+from shared.method.node_settings import NodeSettings
+from shared.method.settings import MethodSettings, method_settings
 from simulation.graphs.cut import cut_graph, divide_graph
 from simulation.graphs.read import read_graph
 

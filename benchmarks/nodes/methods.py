@@ -24,8 +24,8 @@ from client_service.models.nodes.closed_form import (
 from client_service.models.nodes.smoothing import choose_smoothing, smooth_scores
 from client_service.sums.node_directions import NodeDirections, count_products
 from client_service.sums.node_gram import SummedGram, count_nodes, own_gram
+from shared.method.node_settings import NodeSettings
 from shared.method.parameters import Float32
-from shared.method.settings import NodeSettings
 from shared.sums.node_directions import FORM, PRODUCTS
 from shared.sums.node_gram import decode_gram, encode_gram
 from shared.sums.sum import UInt32

@@ -14,9 +14,10 @@ from client_service.models.nodes.closed_form import count_directions
 from client_service.sums.silo_sum import FIXED_BYTES, Arrays, SiloSum, Statistics, SummedDigests, SumRound, Sums
 from shared.errors import SettingsError
 from shared.method.declaration import Counts
+from shared.method.node_settings import NodeSettings
 from shared.method.parameters import Float32
 from shared.method.run_memory import SPARSE, Cost
-from shared.method.settings import MethodSettings, NodeSettings
+from shared.method.settings import MethodSettings
 from shared.sums.node_directions import FORM, NODE_DIRECTIONS, PRODUCTS, draw_directions, find_projection, require_sizes
 from shared.sums.sum import EMPTY_PART_DIGEST, Float64, UInt32
 

@@ -15,9 +15,10 @@ from client_service.sums.node_directions import NodeDirections, hide_rare_column
 from client_service.sums.silo_sum import FIXED_BYTES, Arrays, SiloSum, Statistics, SummedDigests, SumRound, Sums
 from shared.errors import ProtocolError
 from shared.method.declaration import Counts
+from shared.method.node_settings import NodeSettings
 from shared.method.parameters import Float32
 from shared.method.run_memory import SPARSE, Cost
-from shared.method.settings import MethodSettings, NodeSettings
+from shared.method.settings import MethodSettings
 from shared.sums.node_directions import require_sizes
 from shared.sums.node_gram import NODE_GRAM, RIGHT, SQUARE, decode_gram, encode_gram, gram_number_format
 from shared.sums.sum import EMPTY_PART_DIGEST, Float64, UInt32

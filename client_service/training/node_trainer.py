@@ -27,8 +27,8 @@ from client_service.sums.node_gram import SummedGram
 from client_service.training.node_networks import NETWORKS, NodeNetwork, NodeNetworkTrainer
 from client_service.training.trainer import Figures
 from shared.method.graph import Float64
+from shared.method.node_settings import NodeSettings
 from shared.method.parameters import Float32
-from shared.method.settings import NodeSettings
 from shared.strategies.local_client import PLAIN, Objective
 
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
 from shared.errors import SettingsError
 from shared.message import Message
+from shared.method.node_settings import NodeSettings
 from shared.method.tensors import EXCHANGES
 
 MOST_ITEMS = 1 << 24  # as the setting `catalogue` has it
@@ -219,111 +220,6 @@ class SessionSettings(Message):
     rate_step: int = Field(
         0, ge=0, le=10_000, description="rounds after which the learning rate falls to a tenth; 0: it stays"
     )
-
-
-ColumnName = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
-
-
-class NodeSettings(Message):
-    """Settings of node labels, and the sizes that all silos of nodes share."""
-
-    features: int = Field(0, ge=0, le=1 << 20, description="q, number of feature columns; 0: as in the shard")
-    classes: int = Field(0, ge=0, le=1 << 10, description="c, number of classes; 0: as in the shard")
-    feature_names: tuple[ColumnName, ...] = Field(
-        (),
-        max_length=4096,
-        description=("names of the feature columns in the order of all silos; none: silos share only their number"),
-        exclude_if=lambda names: not names,
-    )
-    class_names: tuple[ColumnName, ...] = Field(
-        (),
-        max_length=1 << 10,
-        description="names of the classes in the order of all silos; none: silos share only their number",
-        exclude_if=lambda names: not names,
-    )
-    hops: int = Field(4, ge=0, le=20, description="K, number of propagations over edges in the closed form")
-    directions: int = Field(
-        256, ge=8, le=4096, description="number of directions to which more features than these are projected"
-    )
-    random_features: int = Field(
-        300, ge=0, le=4096, description="random ReLU features of the closed form, the same in all silos; 0: none"
-    )
-    order: int = Field(10, ge=1, le=40, description="unifilter: K, order of the trained filter")
-    tau: float = Field(
-        1.0, ge=0, le=1, description="unifilter: share of the propagation's powers in each basis; 0: bases at an angle"
-    )
-    dropout: float = Field(0.0, ge=0, lt=1, description="networks: share of a layer's inputs that training drops")
-    filter_learning_rate: float | None = Field(
-        None, gt=0, le=1, description="unifilter: learning rate of the filter's coefficients; none: learning_rate"
-    )
-    fraction_bits: int = Field(
-        32, ge=8, le=44, description="Gram sums are multiples of 2^-this, and below 2^(53 - this) over all silos"
-    )
-
-    border_least: int = Field(
-        5, ge=2, le=1000, description="borders: k, smallest number of foreign neighbours of a node whose sums are read"
-    )
-    border_own: int = Field(
-        2,
-        ge=2,
-        le=1000,
-        description="borders: smallest number of a silo's own nodes in a sum that it adds to",
-    )
-    border_numbers: int = Field(
-        1 << 18, ge=1 << 8, le=1 << 24, description="borders: numbers of the table that a silo sends in each round"
-    )
-
-    @model_validator(mode="after")
-    def _is_own_within_least(self) -> NodeSettings:
-        if self.border_own > self.border_least:
-            raise ValueError(
-                f"expected border_own of at most border_least = {self.border_least}, got {self.border_own}"
-            )
-        return self
-
-    @model_validator(mode="before")
-    @classmethod
-    def _count_names(cls, given: Any) -> Any:
-        """Counts names where no sizes are given.
-
-        Raises ValueError for a name that comes twice, and for another size beside the names.
-        """
-        if not isinstance(given, dict):
-            return given
-        found = dict(given)
-        for size, names in (("features", "feature_names"), ("classes", "class_names")):
-            said = found.get(names) or ()
-            if not isinstance(said, list | tuple) or not said:
-                continue
-            if len(set(said)) < len(said):
-                raise ValueError(f"{names}: expected different names, got one again")
-            if str(found.get(size) or len(said)) != str(len(said)):
-                raise ValueError(f"{size}: expected {len(said)}, as many as {names} has, got {found[size]}")
-            found[size] = len(said)
-        return found
-
-    @property
-    def projected(self) -> int:
-        """Counts the columns to which features are projected; 0 where they are not."""
-        return self.directions if self.features > self.directions else 0
-
-    @property
-    def powers(self) -> tuple[int, ...]:
-        """Lists the powers of the propagation in the closed form.
-
-        The design has a block of each, or of projected features their mean.
-        """
-        return tuple(range(self.hops + 1))
-
-    @property
-    def random_width(self) -> int:
-        """Counts the random features of the closed form: none beside projected ones."""
-        return 0 if self.projected else self.random_features
-
-    @property
-    def columns(self) -> int:
-        """Counts D, the columns of the design: a constant, powers' blocks, random features."""
-        return 1 + (self.projected or len(self.powers) * self.features) + self.random_width
 
 
 Preset = Literal["default", "paper", "sessions", "nodes"]

@@ -341,7 +341,8 @@ class ExchangeableTensors:
     @cached_property
     def names(self) -> frozenset[str]:
         """Names of the tensors, the same with all settings."""
-        from shared.method.settings import MethodSettings, NodeSettings  # which ask this registry for the models' names
+        from shared.method.node_settings import NodeSettings
+        from shared.method.settings import MethodSettings  # which ask this registry for the models' names
 
         sizes = MethodSettings(width=1, layers=1, catalogue=1, nodes=NodeSettings(features=1, classes=2))
         return frozenset(spec.name for spec in self.tensors(sizes))

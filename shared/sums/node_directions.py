@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import Part
-from shared.method.settings import BasisSettings, MethodSettings, NodeSettings
+from shared.method.node_settings import NodeSettings
+from shared.method.settings import BasisSettings, MethodSettings
 from shared.method.tensors import Tensor
 from shared.sums.sum import Float64, Shapes, Sum
 from shared.sums.wide_numbers import WideNumbers

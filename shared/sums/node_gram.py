@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.method.declaration import Part
-from shared.method.settings import BasisSettings, MethodSettings, NodeSettings
+from shared.method.node_settings import NodeSettings
+from shared.method.settings import BasisSettings, MethodSettings
 from shared.method.tensors import Tensor
 from shared.sums.node_directions import DIRECTIONS, require_sizes
 from shared.sums.sum import Float64, Shapes, Sum

@@ -157,7 +157,8 @@ def read_node_names(path: Path, strategy: str | None) -> dict[str, Any]:
 
     Raises SettingsError for a file of another form.
     """
-    from shared.method.settings import NodeSettings, method_settings, validate_settings
+    from shared.method.node_settings import NodeSettings
+    from shared.method.settings import method_settings, validate_settings
 
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -23,8 +23,8 @@ from client_service.models.nodes.measures import primary_score
 from client_service.models.nodes.spectral_bases import propagate_nodes, propagation_matrix
 from shared.errors import SettingsError
 from shared.method.graph import Float64
+from shared.method.node_settings import NodeSettings
 from shared.method.parameters import Float32
-from shared.method.settings import NodeSettings
 
 Int64 = NDArray[np.int64]
 STRENGTHS = tuple(10.0 ** (power / 2) for power in range(-10, 3))  # of the ridge, a mean eigenvalue

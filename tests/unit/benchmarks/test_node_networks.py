@@ -12,7 +12,8 @@ import pytest
 from benchmarks.nodes.cuts import DividedGraph
 from benchmarks.nodes.networks import LOCAL, NETWORK_METHODS, judge_validation, network_settings, train_federation
 from client_service.data.node_graphs import VALID, NodeShard
-from shared.method.settings import MethodSettings, NodeSettings
+from shared.method.node_settings import NodeSettings
+from shared.method.settings import MethodSettings
 from simulation.graphs.cut import cut_graph, divide_graph
 from tests.unit.client_service.training.test_node_networks import draw_shard
 

@@ -9,7 +9,8 @@ import pytest
 from client_service.boundary.policy import Policy, allowed_declaration
 from client_service.settings import client_settings
 from shared.errors import PrivacyError, SettingsError
-from shared.method.settings import MethodSettings, NodeSettings
+from shared.method.node_settings import NodeSettings
+from shared.method.settings import MethodSettings
 from shared.method.tensors import ITEM_TABLE
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
 from shared.strategies.agreement import find_task

@@ -10,8 +10,9 @@ import pytest
 
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
+from shared.method.node_settings import NodeSettings
 from shared.method.parameters import STORED, Parameters
-from shared.method.settings import MethodSettings, NodeSettings
+from shared.method.settings import MethodSettings
 from shared.protocol.lengths import (
     LONGEST_NAME,
     longest_head,

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from shared.errors import SettingsError
+from shared.method.node_settings import NodeSettings
 from shared.method.parameters import Float32, State, Update, digest_arrays
-from shared.method.settings import MethodSettings, NodeSettings, method_settings
+from shared.method.settings import MethodSettings, method_settings
 from shared.strategies import STRATEGIES, build_strategy, robust_aggregation
 from shared.strategies.aggregation import mean_of_updates
 from shared.strategies.robust_aggregation import (

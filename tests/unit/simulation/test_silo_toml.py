@@ -14,7 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from client_service.settings import client_settings
 from shared.errors import PrivacyError, SettingsError
-from shared.method.settings import BasisSettings, MethodSettings, NodeSettings, method_settings
+from shared.method.node_settings import NodeSettings
+from shared.method.settings import BasisSettings, MethodSettings, method_settings
 from shared.method.tensors import EXCHANGES
 from shared.protocol.signing.invitation import FederationOut, Invitation
 from shared.strategies import STRATEGIES, build_strategy

@@ -20,8 +20,9 @@ import pytest
 from aggregator_service.aggregation.bodies import pack_state, unpack_state
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
+from shared.method.node_settings import NodeSettings
 from shared.method.parameters import Arrays, Float32, Parameters, Scalars, State, Update, digest_arrays
-from shared.method.settings import MethodSettings, NodeSettings
+from shared.method.settings import MethodSettings
 from shared.method.tensors import (
     Tensor,
     attended_specification,

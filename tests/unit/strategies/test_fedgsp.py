@@ -13,8 +13,9 @@ from aggregator_service.aggregation.bodies import pack_state, unpack_state
 from client_service.boundary.policy import USUAL_STRATEGIES, Policy, allowed_declaration
 from client_service.privacy.settings import require_accountable
 from shared.errors import PrivacyError, SettingsError
+from shared.method.node_settings import NodeSettings
 from shared.method.parameters import State, Update, digest_arrays
-from shared.method.settings import MethodSettings, NodeSettings
+from shared.method.settings import MethodSettings
 from shared.method.tensors import initial_parameters
 from shared.protocol.wire import encode_body, open_parameters
 from shared.strategies import build_strategy

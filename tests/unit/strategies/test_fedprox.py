@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shared.errors import SettingsError
-from shared.method.settings import MethodSettings, NodeSettings
+from shared.method.node_settings import NodeSettings
+from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 
 NODES = NodeSettings(features=5, classes=2)

@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from shared.method.node_settings import NodeSettings
 from shared.method.parameters import Float32, State, Update
-from shared.method.settings import MethodSettings, NodeSettings
+from shared.method.settings import MethodSettings
 from shared.method.tensors import initial_parameters, mlp_specification, unifilter_specification
 from shared.strategies.fedpub import (
     PROXY_SEED,

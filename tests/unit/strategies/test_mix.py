@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from shared.errors import SettingsError
+from shared.method.node_settings import NodeSettings
 from shared.method.parameters import Parameters, State, Update
-from shared.method.settings import MethodSettings, NodeSettings
+from shared.method.settings import MethodSettings
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import secure_declaration
 from shared.strategies.strategy import Strategy

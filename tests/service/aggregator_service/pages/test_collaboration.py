@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from aggregator_service.pages.collaboration import SHOWN, draw_heat_map
+from shared.method.node_settings import NodeSettings
 from shared.method.parameters import Parameters
-from shared.method.settings import MethodSettings, NodeSettings
+from shared.method.settings import MethodSettings
 from shared.protocol.schemas import CollaborationOut
 from shared.protocol.wire import encode_body
 from tests.support.small import TOKEN

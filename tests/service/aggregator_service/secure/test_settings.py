@@ -9,7 +9,8 @@ import pytest
 
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from shared.errors import SettingsError
-from shared.method.settings import MethodSettings, NodeSettings
+from shared.method.node_settings import NodeSettings
+from shared.method.settings import MethodSettings
 from shared.strategies import SHARES_ITEMS, STRATEGIES
 
 if TYPE_CHECKING:

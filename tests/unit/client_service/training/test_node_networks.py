@@ -17,8 +17,9 @@ from client_service.models.nodes.unifilter import UniFilter, lead_direction, mea
 from client_service.training.node_networks import NETWORKS, NodeNetworkTrainer, label_probabilities
 from client_service.training.training_state import RoundContext
 from shared.errors import SettingsError
+from shared.method.node_settings import NodeSettings
 from shared.method.parameters import digest_arrays
-from shared.method.settings import MethodSettings, NodeSettings
+from shared.method.settings import MethodSettings
 from shared.method.tensors import EXCHANGES
 
 CPU = torch.device("cpu")

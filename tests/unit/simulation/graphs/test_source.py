@@ -14,7 +14,8 @@ from scipy import sparse
 from client_service.data.node_files import load_node_shard, save_node_shard
 from client_service.data.node_graphs import TEST, TRAIN, UNKNOWN, UNLABELLED, VALID, NodeShard
 from shared.errors import DataError, SettingsError
-from shared.method.settings import NodeSettings, method_settings
+from shared.method.node_settings import NodeSettings
+from shared.method.settings import method_settings
 from simulation.cli import options
 from simulation.cli.serving import read_node_names
 from simulation.experiments.node_floors import count_majority, pool_graphs, propagate_labels
