@@ -158,15 +158,21 @@ def no_memory(method: MethodSettings) -> float:
 class SiloSum:
     """The half of a sum that only a silo computes; `declared` is the other half.
 
-    task: whose shards are counted. count: (shard, settings) -> what every round's part follows from; slow. digests:
-    likewise, of what is counted. add: a round -> this silo's part, by the declared tensors. finish: the last round ->
-    what the sums become; ProtocolError for sums that no data can have. load: (arrays, described) -> the same from the
-    disk. everything: may a silo that fits its models on everything add its validation and test data too? Only where it
-    can take them out again. scorers: (statistics, shard) -> closed-form scorers, fused with the trained score. start:
-    (statistics, shard, settings) -> the frequencies where training begins. costs: of a run; use_bytes: of the use.
-    warnings: for the silo's operator before a run. nothing: why a part may be zeros (EMPTY_PART_DIGEST). complete:
-    (statistics, shard, the silo's secret of the run that has summed) -> the shard with what the sum tells of it, over
-    which later runs count and train; None: nothing.
+    task: task whose shards are counted.
+    count: (shard, settings) -> what the part of every round follows from; slow.
+    digests: (shard, settings) -> digests of what is counted, and of the list or other data that must be the same in all
+    silos. Equal data have equal digests, so that no two sums differ by a few silos.
+    add: (round) -> this silo's part, by the declared tensors.
+    finish: (last round) -> `Statistics`; ProtocolError for sums that no data can have.
+    load: (arrays, described) -> the same statistics from the disk.
+    everything: may a silo that fits its models on everything add validation and test data? Only where it can subtract
+    them again.
+    scorers: (statistics, shard) -> closed-form scorers, fused with the trained score.
+    start: (statistics, shard, settings) -> the frequencies where training begins.
+    costs, use_bytes, warnings: cost of a run, memory of the use, and warnings to the silo's operator before a run.
+    nothing: reason why a part may be zeros (EMPTY_PART_DIGEST).
+    complete: (statistics, shard, the silo's secret of the run) -> the shard with what the sum tells of it, over which
+    later runs count and train; None: nothing.
     """
 
     declared: Sum

@@ -96,25 +96,29 @@ Answer = Callable[[State, Update | None], Parameters]
 class Strategy:
     """Federated algorithm, both halves; where a function is None, FedAvg's is used.
 
-    shared: which of the tensors that clients with this model can exchange leave a client. scalars: what may leave
-    beside them. fit: the client's half of a round. reports: tensors that only go up; report: what makes them of that
-    which leaves, after its noise. broadcasts: tensors that only go down, from the memory that the step keeps under
-    their names; zeros before the first step. client_memory: tensors that each client keeps over the rounds of a run
-    and
-    never sends. `fit` gets both (`FitInput`) and returns the new memory (`FitResult`). reparametrised: what leaves is
-    not what was trained, but something from which the step computes where training leads. combine: the centre of the
-    updates; None: their mean (Eq. 13). step: what the server makes of the centre; None: it adopts it. server: the
-    optimiser that the step is built from, where the settings name none. mixing: how the mean and a client's own
-    update
-    are mixed. answer: each client's parameters, where neither the state's arrays nor `mixing` give them. model: a
-    model
-    of the client, "" the one that the settings name. settings: its own ones. own_tensors: what it exchanges in place
-    of
-    a model's tensors, where it trains none. enough_rounds: after so many nothing changes any more; None: it trains.
-    sums_alone: no run trains, and nothing but sums leaves; a silo makes its model of the sums once they are there.
-    collaboration: the weights of who learns from which client, by the state's memory, where each client gets a
-    mixture of its own that the
-    operator is shown. tells: what of the shard goes up besides: "features", as statistics, or "counts" of examples.
+    shared: (name of a tensor) -> does it leave a client? Of the tensors that EXCHANGES lists for the model.
+    scalars: numbers that may leave beside them, with range, visibility and use (`Scalar`).
+    reports: tensors that clients send to the step and never receive.
+    broadcasts: tensors that clients receive and never send: entries of `State.memory`; zeros before the first step.
+    client_memory: tensors that each client keeps over rounds and restarts, and never sends.
+    reparametrised: training leads elsewhere than to what leaves; the step computes where (FedNova).
+    fit: a client's half of a round, in the verbs of `LocalClient`. It gets a `FitInput` with broadcasts and memory, and
+    returns a `FitResult` where it has client memory.
+    report: computes the reports from what leaves, after its noise.
+    combine: (state, updates) -> their centre. It needs single updates. None: their mean (Eq. 13).
+    step: (state, centre) -> next state. It works on a masked sum too. None: the state becomes the centre.
+    server: optimiser that the step is built from, where the settings name none.
+    mixing: how a client's own update is mixed with the mean, at the aggregator or at the client.
+    answer: (state, last update of a client) -> that client's parameters. It needs single updates. None: the state,
+    mixed.
+    model: model of the clients; "": that of the run's settings.
+    settings: its own settings, which `--set strategy.mu=0.1` sets and `lpsfed tune` searches.
+    own_tensors: what it exchanges in place of a model's tensors, where it trains none.
+    enough_rounds: number of rounds after which nothing changes any more; None: it trains.
+    sums_alone: no run trains, and only sums leave; each silo makes its model from the sums.
+    collaboration: weights of who learns from whom, by `State.memory`, for the operator's page.
+    tells: further data of a shard that leave: "features" as statistics, or "counts" of examples. A silo's policy must
+    then name the strategy.
     """
 
     name: str

@@ -82,23 +82,26 @@ class SumNoise:
 class Sum:
     """Kind of statistics summed over silos, as both services know it.
 
-    name: by which `basis.kind` chooses it. part: of a federation's work to which it belongs: a run names it, and a
-    federation has one sum a part. word: the policy's field that allows it; the declaration says it as its strategy.
-    title, tells: what it is and what leaves a silo, in words; words: of each tensor; learnt: by its settings, what
-    all
-    silos learn by it. tensors: what a silo sends in each round, by the run's settings; U32, so that sums are modulo
-    2^32. SettingsError for sizes that it cannot have. own_names: tensors that no other sum has. fraction_bits: of
-    tensors that hold real numbers (`encode_fixed`). sizes: shapes of a declaration -> the settings that follow from
-    them. rounds: of a run. sums_needed: so many of the last rounds have to stay available. hand_out: (settings, sums)
-    -> what silos are given, for example without rare counts. steady: settings with which no two sums over the same
-    data may differ, by dotted names. noise: None where it is never noised. over: by its settings, the part whose sums
-    it is counted over, such as the directions of nodes' features. listed: is it over a list of items, which all silos
-    have or have summed? reason: what it tells and why it is summed, where a federation's data alone choose it.
-    row: what a row of the first array of its statistics is, in words; "": not shown. replaces_basis:
-    do silos make models of it alone where no basis is summed? usual_of: the task of which a federation that shares
-    sums
-    sums it, unless the settings choose another; "": of none. keeps_members: must the members of a run's first sum be
-    in all of its sums?
+    name: value of `basis.kind`, or of `sums.<part>.kind`, that chooses it.
+    word: the policy's field that allows it; declaration and ledger name it.
+    title, tells: what it is, and what leaves a silo, in words.
+    tensors: (settings) -> what a silo sends in a round: U32, added modulo 2^32. SettingsError for impossible sizes.
+    own_names: tensors that no other sum has.
+    sizes: shapes of a declaration -> the settings that follow from them.
+    fraction_bits: of tensors that hold real numbers (`encode_fixed`).
+    rounds, sums_needed: rounds of a run, and how many of the last ones stay available.
+    hand_out: (settings, sums) -> what silos get, for example without rare counts.
+    steady: settings, by dotted names, with which no two sums over the same data may differ.
+    noise: tensor that `basis.epsilon` noises, and how much; None: never noised.
+    part: part of a federation's work; a federation has one sum a part, in the order of SUMS.
+    listed: is it over a list of items, which all silos have or have summed?
+    reason: what it tells and why it is summed, where a federation's data alone choose it.
+    row: meaning of a row of its first array, for the silo's page; "": not shown.
+    replaces_basis: do silos make models of it alone where no basis is summed?
+    usual_of: task of which a federation that shares sums sums it by default; "": of none.
+    keeps_members: must the members of a run's first sum be in all of its sums, because a part hides something in them?
+    words, learnt: what each tensor is, and what all silos learn by it.
+    over: (settings) -> the part whose sums it is counted over, summed before it and the same in all silos.
     """
 
     name: str

@@ -1,10 +1,9 @@
-"""The task that CONTRIBUTING shows in full is run as it is printed."""
+"""The complete task that CONTRIBUTING names, trained in a run."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import polars as pl
@@ -21,46 +20,20 @@ from shared.method.parameters import Parameters
 from shared.method.settings import method_settings
 from shared.method.tensors import EXCHANGES, ExchangeableTensors
 from shared.strategies import build_strategy
+from tests.support import label_task
+from tests.support.label_task import softmax_specification
 from tests.support.small import small_client
 
-GUIDE = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-IMPORTS = """
-from __future__ import annotations
-import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property, partial
-import numpy as np
-import torch
-from torch import nn
-from client_service.data.tables import read_table
-from client_service.evaluation.metrics import MeasureLabel, Measures
-from client_service.model_store.model_server import FrozenModel
-from client_service.serving.model_server import ModelServer
-from client_service.tasks.page_texts import Nouns, Trial
-from client_service.tasks.task import Task
-from client_service.training.trainer import Trainer
-from shared.method.declaration import Counts
-from shared.method.tensors import Tensor
-"""
+
+@pytest.fixture
+def recipe(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The example's module, with its model in the registry."""
+    monkeypatch.setitem(EXCHANGES, "softmax", ExchangeableTensors(softmax_specification, task="labels"))
+    return label_task
 
 
 @pytest.fixture
-def recipe(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the printed code defines, with its model in the registry."""
-    section = GUIDE.partition("## Add a task\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"^```python\n(.*?)^```", section, flags=re.S | re.M)
-    assert len(blocks) == 2
-    found: dict[str, Any] = {"__name__": "tests.unit.contracts.test_task_recipe"}
-    for code in (IMPORTS, *blocks):
-        exec(compile(code, "CONTRIBUTING.md", "exec"), found)
-    model = ExchangeableTensors(found["softmax_specification"], task="labels")
-    monkeypatch.setitem(EXCHANGES, "softmax", model)
-    return found
-
-
-@pytest.fixture
-def settings(recipe: dict[str, Any], tmp_path: Path) -> ClientSettings:
+def settings(recipe: ModuleType, tmp_path: Path) -> ClientSettings:
     """A silo whose rows lie on two sides of a plane."""
     del recipe
     generator, folder = np.random.default_rng(0), tmp_path / "rows"
@@ -73,8 +46,8 @@ def settings(recipe: dict[str, Any], tmp_path: Path) -> ClientSettings:
     return small_client(folder, tmp_path, task="labels", strategy="fedavg", method=method)
 
 
-def test_the_printed_task_learns_answers_and_ends_its_run(recipe: dict[str, Any], settings: ClientSettings) -> None:
-    task, method, cpu = recipe["TASK"], settings.method, torch.device("cpu")
+def test_the_printed_task_learns_answers_and_ends_its_run(recipe: ModuleType, settings: ClientSettings) -> None:
+    task, method, cpu = recipe.TASK, settings.method, torch.device("cpu")
     shard = task.read(settings)
     context = RunContext(settings.name, "run-1", 0, method, settings.models_directory)
     opened = task.open(settings, shard)
