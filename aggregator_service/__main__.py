@@ -44,7 +44,7 @@ async def _serve(settings: AggregatorSettings) -> None:
         settings,
         identities=app.state.identities,
         on_shutdown=coordinator.wind_down,
-        unready_reason=lambda: coordinator.hindrance,
+        unready_reason=lambda: coordinator.unready_reason,
         logger=LOGGER,
     )
 

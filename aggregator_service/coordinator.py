@@ -183,7 +183,7 @@ class Coordinator:
         )
         await self._fail_unaffordable_run(federation)
         disk = federation.archive.database.disk
-        self.metrics.watch_state(self.settings.state_directory, lambda: self.hindrance, lambda: disk.refusal)
+        self.metrics.watch_state(self.settings.state_directory, lambda: self.unready_reason, lambda: disk.refusal)
         round_loop_task = asyncio.create_task(federation.round_loop.run_rounds())
         try:
             yield
@@ -220,7 +220,7 @@ class Coordinator:
         return self._federation
 
     @property
-    def hindrance(self) -> str | None:
+    def unready_reason(self) -> str | None:
         """Reason why clients should not call now; None if they may.
 
         For example a full disk or a shutdown.
@@ -228,7 +228,7 @@ class Coordinator:
         round_loop = self._federation.round_loop if self._federation else None
         if round_loop is None or round_loop.phase_changes.closing:
             return "the aggregator is starting or stopping"
-        return round_loop.hindrance
+        return round_loop.unready_reason
 
     def wind_down(self) -> None:
         """Ends every long poll at once, so that a shutdown need not wait for it."""

@@ -140,7 +140,7 @@ class _Trainer:
             settings,
             identities=app.state.identities,
             on_shutdown=lambda: None,
-            unready_reason=lambda: service.hindrance,
+            unready_reason=lambda: service.unready_reason,
             logger=LOGGER,
             listen=lambda _: self._listen(),
             drain=wait_until_idle,

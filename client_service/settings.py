@@ -241,7 +241,7 @@ class ClientSettings(ListenSettings, EnvironmentSettings):
         allow_inf_nan=False,
         description=(
             "smallest rating that counts as positive in posted interactions; another value than the "
-            "shard's is refused ([ratings](data.md#what-counts-as-a-liking)); unset: the shard's, or "
+            "shard's is refused ([ratings](data.md#what-counts-as-positive)); unset: the shard's, or "
             "4"
         ),
     )

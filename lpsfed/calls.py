@@ -72,8 +72,8 @@ class BatchOptions(ListOptions, total=False):
 class Interaction:
     """Interaction of one user with one item.
 
-    time: with an offset from UTC; by default when it arrives. rating: below the silo's least rating the item is seen
-    and not liked. event: made here, so that the same interaction counts once, however often it is sent.
+    time: with an offset from UTC; by default when it arrives. rating: below the silo's least rating the interaction
+    is not positive. event: made here, so that the same interaction counts once, however often it is sent.
     """
 
     user: str

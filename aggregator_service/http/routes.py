@@ -224,8 +224,8 @@ async def read_liveness() -> LiveOut:
 @service_routes.get("/health/ready", response_model_exclude_none=True)
 async def read_readiness(service: Service) -> ReadyOut:
     """Tells that calls are taken; 503 gives the reason where they are not."""
-    if (hindrance := service.hindrance) is not None:
-        raise UnavailableError(hindrance)
+    if (unready_reason := service.unready_reason) is not None:
+        raise UnavailableError(unready_reason)
     return ReadyOut()
 
 

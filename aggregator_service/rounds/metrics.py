@@ -74,10 +74,10 @@ class AggregatorMetrics:
         self._to_quorum.set(max(0, run.quorum - len(run.receipts)) if is_open else 0)
 
     def watch_state(
-        self, directory: Path, hindrance: Callable[[], str | None], refusal: Callable[[], str | None]
+        self, directory: Path, unready_reason: Callable[[], str | None], refusal: Callable[[], str | None]
     ) -> None:
         """Exports readiness, disk refusals and free space of the state directory."""
-        self._ready.set_function(lambda: float(hindrance() is None))
+        self._ready.set_function(lambda: float(unready_reason() is None))
         self._refusing.set_function(lambda: float(refusal() is not None))
         self._free.set_function(lambda: float(shutil.disk_usage(directory).free))
 

@@ -91,7 +91,7 @@ class RoundLoop:
         self._show_run()
 
     @property
-    def hindrance(self) -> str | None:
+    def unready_reason(self) -> str | None:
         """Reason why the rounds cannot continue; None if they can."""
         return self._blocked_reason or self.archive.database.disk.refusal
 

@@ -48,7 +48,7 @@ def guard(*, write: bool) -> int:
     with tempfile.TemporaryDirectory() as place:
         silo = _run_in_child(make_silo, Path(place))
         measures = [partial(_measure_in_child, part, silo, Path(place)) for part in PARTS]
-        found = [figure for measure in measures for figure in least_figures(measure, committed)]
+        found = [figure for measure in measures for figure in measure_until_within(measure, committed)]
     print(_as_table(found, committed))
     if write:
         COMMITTED.write_text(json.dumps({one.name: round(one.ratio, 4) for one in found}, indent=1) + "\n", "utf-8")
@@ -89,8 +89,8 @@ def _complaint(figure: Figure, committed: Mapping[str, float]) -> str | None:
     return f"{figure.name}: {expected}, got {figure.ratio:.3g}, {times:.2f} times as much as committed"
 
 
-def least_figures(measure: Callable[[], list[Figure]], committed: Mapping[str, float]) -> list[Figure]:
-    """Measures again while a figure is beyond its bound; keeps each smallest figure."""
+def measure_until_within(measure: Callable[[], list[Figure]], committed: Mapping[str, float]) -> list[Figure]:
+    """Measures until all figures are within their bounds, at most TRIES times; returns the smallest."""
     best: dict[str, Figure] = {}
     for _ in range(TRIES):
         for figure in measure():

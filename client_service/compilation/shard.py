@@ -150,7 +150,7 @@ def _liked_arrays(shard: Shard) -> Arrays:
 
 
 def _met_arrays(shard: Shard, *, times: bool) -> Arrays:
-    """Makes the arrays of items that users have met and do not like.
+    """Makes the arrays of met events, which are not positive.
 
     Users with a row have one set of lists. Users without a row have another, beside the arrays of their ids.
     """

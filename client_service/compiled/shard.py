@@ -29,9 +29,9 @@ Mask = NDArray[np.bool_]
 class CompiledHead(BaseModel):
     """Description of the arrays of a compiled shard.
 
-    digest: digest of the likings that models learn from. kept_digest: digest of the likings on the disk, under which
-    models are kept. lists_digest: digest of all data that lists follow from. features: names of the items' features,
-    and whether each is a number or a text. unmet: number of items that nobody has met.
+    digest: digest of the positives that models learn from. kept_digest: digest of the positives on the disk, under
+    which models are kept. lists_digest: digest of all data that lists follow from. features: names of the items'
+    features, and whether each is a number or a text. unmet: number of items that nobody has met.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -117,8 +117,7 @@ class Feature:
 class UnmetItems:
     """Items of the silo's catalogue that had no users when they were listed.
 
-    Their rows come after those of the others. Users who have met one since without liking it give it no row among the
-    others.
+    Their rows come after those of the others. A met event gives an item no row among the others.
     """
 
     def __init__(self, head: CompiledHead, arrays: Arrays, others: int) -> None:
@@ -148,7 +147,7 @@ class UnmetItems:
         return None if place is None else self.first + place
 
     def met_by(self, user_row: int | None, other_row: int | None) -> frozenset[str]:
-        """Lists the ids of those that a user has met since, without liking them."""
+        """Lists the ids of the unmet items that a user has met since, without a positive."""
         lists, place = (self._met_by_others, other_row) if user_row is None else (self._met, user_row)
         return frozenset() if place is None else frozenset(self.ids[one] for one in lists.row(place).tolist())
 
@@ -181,9 +180,9 @@ class CompiledShard:
     """Compiled data of a silo with M users and N items.
 
     Large arrays are mapped. Processes share them, and no process writes them. train: training items of each user.
-    known_pairs: all items that a user has met, liked or not. met: items that a user has met and does not like.
+    known_pairs: all items that a user has interacted with. met: items of a user's met events, which are not positive.
     popularity: (N,), number of users who have an item in training. freshness: (N,) in [0, 1], None without times.
-    met_only_users: users who have met items, like none and have no row. search_arrays: of the index of titles and
+    met_only_users: users with met events alone, who have no row. search_arrays: of the index of titles and
     features, see `client_service.text.search`; none in a silo without titles.
     """
 
@@ -200,7 +199,7 @@ class CompiledShard:
         self.train, self.known_pairs = (RowLists(arrays, name, head.users) for name in ("train", "known"))
         self.met = RowLists(arrays, "met", head.users, times=head.met_times)
         self._met_by_others = RowLists(arrays, "met-only", len(self.met_only_users), times=head.met_times)
-        self._liked = RowLists(arrays, "liked", head.users, times=True) if head.times else None
+        self._positives = RowLists(arrays, "liked", head.users, times=True) if head.times else None
         self.popularity: Float32 = arrays["popularity"]
         self.freshness: Float32 | None = arrays["freshness"] if head.freshness else None
         self.titles = Texts(arrays, "titles") if head.titles else None
@@ -222,31 +221,31 @@ class CompiledShard:
         """Finds the row of an item; None for an item outside the catalogue."""
         return self.item_ids.row(item_id)
 
-    def items_met_by(self, user_id: str) -> Rows:
-        """Lists the items that a user has met and does not like, ascending.
+    def met_items(self, user_id: str) -> Rows:
+        """Lists the items of a user's met events, which are not positive, ascending.
 
-        Users who like nothing, and so have no row, are also known here.
+        Users without a positive, and so without a row, are also known here.
         """
         if (row := self.user_row(user_id)) is not None:
             return self.met.row(row)
         other = self.met_only_users.row(user_id)
         return np.zeros(0, dtype=np.int64) if other is None else self._met_by_others.row(other)
 
-    def list_met_without_row(self, user_id: str) -> frozenset[str]:
-        """Lists the ids of unmet items that a user has met since, without liking them."""
+    def find_met_unlisted_items(self, user_id: str) -> frozenset[str]:
+        """Lists the ids of the unmet items that a user has met since, without a positive."""
         if self.unmet is None:
             return frozenset()
         return self.unmet.met_by(self.user_row(user_id), self.met_only_users.row(user_id))
 
-    def liked_time(self, user_row: int, item_row: int) -> int | None:
-        """Looks up the time of a liking in any split, in seconds since 1970, UTC.
+    def positive_time(self, user_row: int, item_row: int) -> int | None:
+        """Looks up the time of a positive in any split, in seconds since 1970, UTC.
 
-        None for a missing liking, and for one without a time.
+        None for a missing positive, and for one without a time.
         """
-        return None if self._liked is None else self._liked.time(user_row, item_row)
+        return None if self._positives is None else self._positives.time(user_row, item_row)
 
     def met_time(self, user_id: str, item_row: int) -> int | None:
-        """Looks up the time when a user met an item without liking it.
+        """Looks up the time of a met event, which is not positive.
 
         In seconds since 1970, UTC. None for a missing pair, and for one without a time.
         """

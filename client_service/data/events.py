@@ -1,8 +1,8 @@
 """Reads and cleans tables of interactions: columns are checked, each pair is kept once.
 
 An event is one interaction: user, item, split, and where it is known its time (whole seconds since 1970, UTC) and its
-rating. A split `train`, `valid` or `test` states that the user likes the item; `met` states that the user has met it
-and does not like it: a low rating, something sent back. Models are not trained on it, and lists leave it out. Pairs
+rating. A split `train`, `valid` or `test` marks a positive event, of an item that the user wants; `met` marks any
+other: a low rating, an item sent back. Models are not trained on it, and lists leave it out. Pairs
 are cleaned here and nowhere else. No message contains an id.
 """
 
@@ -20,7 +20,7 @@ from shared.errors import DataError
 from shared.words import count_noun, counted_lines
 
 SPLITS = ("train", "valid", "test")  # in order of precedence: a pair in two splits stays in the first
-MET = "met"  # not a liking: an item that its user is not to be recommended
+MET = "met"  # not positive: an item that its user is not to be recommended
 SPLIT_TYPE = pl.Enum((*SPLITS, MET))
 DETAILS = ("time", "rating")  # the columns that a table may have besides user, item and split
 
@@ -61,22 +61,22 @@ def row_numbers(ids: pl.Series, listed: pl.Series) -> NDArray[np.int64]:
 
 
 def clean_events(events: pl.DataFrame, where: Path | str) -> tuple[pl.DataFrame, list[str]]:
-    """Cleans events: each pair once, and likes only of users with a training item.
+    """Cleans events: each pair once, and positives only of users with a training item.
 
-    Returns them, and counts of what was changed. Of several likes of a pair the one in the first split stays, there
-    the earliest, and of several met events the latest: the order of rows does not count. Of a pair that is liked and
-    met the later event decides; where times do not tell, the one with the highest `order` (a column of whole numbers,
-    where there is one), else the like. The likes of a user without a training item become `met`. Raises DataError,
-    beginning with `where`, when no training event is left.
+    Returns them, and counts of what was changed. Of several positives of a pair the one in the first split stays,
+    there the earliest, and of several met events the latest: the order of rows does not count. Of a pair that is both
+    positive and met the later event decides; where times do not tell, the one with the highest `order` (a column of
+    whole numbers, where there is one), else the positive. The positives of a user without a training item become
+    `met`. Raises DataError, beginning with `where`, when no training event is left.
     """
     pairs, counted = _unique_pairs(events)
-    liked = pl.col("split") != MET
+    positive = pl.col("split") != MET
     trained = pairs.filter(pl.col("split") == "train")["user"].unique()
     if trained.is_empty():
         raise DataError(
             f"{where}: expected at least one training interaction, got none in {count_noun(len(events), 'row')}"
         )
-    moved = liked & ~pl.col("user").is_in(trained.implode())
+    moved = positive & ~pl.col("user").is_in(trained.implode())
     untrained = pairs.filter(moved)
     if len(untrained):
         pairs = pairs.with_columns(split=pl.when(moved).then(pl.lit(MET, dtype=SPLIT_TYPE)).otherwise("split"))
@@ -104,9 +104,10 @@ def _unique_pairs(events: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, s
 
 
 def _drop_contradicted(events: pl.DataFrame) -> pl.DataFrame:
-    """Drops likes that a later `met` event of the same pair contradicts, and the reverse.
+    """Drops positives that a later `met` event of the same pair contradicts, and the reverse.
 
-    Where times do not tell which is later, the highest `order` (which is dropped) counts; without it the like stays.
+    Where times do not tell which is later, the highest `order` (which is dropped) counts; without it the positive
+    stays.
     """
     pair, met = ("user", "item"), pl.col("split") == MET
     time = pl.col("time") if "time" in events.columns else pl.lit(None, dtype=pl.Int64)

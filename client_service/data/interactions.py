@@ -36,15 +36,15 @@ from shared.words import count_noun, counted_lines
 class Shard:
     """Data of one silo: M users with training events, and N items; ids sorted.
 
-    events: the likes, one row for each (user, item) pair, sorted by split, user and item: `user` and `item` (row
+    events: the positives, one row for each (user, item) pair, sorted by split, user and item: `user` and `item` (row
     numbers, Int32), `split`, and `time` (seconds since 1970 UTC, Int64) and `rating` (Float64) where any is known.
     titles: (N,), None where unknown. features: N rows, a column (Float64 or String) for each feature of the items.
     places: (N,), each item's row in a catalogue that the whole federation shares, None where there is no such
     catalogue. catalogue: its digest. matched_ids: (N,), the federation's name of each item, None where the silo has
     matched none of them.
-    met_events: events of items that users have met and do not like, None without any: `user` and `item` (ids, String:
-    also users who like nothing, and items outside the catalogue), `time` and `rating` where any is known, sorted by
-    user and item. No pair of it is among the likes. Models learn nothing of it; lists leave it out.
+    met_events: the events that are not positive, None without any: `user` and `item` (ids, String: also users
+    without a positive, and items outside the catalogue), `time` and `rating` where any is known, sorted by
+    user and item. No pair of it is among the positives. Models learn nothing of it; lists leave it out.
     unmet: items of the silo's catalogue without users, which have no row, None without any: `item`, `title` and the
     columns of `features`, sorted by item. No model is fitted to them: their text recommends them.
     split_digest: digest of the shard that this one is `everything` of, else "".
@@ -91,20 +91,20 @@ class Shard:
 
     @cached_property
     def met(self) -> sparse.csr_array:
-        """Met pairs without a like, (M, N), of users and items with a row."""
+        """Met pairs, which are not positive, (M, N), of users and items with a row."""
         rows, columns = self._met_coordinates
         inside = (rows >= 0) & (columns >= 0)
         return interaction_matrix(rows[inside], columns[inside], (len(self.user_ids), len(self.item_ids)))
 
     @cached_property
     def known_pairs(self) -> sparse.csr_array:
-        """All pairs, liked or met, (M, N), which lists leave out."""
+        """All pairs, positive or met, (M, N), which lists leave out."""
         return sparse.csr_array(self.train + self.valid + self.test + self.met)
 
-    def items_met_by(self, user_id: str) -> NDArray[np.int64]:
-        """Returns rows of items that a user has met without liking them, ascending.
+    def met_items(self, user_id: str) -> NDArray[np.int64]:
+        """Returns rows of the items in a user's met events, ascending.
 
-        Users who like nothing are known too.
+        Users without a positive are known too.
         """
         row = self.user_row(user_id)
         if row is None:
@@ -113,7 +113,7 @@ class Shard:
 
     @cached_property
     def met_only_users(self) -> frozenset[str]:
-        """Ids of users who have met items and like none; they have no row."""
+        """Ids of users with met events alone, who have no row."""
         if self.met_events is None:
             return frozenset()
         users = self.met_events["user"].unique()
@@ -131,7 +131,7 @@ class Shard:
 
     @cached_property
     def lists_digest(self) -> str:
-        """Digest of the likes, the met events and the unmet items.
+        """Digest of the positives, the met events and the unmet items.
 
         It is `digest` without the latter two. It keys precomputed lists and the event log.
         """
@@ -189,16 +189,16 @@ class Shard:
         return find_row(self._item_rows, item_id)
 
     def events_with_ids(self) -> pl.DataFrame:
-        """Returns the likes with ids of users and items instead of row numbers."""
+        """Returns the positives with ids of users and items instead of row numbers."""
         users, items = pl.Series(self.user_ids, dtype=pl.String), pl.Series(self.item_ids, dtype=pl.String)
         return self.events.with_columns(user=users.gather(self.events["user"]), item=items.gather(self.events["item"]))
 
     def all_events_with_ids(self) -> pl.DataFrame:
-        """Returns likes and met events with ids, as the file has them."""
-        liked = self.events_with_ids()
+        """Returns positives and met events with ids, as the file has them."""
+        positives = self.events_with_ids()
         if self.met_events is None:
-            return liked
-        return pl.concat([liked, self.met_events.with_columns(split=pl.lit(MET, dtype=SPLIT_TYPE))], how="diagonal")
+            return positives
+        return pl.concat([positives, self.met_events.with_columns(split=pl.lit(MET, dtype=SPLIT_TYPE))], how="diagonal")
 
     def items_with_ids(self) -> pl.DataFrame:
         """Returns the catalogue: item, title, and the features."""
@@ -248,7 +248,7 @@ def build_shard(
 ) -> Shard:
     """Builds a shard from clean events and a catalogue.
 
-    events: user, item, split, time, rating. items: item, title, features; without it the catalogue has the liked
+    events: user, item, split, time, rating. items: item, title, features; without it the catalogue has the positive
     items. `path`: of the items. not exact: their ids are normalised. Raises DataError where an item of the events is
     missing.
     """

@@ -1,7 +1,7 @@
-"""Scales of ratings: the smallest rating of a like.
+"""Scales of ratings: the smallest rating that counts as positive.
 
 It is chosen once, and kept in the shard's head. Files, appended files and posted interactions follow it alike. An
-interaction without a rating is a like.
+interaction without a rating is positive.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shared.message import Message
 if TYPE_CHECKING:
     import polars as pl
 
-ABOVE_ZERO: Final = 1e-9  # the least rating where each that is above 0 is a liking
+ABOVE_ZERO: Final = 1e-9  # the least rating where each that is above 0 is positive
 DEFAULT_LEAST: Final = 4.0  # of a silo whose data have no ratings: four of five stars
 RatingKind = Literal["stars", "ten", "hundred", "binary", "signed", "counts", "any", "given"]
 Finite = Field(default=None, allow_inf_nan=False)
@@ -25,7 +25,7 @@ Finite = Field(default=None, allow_inf_nan=False)
 class RatingScale(Message):
     """Scale of ratings.
 
-    least: smallest rating of a like. lowest, highest: ends of the scale, None where it is open.
+    least: smallest positive rating. lowest, highest: ends of the scale, None where it is open.
     """
 
     kind: RatingKind
@@ -33,8 +33,8 @@ class RatingScale(Message):
     lowest: float | None = Finite
     highest: float | None = Finite
 
-    def is_liked(self, rating: pl.Expr) -> pl.Expr:
-        """Returns an expression: which of these ratings are likes."""
+    def is_positive(self, rating: pl.Expr) -> pl.Expr:
+        """Returns an expression: which of these ratings are positive."""
         return rating.is_null() | (rating >= self.least)
 
     def count_outside(self, ratings: pl.Series) -> int:
@@ -55,7 +55,7 @@ RATING_SCALES: Final[dict[str, RatingScale]] = {
 
 
 def choose_least_rating(setting: float | None, scale: RatingScale | None) -> float:
-    """Chooses the smallest rating of a like: the shard's, else the setting, else 4.
+    """Chooses the smallest positive rating: the shard's, else the setting, else 4.
 
     Raises SettingsError where both are given and differ.
     """

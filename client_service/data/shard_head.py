@@ -19,8 +19,8 @@ HEAD = "shard.json"
 FIRST, LAST = -62_135_596_800, 253_402_300_799  # seconds of the years 1 and 9999: times that a shard holds
 PAIRS: Literal["lpsfed-shard/1"] = "lpsfed-shard/1"  # user, item, split; items with titles
 EVENTS: Literal["lpsfed-shard/2"] = "lpsfed-shard/2"  # times, ratings or features besides
-MET_EVENTS: Literal["lpsfed-shard/3"] = "lpsfed-shard/3"  # besides, items that users have met and do not like
-UNMET_ITEMS: Literal["lpsfed-shard/4"] = "lpsfed-shard/4"  # besides, items that nobody has met
+MET_EVENTS: Literal["lpsfed-shard/3"] = "lpsfed-shard/3"  # besides, met events: interactions that are not positive
+UNMET_ITEMS: Literal["lpsfed-shard/4"] = "lpsfed-shard/4"  # besides, unmet items: without any interaction
 
 
 class ShardHead(Message):
@@ -49,9 +49,9 @@ class ShardHead(Message):
 
 
 def combine_digests(content: str, met: str | None, unmet: str | None) -> str:
-    """Combines the digests of likes, met events and unmet items by sha256.
+    """Combines the digests of positives, met events and unmet items by sha256.
 
-    Without met events and unmet items, the digest of the likes is returned unchanged.
+    Without met events and unmet items, the digest of the positives is returned unchanged.
     """
     for other in (met, unmet):
         content = content if other is None else hashlib.sha256(f"{content} {other}".encode()).hexdigest()

@@ -67,7 +67,7 @@ class InteractionIn(Message):
     )
     rating: Number | None = Field(
         None,
-        description="rating on the silo's own scale; below its least rating the item is seen, not liked",
+        description="rating on the silo's own scale; below its least rating the item is seen, not positive",
         examples=[5.0],
     )
 

@@ -1,4 +1,4 @@
-"""Changes of answers by the event log: new likes, seen items, erasures and item metadata."""
+"""Changes of answers by the event log: new positives, seen items, erasures and item metadata."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ class LatestEvent(NamedTuple):
     """
 
     time: int
-    liked: bool
+    positive: bool
 
 
 @dataclass(frozen=True)
 class LatestEvents:
     """Items of one user's later interactions, as ascending rows.
 
-    liked; disliked: met and not liked, or no longer; seen: all of them.
+    positive; negative: met but not positive, or no longer; seen: all of them.
     """
 
-    liked: Rows
-    disliked: Rows
+    positive: Rows
+    negative: Rows
     seen: Rows
 
 
@@ -79,8 +79,8 @@ class UserHistory:
     def latest(self) -> LatestEvents:
         """Later events of the user; the same object until something new comes."""
         rows = np.array(sorted(self.events), dtype=np.int64)
-        liked = np.array([self.events[row].liked for row in rows.tolist()], dtype=bool)
-        return LatestEvents(rows[liked], rows[~liked], rows)
+        positive = np.array([self.events[row].positive for row in rows.tolist()], dtype=bool)
+        return LatestEvents(rows[positive], rows[~positive], rows)
 
 
 HIDDEN = ItemIn(hidden=True)  # what is said of most items that are taken away: one object for them all
@@ -89,7 +89,7 @@ HIDDEN = ItemIn(hidden=True)  # what is said of most items that are taken away: 
 class Overlay:
     """Changes of answers since the shard was written; empty without a store.
 
-    `least_rating`: smallest rating of a like; None: as the shard states. Raises SettingsError where the shard states
+    `least_rating`: smallest positive rating; None: as the shard states. Raises SettingsError where the shard states
     another.
     """
 
@@ -126,11 +126,11 @@ class Overlay:
         return None if row is not None and self._is_erased(user) else row
 
     def met_rows(self, user: str) -> Rows:
-        """Returns rows of items that a user has met without liking them.
+        """Returns rows of the items in a user's met events, which are not positive.
 
         They are those of the shard; none for an erased user.
         """
-        met = self._shard.items_met_by(user)
+        met = self._shard.met_items(user)
         return met[:0] if len(met) and self._is_erased(user) else met
 
     def met_outside(self, user: str) -> frozenset[str]:
@@ -141,7 +141,7 @@ class Overlay:
         later = self._met_outside.get(user, frozenset())
         if self._shard.unmet is None or self._is_erased(user):
             return later
-        return later | self._shard.list_met_without_row(user)
+        return later | self._shard.find_met_unlisted_items(user)
 
     @property
     def has_item_changes(self) -> bool:
@@ -338,11 +338,11 @@ class Overlay:
 
     def _is_outdated(self, user: str, row: int, event: LatestEvent) -> bool:
         """Tells whether the shard has a later event that contradicts this one."""
-        if event.liked:
+        if event.positive:
             known = self._shard.met_time(user, row)
         else:
             place = self._shard.user_row(user)
-            known = None if place is None else self._shard.liked_time(place, row)
+            known = None if place is None else self._shard.positive_time(place, row)
         return known is not None and known > event.time
 
     def _is_erased(self, user: str) -> bool:

@@ -71,7 +71,7 @@ class SiloLog(Generic[Store, Changes]):
 
     @property
     def least_rating(self) -> float:
-        """Smallest rating of a like."""
+        """Smallest positive rating."""
         return self.overlay.least_rating
 
     def follow(self) -> None:

@@ -1,4 +1,4 @@
-"""Merges the event log into a shard: new interactions, withdrawn likes, erasures."""
+"""Merges the event log into a shard: new interactions, withdrawn positives, erasures."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def append_events(shard: Shard, table: pl.DataFrame, path: Path, items: pl.DataF
     """Adds the interactions of a table to a shard.
 
     Columns: user, item; split, time and rating where known. An interaction without a split is for training; one of
-    the split `met` is no like, and withdraws a like of the same pair. Of a pair that is liked and met the later event
-    decides; where times do not tell, the table's, there the last. A pair that is liked in both stays in the earlier
-    of the two splits. A liked item that the catalogue lacks joins it, with its row in `items` (item, title) where
+    the split `met` is not positive, and withdraws a positive of the same pair. Of a pair that is both the later event
+    decides; where times do not tell, the table's, there the last. A pair that is positive in both stays in the earlier
+    of the two splits. A positive item that the catalogue lacks joins it, with its row in `items` (item, title) where
     there is one; a met one does not. `path` is named in errors. Raises DataError, also where no user would have a
     training item left.
     """
@@ -37,8 +37,8 @@ def append_events(shard: Shard, table: pl.DataFrame, path: Path, items: pl.DataF
     both = [shard.all_events_with_ids().with_columns(order=pl.lit(0, dtype=pl.Int64)), later.with_columns(order=order)]
     events, counted = clean_events(pl.concat(both, how="diagonal"), path)
     catalogue = shard.items_with_ids()
-    liked = events.filter(pl.col("split") != MET)
-    new = liked.select(pl.col("item").unique()).join(catalogue, on="item", how="anti")
+    positive = events.filter(pl.col("split") != MET)
+    new = positive.select(pl.col("item").unique()).join(catalogue, on="item", how="anti")
     if (known := _join_items(items, shard.unmet, path)) is not None:
         new = new.join(known, on="item", how="left")
     catalogue = pl.concat([catalogue, new], how="diagonal_relaxed")
@@ -76,9 +76,9 @@ def erase_users(shard: Shard, user_ids: Collection[str]) -> Shard:
 
 
 def erase_events(shard: Shard, pairs: pl.DataFrame, path: Path) -> Shard:
-    """Removes interactions (user, item), liked or met, from a shard.
+    """Removes interactions (user, item), positive or met, from a shard.
 
-    A user without a training item left is removed too, and counted; the user's other likes stay as met. `path` is
+    A user without a training item left is removed too, and counted; the user's other positives stay as met. `path` is
     named in errors. Raises DataError where no user is left.
     """
     return _drop_events(shard, pl.DataFrame({name: id_column(pairs, name, path) for name in ("user", "item")}))
@@ -133,21 +133,26 @@ def merge_log_into_shard(
     """Merges the log into a shard, and returns the next shard, unwritten.
 
     The log stays: see `EventStore.delete_absorbed`. Erased users are removed first, so that a user who has come back
-    keeps later events. Of several interactions of a user with an item the latest counts. A like joins the training
-    pairs; one of an item that is not among those `listed` waits in the log (None: any item joins the catalogue). A
-    lower rating joins the met events, and withdraws a like that is no later; it also stays in the log while there is
-    room, for processes that answer from an earlier shard. Repeated before the log is emptied, it changes nothing.
-    Items with a posted text join the catalogue, liked or not. Raises DataError where no user would be left.
+    keeps later events. Of several interactions of a user with an item the latest counts. A positive joins the
+    training pairs; one of an item that is not among those `listed` waits in the log (None: any item joins the
+    catalogue). A lower rating joins the met events, and withdraws a positive that is no later; it also stays in the
+    log while there is room, for processes that answer from an earlier shard. Repeated before the log is emptied, it
+    changes nothing. Items with a posted text join the catalogue, positive or not. Raises DataError where no user
+    would be left.
     """
     least_rating = choose_least_rating(least_rating, before.rating)
     batch = store.begin_merge()
     latest = _choose_latest(batch)
-    likes = pl.col("rating").is_null() | (pl.col("rating") >= least_rating)
+    is_positive = pl.col("rating").is_null() | (pl.col("rating") >= least_rating)
     known = pl.lit(True) if listed is None else pl.col("item").is_in(pl.Series(list(listed), dtype=pl.String).implode())
-    liked, waiting, low = (latest.filter(which) for which in (likes & known, likes & ~known, ~likes))
+    positive, waiting, low = (
+        latest.filter(which) for which in (is_positive & known, is_positive & ~known, ~is_positive)
+    )
     gone = _find_erased(before, batch.snapshot)
     forgotten = erase_users(before, gone) if gone else before
-    posted = _add_described_items(_add_liked(forgotten, liked, batch.snapshot, store.path), batch.snapshot, listed)
+    posted = _add_described_items(
+        _add_positives(forgotten, positive, batch.snapshot, store.path), batch.snapshot, listed
+    )
     after = _add_met(posted, low, store.path)
     kept, dropped = _choose_kept(waiting, low, store.kept_capacity)
     if after.digest != before.digest:  # before the shard is another one: who forgets what either gave must find it
@@ -173,11 +178,11 @@ def _find_erased(shard: Shard, snapshot: LogSnapshot) -> list[str]:
     return [user for user in (*shard.user_ids, *shard.met_only_users) if snapshot.erases(user)]
 
 
-def _add_liked(shard: Shard, liked: pl.DataFrame, snapshot: LogSnapshot, where: Path) -> Shard:
-    if liked.is_empty():
+def _add_positives(shard: Shard, positive: pl.DataFrame, snapshot: LogSnapshot, where: Path) -> Shard:
+    if positive.is_empty():
         return shard
     items = _build_item_table(shard, snapshot.items)
-    return append_events(shard, liked.drop("sequence"), where, items if len(items) else None)
+    return append_events(shard, positive.drop("sequence"), where, items if len(items) else None)
 
 
 def _add_described_items(shard: Shard, snapshot: LogSnapshot, listed: Collection[str] | None) -> Shard:
@@ -223,18 +228,18 @@ def _read_item_value(facts: ItemIn, name: str, *, texts: bool) -> str | float | 
 
 
 def _add_met(shard: Shard, low: pl.DataFrame, where: Path) -> Shard:
-    """Adds low ratings as met events, which withdraw likes that are no later.
+    """Adds low ratings as met events, which withdraw positives that are no later.
 
-    Likes stay where otherwise no user would be left: answers know of the ratings all the same.
+    Positives stay where otherwise no user would be left: answers know of the ratings all the same.
     """
     if low.is_empty():
         return shard
     pairs = shard.events_with_ids()
     time = pl.col("time") if "time" in pairs.columns else pl.lit(None, dtype=pl.Int64)
     dated = pairs.select("user", "item", "split", known=time).join(low, on=["user", "item"])
-    disliked = dated.filter(pl.col("known").is_null() | (pl.col("known") <= pl.col("time")))
-    if (disliked["split"] == "train").sum() == shard.train.nnz:
-        low = low.join(disliked, on=["user", "item"], how="anti")
+    withdrawn = dated.filter(pl.col("known").is_null() | (pl.col("known") <= pl.col("time")))
+    if (withdrawn["split"] == "train").sum() == shard.train.nnz:
+        low = low.join(withdrawn, on=["user", "item"], how="anti")
     return append_events(shard, low.drop("sequence").with_columns(split=pl.lit(MET)), where) if len(low) else shard
 
 

@@ -178,10 +178,10 @@ class EventStore(LogStore):
         return int(changed) + 1
 
     def has_new_events(self, count: int, least_rating: float) -> bool:
-        """Checks if at least `count` new likes wait to be absorbed."""
-        liked = "sequence > (SELECT looked FROM place) AND (rating IS NULL OR rating >= ?)"
+        """Checks if at least `count` new positives wait to be absorbed."""
+        positive = "sequence > (SELECT looked FROM place) AND (rating IS NULL OR rating >= ?)"
         with self._database.reading() as rows:
-            some = f"SELECT count(*) FROM (SELECT 1 FROM interactions WHERE {liked} LIMIT ?)"
+            some = f"SELECT count(*) FROM (SELECT 1 FROM interactions WHERE {positive} LIMIT ?)"
             (found,) = rows.execute(some, [least_rating, count]).fetchone()
             return bool(found >= count)
 

@@ -71,8 +71,8 @@ class Silo:
 class RefreshResult:
     """Result of a refresh.
 
-    `changed`: False where no event was to be absorbed; the shard stays as it is then. waiting: likes that stay in the
-    log until the federation's catalogue lists their items. dropped: interactions that would have stayed, and for
+    `changed`: False where no event was to be absorbed; the shard stays as it is then. waiting: positives that stay in
+    the log until the federation's catalogue lists their items. dropped: interactions that would have stayed, and for
     which the log had no room.
     """
 

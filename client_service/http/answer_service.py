@@ -121,7 +121,7 @@ class AnswerService:
     """Answers of a silo, and the background job that updates its model."""
 
     metrics: RequestMetrics
-    unready_reason = "the client is reading its shard"  # for callers, before there is anything to answer from
+    no_answers_reason = "the client is reading its shard"  # for callers, before there is anything to answer from
 
     def __init__(self, task: str) -> None:
         self._task_name = task
@@ -136,7 +136,7 @@ class AnswerService:
     def answers(self) -> ModelServer:
         """Who answers, whatever the silo's task is."""
         if self._answers is None:
-            raise UnavailableError(self.unready_reason)
+            raise UnavailableError(self.no_answers_reason)
         return self._answers
 
     def model_server(self, kind: type[A]) -> A:
@@ -156,7 +156,7 @@ class AnswerService:
         if self._feedback is None and self._answers is not None:
             raise ConflictError(f"expected a silo that takes events, got one of task {self._task_name!r}")
         if self._feedback is None:
-            raise UnavailableError(self.unready_reason)
+            raise UnavailableError(self.no_answers_reason)
         return self._feedback
 
     @property
@@ -243,7 +243,7 @@ class AnswerService:
         return tuple(found[place] for place in range(len(asked)))
 
     @property
-    def trainer_standing(self) -> TrainerStatus | None:
+    def trainer_status(self) -> TrainerStatus | None:
         """Tells whether the trainer process beside this one runs.
 
         None: this process trains itself, or no process trains.
@@ -260,10 +260,10 @@ class AnswerService:
         return self._following is None or not self._following.done()
 
     @property
-    def hindrance(self) -> str | None:
+    def unready_reason(self) -> str | None:
         """Returns the reason why the service is not ready; None when it is."""
         if self._answers is None:
-            return self.unready_reason
+            return self.no_answers_reason
         return None if self.live else "the agent has failed: see the log, and restart the client"
 
 

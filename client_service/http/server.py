@@ -184,7 +184,7 @@ class Server(AnswerService):
             if str(error) != self._unreadable:
                 LOGGER.warning("published_not_read", reason=str(error))
             self._unreadable = str(error)
-            self.unready_reason = UNREADABLE_FILES if isinstance(error, DataError) else str(error)
+            self.no_answers_reason = UNREADABLE_FILES if isinstance(error, DataError) else str(error)
             return
         self._published, self._unreadable = found, ""
         self.metrics.serving.set(0 if found.model is None else 1)
@@ -216,7 +216,7 @@ class Server(AnswerService):
         self._answers = new
 
     @property
-    def hindrance(self) -> str | None:
+    def unready_reason(self) -> str | None:
         """Says why the server is not ready; None: it is.
 
         A server whose log is unreadable does not know which users are erased, and could answer with an erased user's
@@ -224,10 +224,10 @@ class Server(AnswerService):
         """
         if self._unread >= UNREAD_LOOKS:
             return "expected a readable event log, got errors, so erased users are unknown: see the process log"
-        return super().hindrance
+        return super().unready_reason
 
     @property
-    def trainer_standing(self) -> TrainerStatus | None:
+    def trainer_status(self) -> TrainerStatus | None:
         if not self.settings.has_trainer:
             return None
         there = find_socket(self.settings.state_directory).exists() if self.trainer is None else self.trainer.is_ready

@@ -20,7 +20,7 @@ from client_service.http.authentication import PROBLEMS, CallerKeys, KeySettings
 from client_service.http.cross_origin import CrossOrigin
 from client_service.http.fast_path import FastPath
 from client_service.http.server import Server, ServerSettings
-from client_service.http.trainer_proxy import BehindServer
+from client_service.http.trainer_proxy import TrainerAccessLog
 from client_service.runtime.fork_server import ForkServer, Run, start_fork_server
 from client_service.runtime.logs import LOGGER
 from client_service.runtime.memory import keep_freed_memory
@@ -113,7 +113,7 @@ def finish_app(app: FrontedApp, settings: AccessSettings, *, behind_server: bool
     app.add_middleware(BodyTimeout)
     if behind_server:
         app.add_middleware(
-            BehindServer,
+            TrainerAccessLog,
             requests=service.metrics.requests,
             logger=LOGGER,
             callers_ids=True,
@@ -210,7 +210,7 @@ async def _serve_app(
     """Runs a server's app and the processes beside it until SIGINT or SIGTERM."""
     service: Server = app.state.service
 
-    def wind_down() -> None:
+    def end_children() -> None:
         for child in children:
             child.end()
 
@@ -219,8 +219,8 @@ async def _serve_app(
         app,
         settings,
         identities=app.state.identities,
-        on_shutdown=wind_down,
-        unready_reason=lambda: service.hindrance,
+        on_shutdown=end_children,
+        unready_reason=lambda: service.unready_reason,
         starting_reason=starting,
         logger=LOGGER,
         listen=(lambda settings: [open_shared_socket(settings)]) if settings.shares_port else None,
@@ -254,10 +254,10 @@ async def read_liveness(service: Service) -> LiveOut:
 @inside.get("/health/ready", response_model_exclude_none=True)
 async def read_readiness(service: Service) -> ReadyOut:
     """Tells that the service takes calls; 503 says why it does not."""
-    if (hindrance := service.hindrance) is not None:
-        raise UnavailableError(hindrance)
+    if (unready_reason := service.unready_reason) is not None:
+        raise UnavailableError(unready_reason)
     model: Literal["none yet", "serving"] = "none yet" if service.answers.served is None else "serving"
-    return ReadyOut(model=model, trainer=service.trainer_standing)
+    return ReadyOut(model=model, trainer=service.trainer_status)
 
 
 @inside.get("/metrics", response_class=Response, response_description="series in the text format of Prometheus")

@@ -149,7 +149,7 @@ class ClientService(AnswerService):
                     self._silo(shard, interrupt, records, masking),
                     link,
                     worker,
-                    None if self.handover is None else self.handover.standing,
+                    None if self.handover is None else self.handover.agent_status,
                 )
                 if self._feedback is not None:
                     before = None if self.handover is None else self.handover.refresh
@@ -211,7 +211,7 @@ class ClientService(AnswerService):
         """Tells whether a request, a computation of lists or a refresh is open or due."""
         refresher, seconds = self._refresher, self.settings.trainer_idle_seconds
         refreshes = refresher is not None and not refresher.is_idle(seconds)
-        return self.activity.open > 0 or self.answers.is_busy or refreshes or self.hindrance is not None
+        return self.activity.open > 0 or self.answers.is_busy or refreshes or self.unready_reason is not None
 
     async def _is_idle(self) -> bool:
         """Tells whether there has been nothing to do for as long as the settings say."""
@@ -243,7 +243,7 @@ class ClientService(AnswerService):
             joined=poll.joined,
             ended_run=poll.ended_run,
             counts=self._agent.counts,
-            standing=self._agent.status,
+            agent_status=self._agent.status,
             model=None if served is None else served.version,
             budget=None if spent is None else Budget(epsilon=spent.epsilon, budget=spent.budget),
             series=tuple(self.metrics.read_counts()),
@@ -333,25 +333,25 @@ class ClientService(AnswerService):
         return found
 
     def status(self) -> StatusOut:
-        standing = AgentStatus() if self._agent is None else self._agent.status
+        status = AgentStatus() if self._agent is None else self._agent.status
         served = None if self._answers is None else self._answers.served
         privacy = None if self._guard is None else self._guard.spending
         sums = self._kept_sums()
         return StatusOut(
             client=self.settings.name,
-            phase=standing.phase,
-            run=standing.run,
-            round=standing.round,
-            rounds=standing.rounds,
+            phase=status.phase,
+            run=status.run,
+            round=status.round,
+            rounds=status.rounds,
             model=None if served is None else served.version,
             listed=0.0 if self._answers is None else self._answers.lists_share,
             form=getattr(served, "form", None),
             form_reason=getattr(served, "why", None),
-            shared_digest=standing.shared_digest,
+            shared_digest=status.shared_digest,
             device=str(self.device),
             device_reason=self.device_reason,
-            problem=standing.problem,
-            warnings=(*standing.warnings, *self._own_warnings(privacy)),
+            problem=status.problem,
+            warnings=(*status.warnings, *self._own_warnings(privacy)),
             privacy=privacy,
             basis=next((one for one in sums if one.part == BASIS), None),
             sums=sums,

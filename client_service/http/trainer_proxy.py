@@ -80,7 +80,7 @@ class RequestActivity:
 
 
 @dataclass(frozen=True)
-class BehindServer(AccessLog):
+class TrainerAccessLog(AccessLog):
     """An access log of the trainer that leaves lines and samples to its server.
 
     Each answer carries the name of its route, for the server's line and sample. activity: counts requests, but

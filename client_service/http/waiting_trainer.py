@@ -73,8 +73,8 @@ class Handover(Message):
     """State that one trainer process passes on to the next in memory.
 
     server: id of the server process. refresh, least_rating: None in a silo without posted events. joined, ended_run:
-    see `RunPoll`. standing: of the agent. counts: sizes of the graph, where the silo's policy gives them. model:
-    version of the model that answers. keyless: None in a silo without keys.
+    see `RunPoll`. agent_status: run, round and problem. counts: sizes of the graph, where the silo's policy gives
+    them. model: version of the model that answers. keyless: None in a silo without keys.
     """
 
     kept: InheritedFiles
@@ -84,7 +84,7 @@ class Handover(Message):
     joined: bool
     ended_run: str | None
     counts: Counts | None
-    standing: AgentStatus
+    agent_status: AgentStatus
     model: str | None
     budget: Budget | None
     series: tuple[CountedSeries, ...]
@@ -133,7 +133,7 @@ class WaitingTrainer:
 
     def __init__(self, settings: ClientSettings, handover: Handover) -> None:
         self._settings, self._handover = settings, handover
-        self._state, self._metrics = _ClientState(handover.model, handover.standing.problem), ClientMetrics()
+        self._state, self._metrics = _ClientState(handover.model, handover.agent_status.problem), ClientMetrics()
         self._metrics.restore_counts(handover.series)
         self._metrics.watch_state(settings.state_directory, lambda: self._state)
         if (budget := handover.budget) is not None:
@@ -145,8 +145,8 @@ class WaitingTrainer:
 
     def make_handover(self) -> Handover:
         """Makes the handover to the next image, a whole trainer."""
-        standing = replace(self._handover.standing, problem=self._state.problem)
-        found: dict[str, Any] = {"series": tuple(self._metrics.read_counts()), "standing": standing}
+        status = replace(self._handover.agent_status, problem=self._state.problem)
+        found: dict[str, Any] = {"series": tuple(self._metrics.read_counts()), "agent_status": status}
         if self._scheduler is not None:
             found["refresh"] = self._scheduler.state
         return self._handover.model_copy(update=found)

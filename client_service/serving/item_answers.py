@@ -65,7 +65,7 @@ LEAST = 1e-6  # contributions below it may be rounding alone
 
 
 class Query(NamedTuple):
-    """A model, and the rows of the items that the answered person likes."""
+    """Model, and the rows of the positive items of the person it answers."""
 
     model: CompiledModel
     basket: Rows

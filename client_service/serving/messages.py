@@ -58,7 +58,7 @@ EXPLAINED = (
     "with `explain`: the closed-form part of the raw score, summed over all of the user's items; "
     "absent where the served model has none"
 )
-SEEN = "leave out the items that the user has met, liked or not, or those of the basket"
+SEEN = "leave out the items that the user has interacted with, positive or not, or those of the basket"
 
 
 class RecommendationsIn(Message):

@@ -179,7 +179,7 @@ class NewItems:
         told: PostedItems,
         found: list[NewItem],
     ) -> list[NewItem]:
-        more = self._allowed_told(cold.profile(asker.facts.basket), asker, limits, count, told)
+        more = self._allowed_posted(cold.profile(asker.facts.basket), asker, limits, count, told)
         return sorted([*found, *more], key=lambda one: -one.score)[:count]
 
     def _compute(
@@ -203,7 +203,7 @@ class NewItems:
         found = self._choose(cold, scores, asker, limits, count)
         if told is None:
             return found
-        more = self._allowed_told(profile, asker, limits, count, told)
+        more = self._allowed_posted(profile, asker, limits, count, told)
         return sorted([*found, *more], key=lambda one: -one.score)[:count]
 
     def _allowed_unmet(self, limits: ListRequest) -> Mask | None:
@@ -251,7 +251,7 @@ class NewItems:
         titles = self._overlay.titles
         return NewItem(self._shard.item_ids[row], None if titles is None else titles[row], score, row)
 
-    def _allowed_told(
+    def _allowed_posted(
         self, profile: Float32, asker: NewItemQuery, limits: ListRequest, count: int, told: PostedItems
     ) -> list[NewItem]:
         scores, found = told.factors @ profile, list[NewItem]()

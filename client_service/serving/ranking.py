@@ -179,7 +179,7 @@ NOTHING_SEEN: Final = frozenset[int]()
 class ListKey(NamedTuple):
     """State of a user at one moment: row in the shard, and later events.
 
-    row, latest: None for neither. by_row: the user's list follows from the row, else from the basket of all liked
+    row, latest: None for neither. by_row: the user's list follows from the row, else from the basket of all positive
     items. hidden: items (N,) that are hidden from everybody. met: rows of the items that the shard knows for a user
     without a row.
     """
@@ -195,7 +195,7 @@ class ListKey(NamedTuple):
 class Known(NamedTuple):
     """Facts that new items are chosen by.
 
-    basket: rows of the items liked; empty for somebody unknown. met, names: rows and ids of what is left out as met.
+    basket: rows of the positive items; empty for somebody unknown. met, names: rows and ids of what is left out as met.
     """
 
     basket: Rows
@@ -314,7 +314,7 @@ class Exclusions:
     def known_items(self, asked: ListKey) -> Rows:
         """Returns the rows of all items that a user has met.
 
-        They count whether liked or not, in any split.
+        They count whether positive or not, in any split.
         """
         return asked.met if asked.row is None else self._shard.known_pairs.row(asked.row)
 
@@ -329,30 +329,30 @@ class Exclusions:
 
 
 def history_rows(shard: CompiledShard, overlay: Overlay, user: str) -> Rows:
-    """Returns the rows of items liked since the shard was written, then of training items.
+    """Returns the rows of items positive since the shard was written, then of training items.
 
     Empty for an unknown user. Validation and test items are left out, because they judge the list.
     """
     row, latest = overlay.user_row(user), overlay.latest_events(user)
-    liked = np.zeros(0, dtype=np.int64) if latest is None else latest.liked
-    return np.concatenate([liked, np.setdiff1d(recent_basket(shard, row, latest), liked)])
+    positive = np.zeros(0, dtype=np.int64) if latest is None else latest.positive
+    return np.concatenate([positive, np.setdiff1d(recent_basket(shard, row, latest), positive)])
 
 
 def recent_basket(shard: CompiledShard, row: int | None, latest: LatestEvents | None) -> Rows:
-    """Returns the rows of all items that a user likes, ascending.
+    """Returns the rows of a user's positive items, ascending.
 
-    These are the items of his training row, and those liked since. Of each item the latest event counts.
+    These are the items of the training row and the positives since. Of each item the latest event counts.
     """
     trained: Rows = np.zeros(0, dtype=np.int64) if row is None else shard.train.row(row)
-    return trained if latest is None else np.union1d(np.setdiff1d(trained, latest.disliked), latest.liked)
+    return trained if latest is None else np.union1d(np.setdiff1d(trained, latest.negative), latest.positive)
 
 
 def changes_basket(shard: CompiledShard, row: int, latest: LatestEvents) -> bool:
-    """Tells whether the user likes other items than those of the row.
+    """Tells whether later events change a user's positive items.
 
     Items that were only seen do not matter.
     """
-    return len(latest.liked) > 0 or bool(np.isin(latest.disliked, shard.train.row(row)).any())
+    return len(latest.positive) > 0 or bool(np.isin(latest.negative, shard.train.row(row)).any())
 
 
 def rank_basket(model: CompiledModel, basket: Rows, excluded: Mask, k: int) -> ListedRows:

@@ -385,7 +385,7 @@ class Recommender(ModelServer):
         return start_list(*known, forbidden)
 
     def _compute(self, model: CompiledModel | None, asked: ListKey, limits: ListRequest) -> RecommendationsOut:
-        """Ranks by the liked items of a user whose list is not computed far enough."""
+        """Ranks by the positive items of a user whose list is not computed far enough."""
         assert model is not None, "without a model, `_look_up` answers with popular items"
         basket = recent_basket(self._shard, asked.row, asked.latest)
         if limits.only_new:

@@ -66,9 +66,9 @@ class CommonBasis(Statistics):
         """In how many directions the sums are known; None for all."""
         return None if self.values is None else len(self.values)
 
-    def described(self) -> dict[str, str]:
+    def metadata(self) -> dict[str, str]:
         """Returns kind, exponent, and how ids are hashed if a list of items was summed."""
-        listed = {} if self.items is None else self.items.described()
+        listed = {} if self.items is None else self.items.metadata()
         return {**listed, "kind": self.kind, "exponent": repr(self.exponent)}
 
 

@@ -87,7 +87,7 @@ class CommonItems(Statistics):
     confirmed: UInt32
     pairs_of_all: NDArray[np.int64]
 
-    def described(self) -> dict[str, str]:
+    def metadata(self) -> dict[str, str]:
         """Describes how ids are hashed."""
         return {"kind": self.kind, "federation": self.federation, "buckets": str(self.buckets)}
 
@@ -172,10 +172,10 @@ def finish_items(at: SumRound) -> CommonItems:
     return CommonItems("items", at.federation, held.shape[1], listed, confirmed, pairs_of_all)
 
 
-def read_items(arrays: Arrays, described: Mapping[str, str]) -> CommonItems:
+def read_items(arrays: Arrays, metadata: Mapping[str, str]) -> CommonItems:
     """Builds the list from its arrays on disk."""
     listed, confirmed, pairs = (arrays[name] for name in ARRAYS)
-    return CommonItems("items", described["federation"], int(described["buckets"]), listed, confirmed, pairs)
+    return CommonItems("items", metadata["federation"], int(metadata["buckets"]), listed, confirmed, pairs)
 
 
 def cost_items(method: MethodSettings, shard: Counts) -> list[Cost]:

@@ -51,7 +51,7 @@ class ContentStatistics(Statistics):
         """Returns the others' A, D and S."""
         return ContentSums(self.profiles, self.pairs, self.items)
 
-    def described(self) -> dict[str, str]:
+    def metadata(self) -> dict[str, str]:
         """Describes the encoder and the sums of all silos.
 
         check: sha256 over the arrays, for the file.
@@ -153,14 +153,14 @@ def _symmetric(upper: Float64, size: int) -> Float64:
     return matrix + np.triu(matrix, 1).T
 
 
-def read_content(arrays: Arrays, described: Mapping[str, str]) -> ContentStatistics:
+def read_content(arrays: Arrays, metadata: Mapping[str, str]) -> ContentStatistics:
     """Reads the other silos' sums from the disk.
 
     ValueError for a file whose arrays have changed.
     """
     values = (arrays["profiles"], arrays["pairs"], arrays.get("items"))
-    found = ContentStatistics("content", described["encoder"], described["summed"], *values)
-    if found.described()["check"] != described["check"]:
+    found = ContentStatistics("content", metadata["encoder"], metadata["summed"], *values)
+    if found.metadata()["check"] != metadata["check"]:
         raise ValueError("expected the arrays that the digest was computed of, got others")
     return found
 

@@ -115,12 +115,12 @@ def _find_directions(at: SumRound) -> NDArray[np.float64]:
     return next_directions(products, all_degrees, at.method.basis.exponent, first=at.number == 2)
 
 
-def read_basis(arrays: Arrays, described: Mapping[str, str]) -> CommonBasis:
+def read_basis(arrays: Arrays, metadata: Mapping[str, str]) -> CommonBasis:
     """Builds a basis from its arrays on disk."""
     kind: Literal["exact", "iterated"] = "exact" if "pairs" in arrays else "iterated"
-    items = read_items(arrays, described) if "federation" in described else None
+    items = read_items(arrays, metadata) if "federation" in metadata else None
     given: dict[str, Any] = {name: value for name, value in arrays.items() if items is None or name not in ITEM_ARRAYS}
-    return CommonBasis(kind, float(described["exponent"]), **given, items=items)
+    return CommonBasis(kind, float(metadata["exponent"]), **given, items=items)
 
 
 def is_count(method: MethodSettings) -> bool:

@@ -47,7 +47,7 @@ class Borders(Statistics):
     claims: UInt32
     tables: UInt32
 
-    def described(self) -> dict[str, str]:
+    def metadata(self) -> dict[str, str]:
         """Describes how ids are hashed, and the size of a row."""
         words = {"kind": self.kind, "federation": self.federation}
         return words | {"width": str(self.width), "least": str(self.least)}
@@ -229,11 +229,11 @@ def finish_borders(at: SumRound) -> Borders:
     return found
 
 
-def read_tables(arrays: Arrays, described: Mapping[str, str]) -> Borders:
+def read_tables(arrays: Arrays, metadata: Mapping[str, str]) -> Borders:
     """Reads border sums from the disk."""
     claims, tables = (arrays[name] for name in ARRAYS)
     return Borders(
-        "node_borders", described["federation"], int(described["width"]), int(described["least"]), claims, tables
+        "node_borders", metadata["federation"], int(metadata["width"]), int(metadata["least"]), claims, tables
     )
 
 

@@ -116,9 +116,9 @@ def finish_products(at: SumRound) -> NodeDirections:
     return found
 
 
-def read_directions(arrays: Arrays, described: Mapping[str, str]) -> NodeDirections:
+def read_directions(arrays: Arrays, metadata: Mapping[str, str]) -> NodeDirections:
     """Reads directions from the disk."""
-    return NodeDirections(described["kind"], arrays["products"])
+    return NodeDirections(metadata["kind"], arrays["products"])
 
 
 def cost_products(method: MethodSettings, shard: Counts) -> list[Cost]:

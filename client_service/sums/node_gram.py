@@ -175,9 +175,9 @@ def explain_impossible_gram(square: Float64, right: Float64) -> str:
     return ""
 
 
-def read_gram(arrays: Arrays, described: Mapping[str, str]) -> SummedGram:
+def read_gram(arrays: Arrays, metadata: Mapping[str, str]) -> SummedGram:
     """Reads Gram sums from the disk."""
-    return SummedGram(described["kind"], arrays["square"], arrays["right"], arrays.get("products"))
+    return SummedGram(metadata["kind"], arrays["square"], arrays["right"], arrays.get("products"))
 
 
 def cost_gram(method: MethodSettings, shard: Counts) -> list[Cost]:

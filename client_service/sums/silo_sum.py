@@ -56,7 +56,7 @@ class Statistics:
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
-    def described(self) -> dict[str, str]:
+    def metadata(self) -> dict[str, str]:
         """Returns the metadata that are kept beside the arrays."""
         return {"kind": self.kind}
 
@@ -78,7 +78,7 @@ class Statistics:
     @cached_property
     def digest(self) -> str:
         """sha256 over its content."""
-        total = hashlib.sha256(" ".join(self.described().values()).encode())
+        total = hashlib.sha256(" ".join(self.metadata().values()).encode())
         for name, value in sorted(self.arrays().items()):
             total.update(f"{name}{value.shape}{value.dtype.str}".encode())
             total.update(np.ascontiguousarray(value).data)
@@ -164,7 +164,7 @@ class SiloSum:
     silos. Equal data have equal digests, so that no two sums differ by a few silos.
     add: (round) -> this silo's part, by the declared tensors.
     finish: (last round) -> `Statistics`; ProtocolError for sums that no data can have.
-    load: (arrays, described) -> the same statistics from the disk.
+    load: (arrays, metadata) -> the same statistics from the disk.
     everything: may a silo that fits its models on everything add validation and test data? Only where it can subtract
     them again.
     scorers: (statistics, shard) -> closed-form scorers, fused with the trained score.

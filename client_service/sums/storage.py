@@ -59,7 +59,7 @@ def complete_shard(folder: Path, method: MethodSettings, shard: Any) -> Any:
         complete = SILO_SUMS[basis.kind].complete
         head = None if complete is None else load_basis_head(folder, part)
         if complete is not None and head is not None and (found := load_basis(folder, head.digest)) is not None:
-            shard = complete(found, shard, run_secret(folder, head.run, found.described()["federation"]))
+            shard = complete(found, shard, run_secret(folder, head.run, found.metadata()["federation"]))
     return shard
 
 
@@ -84,7 +84,7 @@ def save_basis(folder: Path, run: str, basis: Statistics, hidden: int = 0) -> No
     """
     folder.mkdir(parents=True, exist_ok=True)
     own = {"everything": "yes"} if basis.everything else {} if basis.included else {"included": "no"}
-    metadata = basis.described() | own
+    metadata = basis.metadata() | own
     arrays = {name: np.ascontiguousarray(value) for name, value in basis.arrays().items()}
     replace_file(_path(folder, basis.digest), save(arrays, metadata=metadata))
     included = basis.included

@@ -136,9 +136,9 @@ def finish_transitions(at: SumRound) -> Transitions:
     return Transitions("transitions", sums[VISITS], sums.get(COUNTS), sums.get(SKETCH))
 
 
-def read_transitions(arrays: Arrays, described: Mapping[str, str]) -> Transitions:
+def read_transitions(arrays: Arrays, metadata: Mapping[str, str]) -> Transitions:
     """Transitions from the disk."""
-    del described
+    del metadata
     return Transitions("transitions", arrays["visits"], arrays.get("counts"), arrays.get("sketch"))
 
 

@@ -57,7 +57,7 @@ def append(
     found, notes = read_events(events, options.parse_file_options(columns, delimiter)), list[str]()
     titles = None if items is None else read_titles(items)
 
-    def append_likings(shard: Shard) -> Shard:
+    def append_positives(shard: Shard) -> Shard:
         earlier = shard.events["rating"] if "rating" in shard.events.columns else None
         chosen = choose_positives(
             {WHOLE: found.table}, least, events, column=found.rated_by, known=shard.rating, earlier=earlier
@@ -67,7 +67,7 @@ def append(
         return replace(after, rating=shard.rating or chosen.meaning)
 
     with step("changing the shard"):
-        before, after = change_shard(folder, append_likings)
+        before, after = change_shard(folder, append_positives)
     if not as_json:
         print_notes([*found.notes, *notes])
     _print_change(before, after, as_json=as_json)

@@ -128,7 +128,7 @@ def _find_files(folder: Path, names: Sequence[str]) -> list[Path]:
 class Events(NamedTuple):
     """Interactions of one file.
 
-    table: user and item, and split, time, rating and likes where the file has them. rated_by: field of the ratings.
+    table: user and item, and split, time, rating and positive where the file has them. rated_by: field of the ratings.
     """
 
     table: pl.DataFrame

@@ -48,7 +48,7 @@ def choose_positives(
     """Selects the positive interactions by `min_rating` or by the shard's known meaning.
 
     column: source of the ratings: rating, label or count. known: meaning that the shard has kept. earlier: ratings that
-    the shard has. An interaction without a rating is positive; one that the column `likes` denies is not. Raises
+    the shard has. An interaction without a rating is positive; one that the column `positive` denies is not. Raises
     DataError, which names `path`, for a least rating where there are no ratings, and for many ratings outside the
     shard's scale.
     """
@@ -146,14 +146,14 @@ def _divide(tables: Tables, meaning: RatingScale | None) -> dict[str, pl.DataFra
     """
     found, met = dict(tables), [tables[MET]] if MET in tables else []
     for split, table in tables.items():
-        verdicts = [meaning.is_liked(pl.col("rating"))] if meaning is not None and "rating" in table.columns else []
-        verdicts += [pl.col("likes").fill_null(True)] if "likes" in table.columns else []
+        verdicts = [meaning.is_positive(pl.col("rating"))] if meaning is not None and "rating" in table.columns else []
+        verdicts += [pl.col("positive").fill_null(True)] if "positive" in table.columns else []
         if split == MET or not verdicts:
             continue
-        likes = table.select(pl.all_horizontal(verdicts)).to_series()
+        positive = table.select(pl.all_horizontal(verdicts)).to_series()
         ordered = table.with_row_index("order").cast({"order": pl.Int64}) if split == WHOLE else table
-        found[split] = ordered.filter(likes).drop("likes", strict=False)
-        met.append(ordered.filter(~likes).drop("likes", strict=False))
+        found[split] = ordered.filter(positive).drop("positive", strict=False)
+        met.append(ordered.filter(~positive).drop("positive", strict=False))
     if met:
         found[MET] = pl.concat(met, how="diagonal")
     return found

@@ -56,9 +56,9 @@ class Table:
     def read_events(self) -> tuple[pl.DataFrame, list[str]]:
         """Returns the checked events, and notes.
 
-        (user, item), and split, time (seconds since 1970 UTC), rating, and likes (Boolean) where the file has such
-        columns. likes: by the kind of event and the quantity; null where neither says anything. Raises DataError with
-        the line of the first wrong value, or where many rows have no id.
+        (user, item), and split, time (seconds since 1970 UTC), rating, and positive (Boolean) where the file has such
+        columns. positive: by the kind of event and the quantity; null where neither says anything. Raises DataError
+        with the line of the first wrong value, or where many rows have no id.
         """
         table, notes = self._with_ids("user", "item")
         columns = {name: table._id_column(name) for name in ("user", "item")}
@@ -67,11 +67,11 @@ class Table:
         rated = table.rated_by
         if (ratings := table._find(rated)) is not None:
             columns["rating"] = table._parsed_numbers(rated, ratings)
-        likes = [
+        verdicts = [
             verdict for verdict in (table._judge_events(notes), table._judge_quantities(notes)) if verdict is not None
         ]
-        if likes:
-            columns["likes"] = pl.DataFrame(likes).select(pl.all_horizontal(pl.all())).to_series()
+        if verdicts:
+            columns["positive"] = pl.DataFrame(verdicts).select(pl.all_horizontal(pl.all())).to_series()
         used = {"user", "item", "split", "time", "event", "quantity", rated}
         return pl.DataFrame(columns), [*self._time_notes(), *notes, *self._describe_unread(used)]
 
@@ -255,22 +255,22 @@ class Table:
             .str.replace_all(r"[\s-]+", "_")
             .replace("", None)
         )
-        likes = kinds.is_in(list(POSITIVE_EVENTS))
+        positive = kinds.is_in(list(POSITIVE_EVENTS))
         counts = kinds.drop_nulls().value_counts(sort=True).rows()
         if counts and not any(kind in POSITIVE_EVENTS | OTHER_EVENTS for kind, _ in counts):
             got = ", ".join(kind[:SHOWN_VALUE] for kind, _ in counts[:MOST_NAMES])
             expected = "expected kinds of events in the field 'event', such as view, cart, purchase or return"
             raise line_error(self.path, self.line[0], f"{expected}, got {got}; --columns event= ignores the column")
-        for liking, words in ((True, "count as positive"), (False, "do not count as positive")):
+        for counts_as_positive, words in ((True, "count as positive"), (False, "do not count as positive")):
             listed = [
                 f"{number:,} {kind[:SHOWN_VALUE]}{'' if kind in POSITIVE_EVENTS | OTHER_EVENTS else ' (unknown)'}"
                 for kind, number in counts
-                if (kind in POSITIVE_EVENTS) is liking
+                if (kind in POSITIVE_EVENTS) is counts_as_positive
             ]
             if listed:
                 rest = f" and {len(listed) - MOST_NAMES} more kinds" if len(listed) > MOST_NAMES else ""
                 notes.append(f"events by {self.column_name('event')}: {', '.join(listed[:MOST_NAMES])}{rest} {words}")
-        return likes.alias("event")
+        return positive.alias("event")
 
     def _judge_quantities(self, notes: list[str]) -> pl.Series | None:
         """Tells which quantities are positive: those above 0.
@@ -280,12 +280,12 @@ class Table:
         column = self._find("quantity")
         if column is None:
             return None
-        likes = self._parsed_numbers("quantity", column) > 0
-        if none := int((~likes).sum()):
+        positive = self._parsed_numbers("quantity", column) > 0
+        if none := int((~positive).sum()):
             notes.append(
-                f"{none:,} of {count_noun(len(likes), 'row')} with a quantity of 0 or less do not count as positive"
+                f"{none:,} of {count_noun(len(positive), 'row')} with a quantity of 0 or less do not count as positive"
             )
-        return likes.alias("quantity")
+        return positive.alias("quantity")
 
     def require_none(self, wrong: pl.Series, expected: str, shown: pl.Series | None = None) -> None:
         """Raises DataError with the line of the first wrong row, if any.

@@ -246,7 +246,7 @@ def rank_hidden_items(graph: TrainingGraph, settings: Sequence[ContentSetting]) 
 
 
 def predicts_taste(graph: TrainingGraph) -> bool:
-    """Tells whether the features of items predict what users like.
+    """Tells whether the features of items predict users' positives.
 
     Items are hidden, and `_Fold` measures how well they are scored by their own features, and by those of other items
     in SHUFFLES random orders. Their own must be above the mean of the orders by LEAST_EVIDENCE standard deviations of
@@ -308,7 +308,7 @@ def cold_settings(graph: TrainingGraph) -> tuple[ContentSetting, ...]:
 
 
 def content_settings(graph: TrainingGraph) -> tuple[ContentSetting, ...]:
-    """Lists the settings of content-EASE to try; none unless the features predict what users like.
+    """Lists the settings of content-EASE to try; none unless the features predict users' positives.
 
     They are the ridges with the silo's own sums, and with the others' sums where there are any.
     """

@@ -48,10 +48,10 @@ def test_a_figure_is_missing_neither_here_nor_there() -> None:
 
 def test_what_is_beyond_its_bound_is_measured_again_and_the_least_counts() -> None:
     drawn = iter([5.0, 4.0, 1.5, 9.0])
-    [found] = guard.least_figures(lambda: [figure("one", next(drawn))], {"one": 1.0})
+    [found] = guard.measure_until_within(lambda: [figure("one", next(drawn))], {"one": 1.0})
     assert found.ratio == 1.5 and next(drawn) == 9.0
     drawn = iter([5.0, 4.0, 4.5, 9.0])
-    [found] = guard.least_figures(lambda: [figure("one", next(drawn))], {"one": 1.0})
+    [found] = guard.measure_until_within(lambda: [figure("one", next(drawn))], {"one": 1.0})
     assert found.ratio == 4.0 and next(drawn) == 9.0
 
 

@@ -61,7 +61,7 @@ def test_one_command_makes_a_silo_of_a_file_of_ratings(
     assert silo.key("application_key") != silo.key("operator_key")
 
 
-def test_every_liking_is_in_the_shard_also_of_items_that_one_user_alone_has(
+def test_every_positive_is_in_the_shard_also_of_items_that_one_user_alone_has(
     aggregator: str, tmp_path: Path, data: Path
 ) -> None:
     """Whether another user has an item for training decides nothing."""

@@ -158,7 +158,7 @@ def test_a_simulation_says_on_stderr_what_its_cut_drops(tmp_path: Path) -> None:
     assert "split by time" not in done.stdout
 
 
-def test_appended_ratings_below_the_scale_s_likings_are_left_out(tmp_path: Path) -> None:
+def test_appended_ratings_below_the_scale_s_positives_are_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "sales.csv", timed(60))
     assert (
         run("partition", str(path), "--out", str(tmp_path / "shards"), "--clients", "2", "--method", "random").exit_code

@@ -35,7 +35,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
     built, build = [], serving.build_server
     monkeypatch.setattr(serving, "build_server", lambda *args, **given: built.append(build(*args, **given)) or built[0])
 
-    async def run(file: Path, meanwhile: Any, hindrance: Callable[[], str | None] = lambda: None) -> None:
+    async def run(file: Path, meanwhile: Any, unready_reason: Callable[[], str | None] = lambda: None) -> None:
         async def until_ended() -> None:
             while not built:
                 await anyio.sleep(0.001)
@@ -44,7 +44,10 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
             finally:
                 built[0].should_exit = True
 
-        settings, said = ListenSettings(ready_file=file), {"on_shutdown": lambda: None, "unready_reason": hindrance}
+        settings, said = (
+            ListenSettings(ready_file=file),
+            {"on_shutdown": lambda: None, "unready_reason": unready_reason},
+        )
         async with anyio.create_task_group() as both:
             both.start_soon(until_ended)
             await serving.run_server(FastAPI(), settings, identities={}, logger=Mock(), **said)

@@ -74,7 +74,7 @@ async def serve_whole_client(settings: BaseModel) -> None:
             settings,
             identities=app.state.identities,
             on_shutdown=lambda: None,
-            unready_reason=lambda: service.hindrance,
+            unready_reason=lambda: service.unready_reason,
             logger=LOGGER,
         )
 

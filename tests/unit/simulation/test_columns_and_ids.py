@@ -111,7 +111,7 @@ EVENTS = (
 )
 
 
-def test_kinds_of_events_say_what_is_a_liking_and_the_later_one_counts(tmp_path: Path) -> None:
+def test_kinds_of_events_say_what_is_positive_and_the_later_one_counts(tmp_path: Path) -> None:
     dataset = load_dataset(written(tmp_path / "events.csv", EVENTS), 0)
     liked = set(dataset.events.select("user", "item").rows())
     assert liked == {("7", "10"), ("7", "11"), ("8", "11"), ("8", "13")}
@@ -127,7 +127,7 @@ def test_kinds_of_events_say_what_is_a_liking_and_the_later_one_counts(tmp_path:
     assert len(passed.events) == 2 and "column event is not read (see --columns)" in passed.notes
 
 
-def test_quantities_and_labels_say_what_is_a_liking(tmp_path: Path) -> None:
+def test_quantities_and_labels_say_what_is_positive(tmp_path: Path) -> None:
     sold = load_dataset(written(tmp_path / "q.csv", "user,item,quantity\n7,10,3\n7,11,-1\n8,10,1\n8,12,0\n"), 0)
     assert set(sold.events.select("user", "item").rows()) == {("7", "10"), ("8", "10")}
     assert "2 of 4 rows with a quantity of 0 or less do not count as positive" in sold.notes

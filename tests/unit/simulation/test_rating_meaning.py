@@ -23,7 +23,7 @@ from simulation.cli import app
 from simulation.datasets.load import load_dataset
 from simulation.datasets.ratings import infer_rating_meaning
 
-SCALES = {  # ratings of a silo, and of each value posted later whether it is a liking
+SCALES = {  # ratings of a silo, and of each value posted later whether it is positive
     "stars": ([1, 2, 3, 4, 5], {1: False, 3.5: False, 4: True, 5: True}),
     "ten": ([2, 5, 8, 10], {5: False, 7.5: False, 8: True}),
     "binary": ([0, 1], {0: False, 1: True}),
@@ -101,7 +101,7 @@ def test_a_shard_that_rest_writes_agrees_with_the_file(tmp_path: Path) -> None:
         assert (split_of(after, user, liked) in ("train", "valid", "test")) is likes, kind
 
 
-def test_a_later_low_rating_takes_a_liking_back_and_a_later_high_one_gives_it_again(tmp_path: Path) -> None:
+def test_a_later_low_rating_takes_a_positive_back_and_a_later_high_one_gives_it_again(tmp_path: Path) -> None:
     folder = shard_of(tmp_path, SCALES["stars"][0])
     shard = load_shard(folder)
     first = shard.events_with_ids().filter(split="train").row(0, named=True)

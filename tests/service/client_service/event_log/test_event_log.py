@@ -133,7 +133,7 @@ async def test_the_same_event_counts_once_and_an_unknown_item_waits(served: Shar
 
 
 @pytest.mark.anyio
-async def test_a_low_rating_is_seen_and_not_liked(served: Shard, serving: Serving) -> None:
+async def test_a_low_rating_is_seen_and_not_positive(served: Shard, serving: Serving) -> None:
     async with serving() as http:
         liked = message(("new", served.item_ids[0]), rating=4.0)
         await http.post("/v1/interactions", json=liked)
@@ -180,7 +180,7 @@ async def test_an_erased_user_is_in_no_file_and_unknown_from_then_on(
         assert [path for path in state_files(settings) if CANARY.encode() in path.read_bytes()] == []
         assert (await http.get(f"/v1/users/{CANARY}/recommendations")).json()["fallback"] == "unknown user"
         answer = (await http.delete(f"/v1/users/{known}")).json()
-        assert answer["interactions"] == 0 and "follow with a refresh" in answer["remains"]
+        assert answer["interactions"] == 0 and "follow with the next refresh" in answer["remains"]
     async with serving() as http:
         assert (await http.get(f"/v1/users/{known}/recommendations")).json()["fallback"] == "unknown user"
         await http.post("/v1/interactions", json=message((known, served.item_ids[7]), begin=50))
@@ -327,7 +327,7 @@ def test_another_process_that_may_only_read_follows(tmp_path: Path, settings: Cl
     writer.append(told(("new", shard.item_ids[0])))
     follower.follow()
     since = follower.latest_events("new")
-    assert since is not None and since.liked.tolist() == [0]
+    assert since is not None and since.positive.tolist() == [0]
     writer.append(told(("new", shard.item_ids[2]), begin=5))
     follower.follow()
     since = follower.latest_events("new")
@@ -360,10 +360,10 @@ def test_who_answers_from_the_shard_before_keeps_what_another_shard_has_absorbed
     writer.erasures.erase_user(later, known=True)
     follower.follow()
     since = follower.latest_events("new")
-    assert since is not None and since.liked.tolist() == [0, 2]
+    assert since is not None and since.positive.tolist() == [0, 2]
     assert follower.user_row(gone) is follower.user_row(later) is None
     fresh = Overlay(compile_in_memory(load_shard(settings.shard)), writer).of("new")
-    assert fresh is not None and fresh.liked.tolist() == [2]
+    assert fresh is not None and fresh.positive.tolist() == [2]
     writer.close()
 
 

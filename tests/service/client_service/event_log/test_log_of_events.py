@@ -110,8 +110,8 @@ def test_the_latest_of_a_pair_decides_in_answers_and_in_the_shard(
     for name, (rating, at) in (("1", first), ("2", second)):
         overlay.add_interactions(log.append([told(name, "new", "item-05", rating, at)]))
     since = overlay.latest_events("new")
-    assert since is not None and (since.liked.tolist() == [3, 5]) is liked and since.seen.tolist() == [3, 5]
-    assert since.disliked.tolist() == ([] if liked else [5])
+    assert since is not None and (since.positive.tolist() == [3, 5]) is liked and since.seen.tolist() == [3, 5]
+    assert since.negative.tolist() == ([] if liked else [5])
     shard = absorb_and_forget(settings, log).after
     row = shard.user_row("new")
     assert [shard.item_ids[item] for item in shard.train[[row]].indices] == ["item-03", "item-05"][: 1 + liked]
@@ -120,7 +120,7 @@ def test_the_latest_of_a_pair_decides_in_answers_and_in_the_shard(
 
 
 @pytest.mark.parametrize(("known", "stays"), [(None, False), (100, False), (300, True)])
-def test_a_low_rating_takes_an_earlier_liking_from_the_shard_and_no_later_one(
+def test_a_low_rating_takes_an_earlier_positive_from_the_shard_and_no_later_one(
     settings: ClientSettings, log: EventStore, known: int | None, stays: bool
 ) -> None:
     rows = pl.DataFrame({"user": ["u", "u"], "item": ["item-00", "item-02"], "time": [known, 50]})
@@ -135,7 +135,7 @@ def test_a_low_rating_takes_an_earlier_liking_from_the_shard_and_no_later_one(
     log.close()
 
 
-def test_the_last_likings_of_all_are_not_taken_from_a_shard(settings: ClientSettings, log: EventStore) -> None:
+def test_the_last_positives_of_all_are_not_taken_from_a_shard(settings: ClientSettings, log: EventStore) -> None:
     """Otherwise one application could stop every refresh and every erasure."""
     shard = load_shard(settings.shard)
     pairs = shard.events_with_ids().select("user", "item").rows()

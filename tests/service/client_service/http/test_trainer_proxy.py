@@ -20,7 +20,7 @@ from client_service.__main__ import server_settings
 from client_service.http import server
 from client_service.http.authentication import CallerKeys
 from client_service.http.server import Server
-from client_service.http.trainer_proxy import BehindServer, TrainerProxy
+from client_service.http.trainer_proxy import TrainerAccessLog, TrainerProxy
 from client_service.metrics import ClientMetrics, RequestMetrics, join_metrics
 from client_service.runtime.logs import LOGGER
 from client_service.runtime.trainer_process import (
@@ -77,7 +77,7 @@ def make_trainer(metrics: RequestMetrics) -> FastAPI:
     async def early() -> Response:
         return Response(status_code=401)
 
-    app.add_middleware(BehindServer, requests=metrics.requests, logger=LOGGER, callers_ids=True)
+    app.add_middleware(TrainerAccessLog, requests=metrics.requests, logger=LOGGER, callers_ids=True)
     return app
 
 

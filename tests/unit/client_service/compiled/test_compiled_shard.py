@@ -70,13 +70,13 @@ def same(found: CompiledShard, shard: Shard) -> None:
         assert rows == [pairs[[row]].indices.tolist() for row in range(len(shard.user_ids))]
     for user in (*shard.user_ids, *shard.met_only_users, "nobody", "", "\ud800", " anna\ufeff"):
         assert found.user_row(user) == shard.user_row(user)
-        assert found.items_met_by(user).tolist() == shard.items_met_by(user).tolist()
+        assert found.met_items(user).tolist() == shard.met_items(user).tolist()
     for item in (*shard.item_ids, "nothing", "boots ", "\ud83e\udd7e"):
         assert found.item_row(item) == shard.item_row(item)
     known = {(user, item): moment for user, item, moment in moments(shard.events)}
     for user in range(len(shard.user_ids)):
         for item in range(len(shard.item_ids)):
-            assert found.liked_time(user, item) == known.get((user, item))
+            assert found.positive_time(user, item) == known.get((user, item))
     met = {} if shard.met_events is None else {(user, item): at for user, item, at in moments(shard.met_events)}
     for name in (*shard.user_ids, *shard.met_only_users, "nobody"):
         for row, item_id in enumerate(shard.item_ids):

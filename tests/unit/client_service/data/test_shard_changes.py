@@ -100,7 +100,7 @@ def test_what_was_appended_and_erased_again_leaves_the_pairs_that_were_there(fol
     assert digests(again) == digests(shard)
 
 
-def test_what_was_met_is_kept_beside_the_likings_and_changes_no_digest_of_theirs(folder: Path) -> None:
+def test_what_was_met_is_kept_beside_the_positives_and_changes_no_digest_of_theirs(folder: Path) -> None:
     """Also of users who like nothing, and of items outside the catalogue: these stay outside."""
     low = table("secret-a hidden-9 met 5", "secret-b hidden-1 met 6", "secret-c hidden-1 met 7")
     before, after = change_shard(folder, lambda shard: append_events(shard, low, WHERE))
@@ -109,7 +109,7 @@ def test_what_was_met_is_kept_beside_the_likings_and_changes_no_digest_of_theirs
     assert before.lists_digest == before.digest != found.lists_digest == after.lists_digest
     assert load_head_if_present(folder) == shard_head(found) and shard_head(found).lists_digest == found.lists_digest
     assert found.met.toarray().tolist() == [[0, 0], [1, 0]] and found.met_only_users == {"secret-c"}
-    assert [found.items_met_by(user).tolist() for user in ("secret-a", "secret-b", "secret-c", "nobody")] == [
+    assert [found.met_items(user).tolist() for user in ("secret-a", "secret-b", "secret-c", "nobody")] == [
         [], [0], [0], []
     ]  # fmt: skip
     assert found.known_pairs.toarray().tolist() == [[1, 1], [1, 1]]

@@ -73,7 +73,7 @@ def test_nothing_is_read_while_nobody_writes(
             overlay.follow()
     own.append([told("zoe", "boots")])  # by another thread of the same process, which has not said so yet
     overlay.follow()
-    assert [len(found.liked) for found in [overlay.latest_events("zoe")] if found is not None] == [2]
+    assert [len(found.positive) for found in [overlay.latest_events("zoe")] if found is not None] == [2]
 
 
 def test_an_answer_does_not_wait_for_who_writes(stores: tuple[EventStore, EventStore], shard: Shard) -> None:

@@ -27,7 +27,7 @@ Met = dict[str, set[str]]
 
 @pytest.fixture
 def shard(settings: ClientSettings) -> Shard:
-    """Each user has met two items besides without liking them, and one user likes nothing."""
+    """Each user has two met events besides, and one user has no positive."""
     before = load_shard(settings.shard)
     free = [np.flatnonzero(row == 0) for row in before.known_pairs.toarray()]
     rows = [
@@ -112,7 +112,7 @@ class Told:
 
 
 def test_what_is_told_since_is_met_too_before_and_after_a_refresh(settings: ClientSettings, shard: Shard) -> None:
-    """By a low rating, by a liking that is taken back, and by one that comes again."""
+    """By a low rating, by a positive that is withdrawn, and by one that comes again."""
     told, met, everything = Told(settings, shard), met_by_user(shard), set(shard.item_ids)
     liked, low, back, new = shard.user_ids[1], shard.user_ids[2], shard.user_ids[3], "user-new"
     item = {user: min(everything - met.get(user, set())) for user in (liked, low, back, GRUMP, new)}
@@ -124,7 +124,7 @@ def test_what_is_told_since_is_met_too_before_and_after_a_refresh(settings: Clie
     after = told.absorb()
     told.answer_from(after)
     assert {user: told.lists(user) for user in item} == expected
-    assert {after.item_ids[row] for row in after.items_met_by(low)} == (met[low] | {item[low]}) - liked_by(shard, low)
+    assert {after.item_ids[row] for row in after.met_items(low)} == (met[low] | {item[low]}) - liked_by(shard, low)
     assert GRUMP in after.user_ids and new in after.met_only_users
     assert told.absorb().lists_digest == after.lists_digest  # done again it changes nothing
 
@@ -133,7 +133,7 @@ def liked_by(shard: Shard, user: str) -> set[str]:
     return set(shard.events_with_ids().filter(user=user)["item"])
 
 
-def test_a_liking_that_is_older_than_what_the_shard_says_counts_for_nothing(
+def test_a_positive_that_is_older_than_what_the_shard_says_counts_for_nothing(
     settings: ClientSettings, shard: Shard
 ) -> None:
     user = shard.user_ids[1]
@@ -143,7 +143,7 @@ def test_a_liking_that_is_older_than_what_the_shard_says_counts_for_nothing(
     for one in (user, GRUMP):
         told.tell(one, item, 5.0, 1_900_000_000)
         assert told.overlay.latest_events(one) is None
-    assert told.absorb().item_row(item) in load_shard(settings.shard).items_met_by(user)
+    assert told.absorb().item_row(item) in load_shard(settings.shard).met_items(user)
     told.tell(user, item, 5.0, 2_000_000_001)
     assert told.overlay.latest_events(user) is not None and item in liked_by(told.absorb(), user)
 

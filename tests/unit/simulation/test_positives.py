@@ -1,4 +1,4 @@
-"""A rating is no liking without a word: what counts is said, and lower ratings can be left out."""
+"""A rating does not count as positive silently: the threshold is reported, and lower ratings can be left out."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_a_cut_counts_them_and_shards_stay_as_they_are(write: Write, tmp_path: P
         find_or_cut_shards(str(tmp_path / "cut"), Cut(1, min_rating=4.0), tmp_path / "again")
 
 
-def test_a_silo_keeps_what_is_no_liking_without_learning_from_it(write: Write, tmp_path: Path) -> None:
-    """Low ratings, held-out likings of items that nobody is trained on, and users who like nothing."""
+def test_a_silo_keeps_what_is_not_positive_without_learning_from_it(write: Write, tmp_path: Path) -> None:
+    """Low ratings, held-out positives of items without training pairs, and users without a positive."""
     low = "".join(f"u{user},dull{user},1\n" for user in range(4)) + "grump,i0,1\n"
     liked = "".join(f"u{user},i{item},5\n" for user in range(4) for item in range(6))
     own = "".join(f"u0,own{item},5\n" for item in range(24))
@@ -79,10 +79,10 @@ def test_a_silo_keeps_what_is_no_liking_without_learning_from_it(write: Write, t
     everything = met | set(shard.events_with_ids().select("user", "item").rows())
     assert len(everything) == 24 + 24 + 5 and shard.met_only_users == {"grump"}
     assert not any(item.startswith("dull") for item in shard.item_ids)
-    assert shard.items_met_by("grump").tolist() == [shard.item_row("i0")] and shard.met.nnz == 0
+    assert shard.met_items("grump").tolist() == [shard.item_row("i0")] and shard.met.nnz == 0
 
 
-def test_a_cut_divides_what_is_no_liking_with_its_users(write: Write, tmp_path: Path) -> None:
+def test_a_cut_divides_what_is_not_positive_with_its_users(write: Write, tmp_path: Path) -> None:
     rows = "".join(
         f"u{user:02},i{(user + item) % 17},{1 + (user + item) % 5}\n" for user in range(40) for item in range(9)
     )
