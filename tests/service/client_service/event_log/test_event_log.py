@@ -362,7 +362,7 @@ def test_who_answers_from_the_shard_before_keeps_what_another_shard_has_absorbed
     since = follower.latest_events("new")
     assert since is not None and since.positive.tolist() == [0, 2]
     assert follower.user_row(gone) is follower.user_row(later) is None
-    fresh = Overlay(compile_in_memory(load_shard(settings.shard)), writer).of("new")
+    fresh = Overlay(compile_in_memory(load_shard(settings.shard)), writer).latest_events("new")
     assert fresh is not None and fresh.positive.tolist() == [2]
     writer.close()
 
