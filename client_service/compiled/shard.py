@@ -147,7 +147,7 @@ class UnmetItems:
         return None if place is None else self.first + place
 
     def met_by(self, user_row: int | None, other_row: int | None) -> frozenset[str]:
-        """Lists the ids of the unmet items that a user has met since, without a positive."""
+        """Lists the unmet items in a user's later met events, by id."""
         lists, place = (self._met_by_others, other_row) if user_row is None else (self._met, user_row)
         return frozenset() if place is None else frozenset(self.ids[one] for one in lists.row(place).tolist())
 
@@ -232,7 +232,7 @@ class CompiledShard:
         return np.zeros(0, dtype=np.int64) if other is None else self._met_by_others.row(other)
 
     def find_met_unlisted_items(self, user_id: str) -> frozenset[str]:
-        """Lists the ids of the unmet items that a user has met since, without a positive."""
+        """Lists the unmet items in a user's later met events, by id."""
         if self.unmet is None:
             return frozenset()
         return self.unmet.met_by(self.user_row(user_id), self.met_only_users.row(user_id))
