@@ -16,13 +16,13 @@ ClientName = Annotated[
 ]
 RunName = Annotated[str, Field(pattern=r"^run-[0-9]{1,9}$", description="the run's name", examples=["run-1"])]
 Number = Annotated[int, Field(ge=0, le=100_000, examples=[3])]
-"""Of a round; rounds count from 1, and 0 is before the first."""
+"""Number of a round, from 1; 0: before the first round."""
 Digest = Annotated[str, Field(examples=["9f" * 32])]
-"""A sha256 in hexadecimal."""
+"""sha256 in hexadecimal."""
 Instant = Annotated[str, Field(examples=["2026-01-31T12:00:00+00:00"])]
 """UTC, ISO 8601."""
 Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", examples=["3f" * 16])]
-"""Of a request's signature: the beginning of the hash of the request's entry in its client's ledger."""
+"""Nonce of a request's signature: first half of the hash of the request's entry in the client's ledger."""
 
 
 class JoinIn(Message):
@@ -38,9 +38,9 @@ class JoinOut(Message):
 
     client: ClientName
     clients: int = Field(ge=1, description="clients enrolled in the federation")
-    warnings: tuple[str, ...] = Field((), description="what this client's operator should know of the federation")
-    signature_seconds: float | None = Field(None, gt=0, description="by which a request may be late")
-    nonce: Nonce | None = Field(None, description="of the client's last update that was accepted")
+    warnings: tuple[str, ...] = Field((), description="warnings about the federation for the client's operator")
+    signature_seconds: float | None = Field(None, gt=0, description="largest delay of a signed request, in seconds")
+    nonce: Nonce | None = Field(None, description="nonce of the client's last accepted update")
 
 
 class RunIn(Message):
@@ -112,7 +112,7 @@ class RunIn(Message):
     makes_models: bool = Field(
         False,
         description="silos that share sums alone make their models of this sum, because they have no item in common;"
-        " the aggregator sets it, whatever is asked for",
+        " the aggregator sets it, and ignores the request's value",
         exclude_if=lambda makes: not makes,
     )
 
@@ -121,49 +121,57 @@ Phase = Literal["waiting", "open", "aggregated", "finished", "failed", "cancelle
 ENDED: tuple[Phase, ...] = ("finished", "failed", "cancelled")
 Standing = Literal["expected", "received", "absent", "quarantined"]
 Cause = Literal["refusals", "distance", "shares", "operator"]
-"""Why a client is shut out: refused too often, further from the start of a round than a run allows, for shares that are
-proven to be none, by hand."""
+"""Cause of a quarantine: too many refused updates, an update too far from the round's start, shares that are proven
+invalid, or the operator."""
 
 
 class RunOut(Message):
     """State of the federation's run and of the asking client; others are only counted."""
 
-    sequence: int = Field(ge=0, description="grows with every change; hand it back as ?after= to wait for the next")
-    run: RunName | None = Field(None, description="the newest run; none where there has been none")
+    sequence: int = Field(ge=0, description="number of the last change; send it as ?after= to wait for the next one")
+    run: RunName | None = Field(None, description="name of the newest run; none before the first run")
     phase: Phase | None = Field(
-        None, description="where it stands; failed: it could not go on; cancelled: the operator has ended it"
+        None, description="phase of the run; failed: an error ended it; cancelled: the operator ended it"
     )
-    round: Number = Field(0, description="the current round; 0 before the first")
-    rounds: Number = Field(0, description="of the whole run")
-    seed: int = Field(0, ge=0, lt=1 << 32, description="from which the clients' random draws follow")
-    seconds_left: float | None = Field(None, description="until the current wait ends")
-    deadline_seconds: float | None = Field(None, gt=0, description="of each phase of the run")
-    standing: Standing = Field("absent", description="of the asking client, in the current round")
-    joined: int = Field(0, ge=0, description="clients enrolled in the federation")
-    received: int = Field(0, ge=0, description="updates of the current round that have come")
-    threshold: int | None = Field(None, ge=0, description="secure rounds: so many clients' shares restore a secret")
-    changing_members: bool = Field(False, description="as the operator has started the run")
+    round: Number = Field(0, description="number of the current round; 0 before the first")
+    rounds: Number = Field(0, description="number of rounds of the run")
+    seed: int = Field(0, ge=0, lt=1 << 32, description="seed of every client's random draws")
+    seconds_left: float | None = Field(None, description="seconds until the current wait ends")
+    deadline_seconds: float | None = Field(None, gt=0, description="longest wait in a phase, in seconds")
+    standing: Standing = Field("absent", description="state of the asking client in the current round")
+    joined: int = Field(0, ge=0, description="number of clients that have joined the federation")
+    received: int = Field(0, ge=0, description="number of updates received in the current round")
+    threshold: int | None = Field(
+        None, ge=0, description="secure rounds: number of clients whose shares restore a secret"
+    )
+    changing_members: bool = Field(
+        False, description="secure runs: a single client may leave or join between rounds, where its silo allows it"
+    )
     method: MethodSettings | None = Field(None, description="the run's settings")
-    part: Part = Field("training", description="what the run is for", exclude_if=lambda part: part == "training")
+    part: Part = Field(
+        "training",
+        description="training, or the sum that the run makes",
+        exclude_if=lambda part: part == "training",
+    )
     basis: RunName | None = Field(
-        None, description="the basis run whose sums a training run uses", exclude_if=lambda name: name is None
+        None, description="basis run whose sums this training run uses", exclude_if=lambda name: name is None
     )
     items: RunName | None = Field(
         None,
-        description="the run that has summed the list of common items, where there is none that all have",
+        description="run of the list of common items, where silos have no shared list",
         exclude_if=lambda name: name is None,
     )
     content: RunName | None = Field(
-        None, description="the run of content sums that this one uses", exclude_if=lambda name: name is None
+        None, description="run of content sums that this run uses", exclude_if=lambda name: name is None
     )
     over: RunName | None = Field(
         None,
-        description="the run whose sums this one counts over, or over which what it uses was counted",
+        description="run whose sums this run, or the sum that it uses, counts over",
         exclude_if=lambda name: name is None,
     )
     makes_models: bool = Field(
         False,
-        description="silos make their models of this sum, because no sum over items follows",
+        description="whether silos make their models of this sum, because no sum over items follows",
         exclude_if=lambda makes: not makes,
     )
 
@@ -172,46 +180,50 @@ class AnchorOut(Message):
     """Kernel K^R of the anchor: its non-zero low eigenvalues over their sum, ascending."""
 
     run: RunName
-    round: Number = Field(description="for which the anchor is drawn")
+    round: Number = Field(description="round of this anchor")
     kernel: tuple[float, ...] = Field(description="K^R, which sums to 1", examples=[[0.2, 0.3, 0.5]])
-    source: str = Field(description="where the anchor's size came from", examples=["declared"])
-    size: Counts | None = Field(None, description="of G_R, which each client draws by itself")
+    source: str = Field(description="source of the anchor's size", examples=["declared"])
+    size: Counts | None = Field(None, description="size of G_R, which each client draws itself")
 
 
 class ReceiptOut(Message):
     """Receipt of one upload, as the aggregator has stored it."""
 
     run: RunName
-    round: Number = Field(description="of the update")
+    round: Number = Field(description="round of the update")
     client: ClientName
     digest: Digest = Field(description="sha256 of the body as received")
-    size: int = Field(ge=0, description="bytes of the body", examples=[591_702])
-    received_at: Instant = Field(description="when it was whole: UTC, ISO 8601")
+    size: int = Field(ge=0, description="length of the body in bytes", examples=[591_702])
+    received_at: Instant = Field(description="time when the whole body had arrived: UTC, ISO 8601")
 
 
 class HeaderOut(Message):
     """Header that no client sends. Its value is not kept."""
 
-    name: str = Field(max_length=40, description="as it came", examples=["x-forwarded-for"])
-    bytes: int = Field(ge=0, description="of its name and its value")
+    name: str = Field(max_length=40, description="name of the header as received", examples=["x-forwarded-for"])
+    bytes: int = Field(ge=0, description="length of its name and its value in bytes")
 
 
 class SignatureOut(Message):
     """Signature of a request, with what its owner needs to make it again and compare."""
 
-    created: int = Field(ge=0, description="seconds since the epoch, as the client said")
-    sha256: Digest = Field(description="of the body that was signed")
+    created: int = Field(ge=0, description="time of the signature by the client's clock, in seconds since the epoch")
+    sha256: Digest = Field(description="sha256 of the signed body")
     value: str = Field(pattern=r"^[A-Za-z0-9+/]{86}==$", description="the Ed25519 signature in base64")
 
 
 class HeadOut(Message):
     """Head of a request as it arrived."""
 
-    bytes: int | None = Field(None, ge=0, description="none: a trusted proxy has changed it on the way")
-    sha256: Digest = Field(description="of its first line and its listed headers but the signature's, sorted")
-    others: tuple[HeaderOut, ...] = Field((), description="headers beyond the list of those that a client sends")
-    more: int = Field(0, ge=0, description="such headers that are not told one by one")
-    signature: SignatureOut | None = Field(None, description="none: recorded before signatures were")
+    bytes: int | None = Field(None, ge=0, description="length of the head; none: a trusted proxy may have changed it")
+    sha256: Digest = Field(
+        description="sha256 of its first line and its expected headers, sorted, without the signature's"
+    )
+    others: tuple[HeaderOut, ...] = Field((), description="unexpected headers, which no client sends")
+    more: int = Field(0, ge=0, description="number of further unexpected headers, not listed")
+    signature: SignatureOut | None = Field(
+        None, description="signature of the request; none in records of earlier versions"
+    )
 
 
 class ArrivalOut(Message):
@@ -221,40 +233,42 @@ class ArrivalOut(Message):
     unexpected body, undeclared parameters, an unknown path, or a head in another form.
     """
 
-    sequence: int = Field(ge=1, description="its number in the record")
-    time: Instant = Field(description="when it was answered: UTC, ISO 8601")
+    sequence: int = Field(ge=1, description="number in the record, from 1")
+    time: Instant = Field(description="time of the answer: UTC, ISO 8601")
     client: ClientName
     call: Literal["join", "update", "keys", "shares", "checks", "consents", "answers", "other"] = Field(
-        description="what the request was; other: something that no client sends"
+        description="kind of the request; other: a request that no client sends"
     )
-    run: RunName | None = Field(None, description="which the request named")
-    round: Number | None = Field(None, description="which the request named")
-    size: int = Field(ge=0, description="bytes of the body that came")
-    digest: Digest = Field(description="sha256 of these bytes")
-    status: int = Field(ge=100, le=599, description="HTTP status that was answered", examples=[201])
-    code: str | None = Field(None, description="stable code of the problem, where it was refused")
-    nonce: Nonce | None = Field(None, description="none: recorded before nonces were")
-    head: HeadOut | None = Field(None, description="none: recorded before heads were")
+    run: RunName | None = Field(None, description="run that the request names")
+    round: Number | None = Field(None, description="round that the request names")
+    size: int = Field(ge=0, description="length of the received body in bytes")
+    digest: Digest = Field(description="sha256 of the received body")
+    status: int = Field(ge=100, le=599, description="HTTP status of the answer", examples=[201])
+    code: str | None = Field(None, description="stable code of the problem, if the request was refused")
+    nonce: Nonce | None = Field(None, description="nonce of the signature; none in records of earlier versions")
+    head: HeadOut | None = Field(None, description="head of the request; none in records of earlier versions")
 
 
 class ArrivalsOut(Message):
     """Page of the record of arrivals, oldest first."""
 
-    entries: tuple[ArrivalOut, ...] = Field(description="one for each request, a page of them")
-    total: int = Field(ge=0, description="entries of the whole record")
+    entries: tuple[ArrivalOut, ...] = Field(description="requests of this page, one entry each")
+    total: int = Field(ge=0, description="number of entries in the whole record")
 
 
 class ParticipantOut(Message):
     """One client in one round, for the operator."""
 
     client: ClientName
-    received: bool = Field(description="its update is in")
-    quarantined: bool = Field(False, description="shut out of this round; nobody waited for it")
-    size: int = Field(0, ge=0, description="bytes of its update")
-    digest: Digest | None = Field(None, description="sha256 of its update; none before it came")
-    received_at: Instant | None = Field(None, description="when it came: UTC, ISO 8601")
-    scalars: dict[str, float] = Field({}, description="those of its update that the aggregator needs by themselves")
-    told: dict[str, float] = Field({}, description="scalars that it is told for mixing, once the round is aggregated")
+    received: bool = Field(description="whether its update has been accepted")
+    quarantined: bool = Field(False, description="whether it is quarantined, so that the round does not wait for it")
+    size: int = Field(0, ge=0, description="length of its update in bytes")
+    digest: Digest | None = Field(None, description="sha256 of its update; none before it is received")
+    received_at: Instant | None = Field(None, description="time when its update was received: UTC, ISO 8601")
+    scalars: dict[str, float] = Field({}, description="scalars of its update that the aggregator reads individually")
+    told: dict[str, float] = Field(
+        {}, description="scalars that the client gets for mixing, after the round is aggregated"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -268,41 +282,45 @@ class ParticipantOut(Message):
                 nested[field][name] = data[name]
         return {name: value for name, value in data.items() if name not in ("rho", "rhobar")} | nested
 
-    @computed_field(description="the same as in scalars")  # type: ignore[prop-decorator]
+    @computed_field(description="same value as in scalars")  # type: ignore[prop-decorator]
     @property
     def rho(self) -> float | None:
         return self.scalars.get("rho")
 
-    @computed_field(description="the same as in told")  # type: ignore[prop-decorator]
+    @computed_field(description="same value as in told")  # type: ignore[prop-decorator]
     @property
     def rhobar(self) -> float | None:
         return self.told.get("rhobar")
 
 
 Step = Literal["keys", "shares", "checks", "masked", "consents", "answers"]
-"""Where an open round of a secure federation stands."""
+"""Step of an open secure round."""
 
 
 class SecureOut(Message):
     """State of an open secure round."""
 
-    step: Step = Field(description="what the round waits for")
-    threshold: int = Field(ge=0, description="clients without whom no phase can close")
-    came: dict[Step, int] = Field(description="by step, how many clients have said what belongs to it")
-    waiting_for: tuple[ClientName, ...] = Field((), description="in this step; who dropped out before is not in it")
-    expelled: tuple[ClientName, ...] = Field((), description="proven to have sealed shares that are none")
+    step: Step = Field(description="step whose messages the round waits for")
+    threshold: int = Field(ge=0, description="smallest number of clients with which a step can close")
+    came: dict[Step, int] = Field(description="number of clients whose message has come, by step")
+    waiting_for: tuple[ClientName, ...] = Field(
+        (), description="clients expected in this step, without those that dropped out earlier"
+    )
+    expelled: tuple[ClientName, ...] = Field((), description="clients proven to have sealed invalid shares")
 
 
 class RoundOut(Message):
     """One round of a run, for the operator."""
 
-    number: Number = Field(description="its place in the run")
-    phase: Phase = Field(description="where it stands")
-    secure: SecureOut | None = Field(None, description="of a secure round, as long as it is open")
+    number: Number = Field(description="number of the round, from 1")
+    phase: Phase = Field(description="phase of the round")
+    secure: SecureOut | None = Field(None, description="state of a secure round while it is open")
     opened_at: Instant = Field(description="UTC, ISO 8601")
     closed_at: Instant | None = Field(None, description="UTC, ISO 8601; none while it is open")
-    missing: tuple[ClientName, ...] = Field((), description="clients whose updates are not in")
-    participants: tuple[ParticipantOut, ...] = Field((), description="one for each client that was waited for")
+    missing: tuple[ClientName, ...] = Field((), description="clients whose updates are missing")
+    participants: tuple[ParticipantOut, ...] = Field(
+        (), description="clients that the round waited for, one entry each"
+    )
 
 
 class QuarantineIn(Message):
@@ -311,7 +329,7 @@ class QuarantineIn(Message):
     reason: str = Field(
         min_length=1,
         max_length=200,
-        description="for operators; the client is not told it",
+        description="reason, for operators only; the client does not get it",
         examples=["asked to leave"],
     )
 
@@ -319,10 +337,10 @@ class QuarantineIn(Message):
 class QuarantineOut(Message):
     """Reason why a client is excluded, for the operator."""
 
-    cause: Cause = Field(description="the rule that it follows from, or the operator")
-    reason: str = Field(description="in words", examples=["3 of its updates did not match the declaration"])
-    run: RunName | None = Field(None, description="in which a rule has shut it out")
-    round: Number | None = Field(None, description="in which a rule has shut it out")
+    cause: Cause = Field(description="rule that quarantined the client, or operator")
+    reason: str = Field(description="reason in words", examples=["3 of its updates did not match the declaration"])
+    run: RunName | None = Field(None, description="run in which a rule quarantined it")
+    round: Number | None = Field(None, description="round in which a rule quarantined it")
     since: Instant = Field(description="UTC, ISO 8601")
 
 
@@ -331,57 +349,67 @@ class MemberOut(Message):
 
     client: ClientName
     joined_at: Instant = Field(description="UTC, ISO 8601")
-    refused: int = Field(ge=0, description="its updates that the newest run has refused for what they were")
-    quarantine: QuarantineOut | None = Field(None, description="why nothing of it is taken; none: all is")
+    refused: int = Field(ge=0, description="number of its invalid updates in the newest run")
+    quarantine: QuarantineOut | None = Field(None, description="its current quarantine; none: it takes part")
 
 
 class SummedOut(Message):
     """Sum of a run: its kind, the reason for it, and its cost."""
 
-    kind: str = Field(description="of the sum", examples=["exact"])
-    reason: str = Field(description="why this kind was chosen; empty in runs of earlier versions")
-    opened: bool = Field(False, description="is the sum known? Where it never will be, the run's reason says why")
+    kind: str = Field(description="kind of the sum", examples=["exact"])
+    reason: str = Field(description="reason for this kind; empty in runs of earlier versions")
+    opened: bool = Field(False, description="whether the sum is known; of a failed run, see its reason")
     common: int | None = Field(
         None,
         ge=0,
-        description="of a run of common items: their number; none in a list of runs",
+        description="number of common items, of a run that counts them; none in a list of runs",
         exclude_if=lambda common: common is None,
     )
-    bytes: int | None = Field(None, ge=0, description="of the updates that have come; none in a list of runs")
+    bytes: int | None = Field(None, ge=0, description="length of the received updates in bytes; none in a list of runs")
     seconds: float | None = Field(
-        None, ge=0, description="from its first round's opening to its last one's closing; none before, or in a list"
+        None,
+        ge=0,
+        description="time from the opening of the first round to the closing of the last; none before, or in a list",
     )
 
 
 class CollaborationOut(Message):
     """Weights by which clients learn from each other, where each gets its own mixture."""
 
-    round: int = Field(ge=0, description="after which these are the weights")
-    clients: tuple[ClientName, ...] = Field(description="in the order of rows and columns")
-    weights: tuple[tuple[float, ...], ...] = Field(description="of each client, how much it gets of each other")
-    columns_low: tuple[float, ...] = Field(description="1 / sum r^2 of each order: features that tell likeness")
-    columns_high: tuple[float, ...] = Field(description="1 / sum s^2 of each order: features that tell unlikeness")
+    round: int = Field(ge=0, description="last aggregated round")
+    clients: tuple[ClientName, ...] = Field(description="clients in the order of rows and columns")
+    weights: tuple[tuple[float, ...], ...] = Field(
+        description="row of each client: weight of each other client in its mixture"
+    )
+    columns_low: tuple[float, ...] = Field(
+        description="effective number of features that measure similarity, 1 / sum r^2, by order"
+    )
+    columns_high: tuple[float, ...] = Field(
+        description="effective number of features that measure dissimilarity, 1 / sum s^2, by order"
+    )
 
 
 class RunHistoryOut(Message):
     """Run with its rounds, for the operator."""
 
     run: RunName
-    phase: Phase = Field(
-        description="where it stands; failed: it could not go on; cancelled: the operator has ended it"
-    )
-    reason: str | None = Field(None, description="why it has failed, or that it was cancelled")
-    request: RunIn = Field(description="as it was asked for")
+    phase: Phase = Field(description="phase of the run; failed: an error ended it; cancelled: the operator ended it")
+    reason: str | None = Field(None, description="reason of the failure, or that it was cancelled")
+    request: RunIn = Field(description="request that started the run, completed with the federation's settings")
     sum: SummedOut | None = Field(
-        None, description="of a run that sums: which sum, and why", exclude_if=lambda found: found is None
+        None,
+        description="kind, reason and cost of the sum that the run makes",
+        exclude_if=lambda found: found is None,
     )
     started_at: Instant = Field(description="UTC, ISO 8601")
-    deadline_at: Instant | None = Field(None, description="UTC, ISO 8601; when the current wait ends")
+    deadline_at: Instant | None = Field(None, description="end of the current wait: UTC, ISO 8601")
     enrolled: tuple[ClientName, ...] = Field((), description="clients that take part")
-    missing: tuple[ClientName, ...] = Field((), description="registered and not there, or whose update is not in")
-    rounds: tuple[RoundOut, ...] = Field((), description="its rounds, the first one first; a list of runs has none")
+    missing: tuple[ClientName, ...] = Field(
+        (), description="registered clients that have not joined, or whose update is missing"
+    )
+    rounds: tuple[RoundOut, ...] = Field((), description="rounds, oldest first; empty in a list of runs")
     collaboration: CollaborationOut | None = Field(
         None,
-        description="who learns from whom, where each client gets a mixture of its own",
+        description="weights by which clients learn from each other, where each gets its own mixture",
         exclude_if=lambda found: found is None,
     )
