@@ -25,10 +25,10 @@ class TensorSpec(Message):
     round has the sum over its clients modulo 2^32.
     """
 
-    name: str = Field(pattern=r"^[a-z0-9_.]{1,120}$", description="by which it is sent", examples=["pooling.weight"])
+    name: str = Field(pattern=r"^[a-z0-9_.]{1,120}$", description="name of the tensor", examples=["pooling.weight"])
     dtype: DType = Field("F32", description="F32: float32; U32: integers modulo 2^32")
     shape: tuple[Annotated[int, Field(ge=0, le=1 << 30)], ...] = Field(
-        max_length=8, description="lengths of its axes; empty: one number", examples=[[64, 64]]
+        max_length=8, description="length of each axis; empty: a single number", examples=[[64, 64]]
     )
 
     @property
@@ -42,24 +42,29 @@ class Declaration(Message):
 
     tensors: sent in both directions. reports: tensors that only go up, from a client to the aggregator. broadcasts:
     tensors that only come down, the same for every client. secure: tensors, reports and scalars are masked and only
-    their sum can be read, except for the scalars that the strategy declares as visible. sums: by part, what a run
-    sends that sums statistics; empty: this federation sums none.
+    their sum can be read, except for the scalars that the strategy declares as visible. sums: declarations of
+    the runs that sum statistics, by part; empty: there are no such runs.
     """
 
     strategy: str = Field(max_length=60, description="the strategy's name", examples=["lpsfed"])
-    tensors: tuple[TensorSpec, ...] = Field(max_length=10_000, description="sent in both directions")
+    tensors: tuple[TensorSpec, ...] = Field(max_length=10_000, description="tensors sent in both directions")
     scalars: tuple[str, ...] = Field(max_length=20, description="names of single numbers", examples=[["margin", "rho"]])
-    secure: bool = Field(False, description="masked: only the sum over the clients can be read")
+    secure: bool = Field(
+        False, description="whether updates are masked, so that only their sum over the clients can be read"
+    )
     reports: tuple[TensorSpec, ...] = Field(
-        (), max_length=10_000, description="sent by the clients alone", exclude_if=lambda reports: not reports
+        (), max_length=10_000, description="tensors sent only by the clients", exclude_if=lambda reports: not reports
     )
     broadcasts: tuple[TensorSpec, ...] = Field(
-        (), max_length=10_000, description="sent to the clients alone", exclude_if=lambda broadcasts: not broadcasts
+        (),
+        max_length=10_000,
+        description="tensors sent only to the clients",
+        exclude_if=lambda broadcasts: not broadcasts,
     )
     sums: dict[Part, Declaration] = Field(
         {},
         max_length=20,
-        description="by part, what a run sends that sums statistics; empty: this federation sums none",
+        description="declarations of the runs that sum statistics, by part; empty: there are no such runs",
         exclude_if=lambda sums: not sums,
     )
 

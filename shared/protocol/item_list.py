@@ -31,9 +31,11 @@ _unprinted = re.compile(r"[\x00-\x1f\x7f]")
 class ItemListOut(Message):
     """List of items in an invitation: compressed text with its sha256 and length."""
 
-    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="of the list's text", examples=["9f" * 32])
-    items: int = Field(ge=1, le=MOST_LISTED, description="ids in it", examples=[3706])
-    packed: str = Field(max_length=LONGEST_PACKED, repr=False, description="its text, zlib, base64", examples=["eJw="])
+    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="sha256 of the list's text", examples=["9f" * 32])
+    items: int = Field(ge=1, le=MOST_LISTED, description="number of ids in the list", examples=[3706])
+    packed: str = Field(
+        max_length=LONGEST_PACKED, repr=False, description="text of the list, zlib in base64", examples=["eJw="]
+    )
 
 
 def read_item_list(path: Path) -> tuple[str, ...]:

@@ -26,7 +26,9 @@ class FaultOut(BaseModel):
         examples=["out-of-range"],
     )
     at: str | None = Field(
-        None, description="where: `query`, `path` or `body`, and what of it; none: the whole", examples=["query.k"]
+        None,
+        description="place of the fault: `query`, `path` or `body`, and the field; none: the whole message",
+        examples=["query.k"],
     )
     detail: str = Field(description="what was expected", examples=["Input should be less than or equal to 1000"])
 
@@ -34,12 +36,12 @@ class FaultOut(BaseModel):
 class ProblemOut(BaseModel):
     """RFC 9457 problem document. `code` is stable; the words of `detail` are not."""
 
-    type: str = Field("about:blank", description="no page describes a problem further")
-    title: str = Field(description="the status in a few words", examples=["Not found"])
+    type: str = Field("about:blank", description="always about:blank: `code` names the problem")
+    title: str = Field(description="status in a few words", examples=["Not found"])
     status: int = Field(ge=400, le=599, description="HTTP status of the answer", examples=[404])
     detail: str = Field(description="what was expected, and what came", examples=["there is no run 'run-9'"])
-    code: str = Field(description="stable: programs may match on it", examples=["not-found"])
+    code: str = Field(description="code of the problem, stable, for programs", examples=["not-found"])
     errors: tuple[FaultOut, ...] | None = Field(
-        None, description="of a 422: each fault once, with a code that tells kinds apart"
+        None, description="faults of a message refused with 422, each with a code of its kind"
     )
-    request_id: str | None = Field(None, description="as in the service's log and in X-Request-ID")
+    request_id: str | None = Field(None, description="id of the request in the service's log and in X-Request-ID")

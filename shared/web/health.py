@@ -23,19 +23,19 @@ TrainerStatus = Literal["running", "starting"]
 class LiveOut(Message):
     """Answer of /health/live: the process runs."""
 
-    status: Literal["live"] = Field("live", description="always the same")
+    status: Literal["live"] = Field("live", description="always live")
 
 
 class ReadyOut(Message):
     """Answer of /health/ready: the service takes calls."""
 
-    status: Literal["ready"] = Field("ready", description="always the same")
+    status: Literal["ready"] = Field("ready", description="always ready")
     model: Literal["none yet", "serving"] | None = Field(
-        None, description="of a client: does a model answer?", examples=["serving"]
+        None, description="of a client: whether a model answers requests", examples=["serving"]
     )
     trainer: TrainerStatus | None = Field(
         None,
-        description="of a client: the process beside it that trains and answers its operator",
+        description="of a client: state of its trainer process, which trains and answers the operator",
         examples=["running"],
     )
 

@@ -73,9 +73,9 @@ UNSIGNED = "0" * 128
 class RoundMessage(Message):
     """Message of a round, with its version, run and round."""
 
-    version: Literal[2] = Field(2, description="of these messages")
+    version: Literal[2] = Field(2, description="version of the protocol")
     run: RunName
-    round: int = Field(ge=1, le=100_000, description="the round that the message belongs to")
+    round: int = Field(ge=1, le=100_000, description="number of the round")
 
 
 class ClientMessage(RoundMessage):
@@ -85,30 +85,30 @@ class ClientMessage(RoundMessage):
 class SignedClientMessage(ClientMessage):
     """Message with its sender's signature, which others can check too: see `proofs`."""
 
-    signature: Signature = Field(UNSIGNED, description="the client's, over the rest of the message")
+    signature: Signature = Field(UNSIGNED, description="the client's signature over the rest of the message")
 
 
 class CommonTerms(Message):
-    """Terms that every client of a round must have been told alike.
+    """Terms of a round that must be the same for every client.
 
     Digests are sha256 in hexadecimal: see `common`.
     """
 
-    aggregator: Hex32 = Field(description="the key that its answers are signed with")
+    aggregator: Hex32 = Field(description="the aggregator's public key, which verifies its answers")
     start: Hex32 = Field(description="digest of the parameters that the round begins with, before Eq. 14")
     method: Hex32 = Field(description="digest of the run's settings")
-    seed: int = Field(ge=0, lt=1 << 32, description="the run's")
-    rounds: int = Field(ge=1, le=100_000, description="the run's")
-    anchor: Hex32 = Field(description="digest of what K^R follows from")
-    changing_members: bool = Field(False, description="may a single client leave or join between rounds?")
+    seed: int = Field(ge=0, lt=1 << 32, description="seed of the run")
+    rounds: int = Field(ge=1, le=100_000, description="number of rounds of the run")
+    anchor: Hex32 = Field(description="digest of all that determines the anchor's kernel K^R")
+    changing_members: bool = Field(False, description="whether a single client may leave or join between rounds")
 
 
 class RoundTerms(RoundMessage):
     """Terms of a round, which each client compares with its own."""
 
-    threshold: int = Field(ge=FEWEST_CLIENTS, le=MOST_CLIENTS, description="shares that restore a secret")
+    threshold: int = Field(ge=FEWEST_CLIENTS, le=MOST_CLIENTS, description="number of shares that restore a secret")
     declaration: Declaration = Field(description="all that a client may send")
-    common: CommonTerms = Field(description="what every client must have been told alike")
+    common: CommonTerms = Field(description="terms that must be the same for every client")
 
 
 def require_round(terms: RoundMessage, message: RoundMessage) -> None:
@@ -127,22 +127,26 @@ class Possession(Message):
 class PublicKeys(SignedClientMessage):
     """Message of phase `keys`. All keys are points of the group except `identity`."""
 
-    identity: Hex32 = Field(description="the Ed25519 key that the client is known by")
+    identity: Hex32 = Field(description="the client's registered Ed25519 key")
     deal: Hex32 = Field(description="key for the shares that the client seals")
-    possession: Possession = Field(description="proof that it has the secret of `deal`")
-    cipher: Hex32 = Field(description="key for the shares that are sealed for it")
-    mask: Hex32 = Field(description="key for the pairwise masks, and at once the commitment to its own secret")
-    commitment: Hex32 = Field(description="to the seed of the client's own mask")
-    common: CommonTerms = Field(description="what the client was told of the round")
-    noised: bool = Field(False, description="what it sends is differentially private")
-    changing_members: bool = Field(False, description="the silo's word that it bears a change of itself alone")
+    possession: Possession = Field(description="proof that the client knows the secret of `deal`")
+    cipher: Hex32 = Field(description="key for the shares that are sealed for the client")
+    mask: Hex32 = Field(description="key for the pairwise masks, which is also the commitment to its own secret")
+    commitment: Hex32 = Field(description="commitment to the seed of the client's own mask")
+    common: CommonTerms = Field(description="terms of the round, as the client has received them")
+    noised: bool = Field(False, description="whether the client's update is differentially private")
+    changing_members: bool = Field(
+        False, description="whether the silo allows that it alone leaves or joins between rounds"
+    )
     stamp: Hex32 | None = Field(
-        None, description="basis runs: the same as long as the silo's data are", exclude_if=lambda stamp: stamp is None
+        None,
+        description="basis runs: fingerprint of the silo's data, the same until they change",
+        exclude_if=lambda stamp: stamp is None,
     )
     catalogue: Hex32 | None = Field(
         None,
-        description="basis runs: sha256 of what the sum is over, such as the list of items, all members' alike; that of"
-        " the words 'nothing to add' where the part is zeros",
+        description="basis runs: sha256 of the basis of the sum, such as the list of items, the same for all members;"
+        " sha256 of the words 'nothing to add' where the part is zeros",
         exclude_if=lambda one: one is None,
     )
 
@@ -155,8 +159,10 @@ def possession_label(terms: RoundMessage, client: str) -> bytes:
 class Roster(Message):
     """Public keys of all clients of the round."""
 
-    terms: RoundTerms = Field(description="what all must agree on")
-    members: tuple[PublicKeys, ...] = Field(max_length=MOST_CLIENTS, description="in ascending order of their names")
+    terms: RoundTerms = Field(description="terms of the round")
+    members: tuple[PublicKeys, ...] = Field(
+        max_length=MOST_CLIENTS, description="public keys of each client, in ascending order of names"
+    )
 
     @model_validator(mode="after")
     def _members_of_one_round(self) -> Roster:
@@ -188,40 +194,40 @@ class Roster(Message):
 class SealedShare(Message):
     """Shares of a dealer's two secrets, sealed for one holder, with commitments."""
 
-    sealed: Sealed = Field(description="both shares, for the holder alone")
-    key_commitment: Hex32 = Field(description="to the share of the mask's secret")
-    seed_commitment: Hex32 = Field(description="to the share of the seed")
+    sealed: Sealed = Field(description="both shares, sealed for the holder")
+    key_commitment: Hex32 = Field(description="commitment to the share of the mask's secret")
+    seed_commitment: Hex32 = Field(description="commitment to the share of the seed")
     signature: Signature = Field(
-        UNSIGNED, description="the dealer's, for this holder in this round with this roster: see `identities`"
+        UNSIGNED, description="the dealer's signature for this holder, round and roster: see `proofs`"
     )
 
 
 class SealedShares(ClientMessage):
     """Message of phase `shares`: sealed shares for every other client.
 
-    And commitments to the shares that the sender keeps.
+    It also has commitments to the shares that the sender keeps.
     """
 
     transcript: Hex32 = Field(description="digest of the roster")
-    shares: Mapping[ClientName, SealedShare] = Field(max_length=MOST_CLIENTS, description="by holder")
-    key_commitment: Hex32 = Field(description="to the sender's own share of the mask's secret")
-    seed_commitment: Hex32 = Field(description="to the sender's own share of the seed")
+    shares: Mapping[ClientName, SealedShare] = Field(max_length=MOST_CLIENTS, description="sealed shares by holder")
+    key_commitment: Hex32 = Field(description="commitment to the sender's own share of the mask's secret")
+    seed_commitment: Hex32 = Field(description="commitment to the sender's own share of the seed")
 
 
 class Delivery(RoundMessage):
     """Shares that every other sharer has sealed for one client."""
 
-    shares: Mapping[ClientName, SealedShare] = Field(max_length=MOST_CLIENTS, description="by dealer")
+    shares: Mapping[ClientName, SealedShare] = Field(max_length=MOST_CLIENTS, description="sealed shares by dealer")
 
 
 class Complaint(Message):
     """Complaint about a dealer's shares, with a proof.
 
-    The point that the dealer's and the holder's keys agree on: with it the sealed shares can be opened, to see that
-    they are not what the dealer committed to.
+    With the point, which the dealer's and the holder's keys agree on, everybody can open the sealed shares and see
+    that they differ from the dealer's commitments.
     """
 
-    point: Hex32 = Field(description="on which both keys agree")
+    point: Hex32 = Field(description="point that both keys agree on")
     challenge: Scalar = Field(description="the proof's first half")
     response: Scalar = Field(description="the proof's second half")
 
@@ -230,23 +236,25 @@ class ShareCheck(SignedClientMessage):
     """Message of phase `checks`: the shares are valid, except those complained about."""
 
     transcript: Hex32 = Field(description="digest of the roster")
-    complaints: Mapping[ClientName, Complaint] = Field(max_length=MOST_CLIENTS, description="by dealer")
+    complaints: Mapping[ClientName, Complaint] = Field(max_length=MOST_CLIENTS, description="complaints by dealer")
 
 
 class ExpulsionEvidence(Message):
     """Evidence against an expelled dealer: its signed shares and a holder's complaint."""
 
-    dealer: ClientName = Field(description="who is put out")
-    holder: ClientName = Field(description="who complains")
-    share: SealedShare = Field(description="what the dealer has signed for the holder")
-    complaint: Complaint = Field(description="the holder's, by which everybody can open the share")
+    dealer: ClientName = Field(description="name of the expelled client")
+    holder: ClientName = Field(description="name of the client that complains")
+    share: SealedShare = Field(description="shares that the dealer has signed for the holder")
+    complaint: Complaint = Field(description="the holder's complaint, with which everybody can open the shares")
 
 
 class Sharers(RoundMessage):
     """Clients that mask with each other, and evidence against those expelled."""
 
-    sharers: Names = Field(description="who masks in this round")
-    evidence: tuple[ExpulsionEvidence, ...] = Field((), max_length=MOST_CLIENTS, description="against who is put out")
+    sharers: Names = Field(description="names of the clients that mask in this round")
+    evidence: tuple[ExpulsionEvidence, ...] = Field(
+        (), max_length=MOST_CLIENTS, description="evidence against each expelled client"
+    )
 
 
 class MaskedHeader(ClientMessage):
@@ -259,26 +267,26 @@ class MaskedHeader(ClientMessage):
 class UnmaskRequest(RoundMessage):
     """Lists of survivors and drop-outs, for the survivors to sign."""
 
-    survivors: Names = Field(description="whose vectors are in the sum")
-    dropped: Names = Field(description="who dropped out before sending one")
+    survivors: Names = Field(description="clients whose vectors are in the sum")
+    dropped: Names = Field(description="clients that dropped out before sending a vector")
 
 
 class Consent(SignedClientMessage):
     """Message of phase `consents`: the only lists that the sender signs in this round."""
 
     transcript: Hex32 = Field(description="digest of the roster")
-    survivors: Names = Field(description="whose vectors are in the sum")
-    dropped: Names = Field(description="who dropped out before sending one")
+    survivors: Names = Field(description="clients whose vectors are in the sum")
+    dropped: Names = Field(description="clients that dropped out before sending a vector")
 
 
 class Consents(RoundMessage):
     """Signatures of the survivors under the same lists."""
 
-    signatures: Mapping[ClientName, Signature] = Field(max_length=MOST_CLIENTS, description="by survivor")
+    signatures: Mapping[ClientName, Signature] = Field(max_length=MOST_CLIENTS, description="signatures by survivor")
 
 
 class UnmaskAnswer(ClientMessage):
     """Message of phase `answers`: shares of survivors' seeds and drop-outs' mask keys."""
 
-    seeds: SharesOf = Field(description="by survivor")
-    keys: SharesOf = Field(description="by client that dropped out")
+    seeds: SharesOf = Field(description="shares of the survivors' seeds, by survivor")
+    keys: SharesOf = Field(description="shares of the drop-outs' mask keys, by client")

@@ -47,20 +47,21 @@ REFUSED = "expected the code of an open invitation for this name: ask the operat
 
 Hex32 = Annotated[str, Field(pattern="^[0-9a-f]{64}$", examples=["d7" * 32])]
 Code = Annotated[
-    str, Field(pattern="^[A-Za-z0-9_-]{43}$", repr=False, description="of the invitation", examples=["c" * 43])
+    str,
+    Field(pattern="^[A-Za-z0-9_-]{43}$", repr=False, description="secret code of the invitation", examples=["c" * 43]),
 ]
 
 
 class FederationOut(Message):
     """Settings of a federation's runs, for its silos."""
 
-    strategy: str = Field(description="what this federation exchanges, and how it is combined", examples=["lpsfed"])
-    task: str = Field("items", description="what is learnt from a silo's data", examples=["items"])
-    secure: bool = Field(description="updates must be masked")
-    method: MethodSettings = Field(description="the settings that runs begin with, where nothing else is said")
+    strategy: str = Field(description="name of the strategy, such as lpsfed or fedavg", examples=["lpsfed"])
+    task: str = Field("items", description="task that is learnt: items, sessions or nodes", examples=["items"])
+    secure: bool = Field(description="whether updates must be masked")
+    method: MethodSettings = Field(description="default settings of a run")
     items_sha256: Hex32 | None = Field(
         None,
-        description="of the list of items that invitations carry",
+        description="sha256 of the list of items in invitations",
         exclude_if=lambda digest: digest is None,
     )
 
@@ -68,7 +69,7 @@ class FederationOut(Message):
 class DeclaredOut(FederationOut):
     """Settings of the federation and the aggregator's public key, for its operator."""
 
-    aggregator: Hex32 = Field(description="the public key that the aggregator's answers are signed with")
+    aggregator: Hex32 = Field(description="the aggregator's public key, which verifies its answers")
 
 
 class EnrolmentOut(FederationOut):
@@ -76,17 +77,17 @@ class EnrolmentOut(FederationOut):
 
     name: ClientName
     members: tuple[ClientName, ...] = Field(
-        (), description="of a secure federation: who has a key or an open invitation"
+        (), description="secure federations: names with a registered key or an open invitation"
     )
 
 
 class Invitation(Message):
     """Invitation file for one silo.
 
-    aggregator: its public key. authority: PEM of the authority of its certificate. federation: what its runs are,
-    with which the aggregator's answer is compared. members: of a secure federation, the names that had a key or an
+    aggregator: its public key. authority: CA certificate (PEM) of the aggregator. federation: settings of its runs,
+    with which the silo compares the aggregator's answer. members: in a secure federation, the names with a key or an
     invitation when this one was made. The first format, of earlier versions, has neither. items: the list of items
-    that all silos share, where the operator has given it to the aggregator.
+    that all silos share, if the aggregator has one.
     """
 
     format: Literal["lpsfed-invitation/1", "lpsfed-invitation/2"] = "lpsfed-invitation/2"
@@ -103,7 +104,9 @@ class Invitation(Message):
     @model_validator(mode="after")
     def _require_federation(self) -> Self:
         if self.format != "lpsfed-invitation/1" and self.federation is None:
-            raise ValueError("federation: expected what its runs are, got none")
+            raise ValueError(
+                "federation: expected the settings of its runs, got none; ask the operator for a new invitation"
+            )
         return self
 
 
@@ -115,13 +118,13 @@ class EnrolmentIn(Message):
 
     name: ClientName
     key: Hex32 = Field(description="the silo's own public key, of Ed25519, in hexadecimal")
-    nonce: str = Field(pattern="^[0-9a-f]{32}$", description="drawn for this call", examples=["3f" * 16])
+    nonce: str = Field(pattern="^[0-9a-f]{32}$", description="random digits, new for each call", examples=["3f" * 16])
     proof: Hex32 = Field(
         description="HMAC-SHA256, keyed by the sha256 of the invitation's code, over name, key, aggregator's key, nonce"
     )
     signature: str = Field(
         pattern="^[0-9a-f]{128}$",
-        description="by the silo's own key, over the same and proof",
+        description="signature by the silo's own key, over the same fields and the proof",
         examples=["5a" * 64],
     )
 
@@ -130,22 +133,22 @@ class InvitationIn(Message):
     """Operator's request for an invitation."""
 
     name: ClientName
-    days: float = Field(7.0, gt=0, le=365, allow_inf_nan=False, description="until the invitation expires")
+    days: float = Field(7.0, gt=0, le=365, allow_inf_nan=False, description="days until the invitation expires")
 
 
 class InvitationOut(Message):
-    """New invitation, as the aggregator answers it. Its code is told this once."""
+    """New invitation, as the aggregator answers it. Its code appears only in this answer."""
 
     code: Code
-    expires: AwareDatetime = Field(description="when the code counts no more")
-    aggregator: Hex32 = Field(description="the public key that the aggregator's answers are signed with")
-    federation: FederationOut = Field(description="what runs begin with, where nothing else is said")
+    expires: AwareDatetime = Field(description="time from which the code is refused")
+    aggregator: Hex32 = Field(description="the aggregator's public key, which verifies its answers")
+    federation: FederationOut = Field(description="default settings of the federation's runs")
     members: tuple[ClientName, ...] = Field(
-        (), description="of a secure federation: who has a key or an open invitation"
+        (), description="secure federations: names with a registered key or an open invitation"
     )
     items: ItemListOut | None = Field(
         None,
-        description="the list of items that all silos share, where the aggregator has it",
+        description="list of items that all silos share, if the aggregator has one",
         exclude_if=lambda items: items is None,
     )
 
