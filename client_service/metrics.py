@@ -111,7 +111,7 @@ class RequestMetrics:
 
 
 class ClientMetrics(RequestMetrics):
-    """Those of the process that trains, too."""
+    """Metrics of the trainer process: rounds, uploads, refusals, disk, and those of requests."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -71,8 +71,8 @@ def command_progress() -> Iterator[None]:
 
 @contextmanager
 def heartbeat(name: str) -> Iterator[None]:
-    """Prints from time to time that this command still runs, where nothing else is printed."""
-    with _run_ticker(Heartbeat(name).look):
+    """Prints at intervals that the command still runs, while nothing else is printed."""
+    with _run_ticker(Heartbeat(name).print_if_due):
         yield
 
 
@@ -109,7 +109,7 @@ class Heartbeat:
         self._began = clock()
         self._due = self._began + HEARTBEAT_SECONDS
 
-    def look(self) -> None:
+    def print_if_due(self) -> None:
         """Prints the line when it is due. Called at intervals."""
         now, last_line_at = self._clock(), visibility.last_line_at
         if last_line_at > self._began:
@@ -130,7 +130,7 @@ class ProgressLines:
         self._began = clock()
         self._due = self._began + FIRST_SECONDS
 
-    def look(self) -> None:
+    def print_if_due(self) -> None:
         """Prints the line when it is due. Called at intervals, from any thread."""
         if (now := self._clock()) >= self._due:
             self._due = now + LINE_SECONDS
@@ -147,13 +147,13 @@ class ProgressLines:
 
 
 @contextmanager
-def _run_ticker(look: Callable[[], None]) -> Iterator[None]:
-    """Calls `look` every TICK_SECONDS in a thread that ends with the block."""
+def _run_ticker(action: Callable[[], None]) -> Iterator[None]:
+    """Calls `action` every TICK_SECONDS in a thread that ends with the block."""
     over = threading.Event()
 
     def tick() -> None:
         while not over.wait(TICK_SECONDS):
-            look()
+            action()
 
     thread = threading.Thread(target=tick, name="progress", daemon=True)
     thread.start()
@@ -177,7 +177,7 @@ def show_work(bar: Progress, describe: Describe, *, shown: bool) -> Iterator[Non
             yield
     else:
         lines = ProgressLines(describe, print_on_stderr)
-        with pause_heartbeat(), _run_ticker(lines.look):
+        with pause_heartbeat(), _run_ticker(lines.print_if_due):
             yield
         lines.end()
 

@@ -137,7 +137,7 @@ def _controls_section(rows: Sequence[Row]) -> str:
 
 
 def _worlds_section(rows: Sequence[Row]) -> str:
-    """Renders certain answers of an attacker who knows all but the target."""
+    """Renders how many targets an attacker who knows all other data finds for certain."""
     own = [row for row in rows if row["part"] == "worlds"]
     lines = [[row["question"], row["channel"], f"{row['told']} of {row['targets']}"] for row in own]
     said = "Two worlds, open mode: an attacker who knows the shard but for the target, and the run's seed, trains both."

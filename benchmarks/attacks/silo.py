@@ -119,7 +119,7 @@ def copy_state(training: ItemTrainer) -> TrainingState:
 
 
 def play_run(run: AttackedRun, silo: StartedClient, others: Sequence[Transcript], release: Release) -> Transcript:
-    """Runs one client: each round it trains, releases, and gets its mixture with the others."""
+    """Runs one client through all rounds: it trains, sends its update, and gets its mixture."""
     silo.training.restore(silo.state)
     state, received, rounds = State(silo.start.arrays), silo.start, []
     for number in range(1, run.rounds + 1):

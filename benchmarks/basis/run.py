@@ -60,7 +60,7 @@ UNTRAINED = ", no training"
 
 @dataclass(frozen=True)
 class SharingExperiment(Experiment):
-    """Experiment whose catalogue has the silos' common items, where others were renamed."""
+    """Experiment in which silos share some items, and others have a name in each silo."""
 
     @cached_property
     def catalogue(self) -> Path:

@@ -79,9 +79,9 @@ def draw_silos(catalogue: FeaturedItems, size: int, count: int, seed: int) -> Si
 
 
 def sum_unlike_items(task: SiloDraw, users: np.ndarray[Any, Any], table: Any) -> ContentSums:
-    """Sums the other users' interactions with items unlike those of these users.
+    """Sums the other users' interactions with the items least similar to these users' items.
 
-    Only the half of the items with the lowest likeness to these users' items counts.
+    Only the half of the items with the lowest similarity counts.
     """
     liked = np.asarray(task.splits[0][users].sum(axis=0), dtype=np.float64) @ table[:, :-1]
     others = np.setdiff1d(np.arange(task.splits[0].shape[0]), users)

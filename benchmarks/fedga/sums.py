@@ -187,12 +187,12 @@ def run_tables(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     method = build_run_method("fedavg", found, changes)[1]
     alone = None
 
-    def tell(way: str, scores: Sequence[ScoreItems], **more: Any) -> dict[str, Any]:
+    def make_row(way: str, scores: Sequence[ScoreItems], **more: Any) -> dict[str, Any]:
         ranks = rank_silos(scores, judged, given.most)
         return {**about, "way": way, **more, **describe_ranks(ranks, alone)}
 
     if not devices:
-        yield tell("own successors", [count_own(one) for one in judged])
+        yield make_row("own successors", [count_own(one) for one in judged])
         own = [score_by_transitions(one, None).score for one in judged]
         alone = rank_silos(own, judged, given.most)
         yield {**about, "way": "own transitions", **describe_ranks(alone)}
@@ -209,10 +209,10 @@ def run_tables(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
         took = {"seconds of a part": seconds, "of scores": (time.perf_counter() - began) / len(judged)}
         summed = [one.summed for one in counted[least] if one.summed is not None]
         chosen = [(one.decay, one.repeats, one.second) for one in summed[:4]]
-        yield tell("sum", [one.score for one in summed], least=least, chosen=chosen, **took)
+        yield make_row("sum", [one.score for one in summed], least=least, chosen=chosen, **took)
         if not devices:
             shares = [one.share for one in counted[least]]
-            yield tell("sum or own", [one.score for one in counted[least]], least=least, shares=shares)
+            yield make_row("sum or own", [one.score for one in counted[least]], least=least, shares=shares)
     if not given.rounds:
         return
     number, fedavg = len(found.shards), build_run_method("fedavg", found, changes)[1]
@@ -228,14 +228,16 @@ def run_tables(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
         trained = open_networks("fedavg", lambda: train_pool(judged[0], found, given))
     else:
         local = open_networks("local", lambda: train_silos("local", found, changes, given))
-        yield tell("local", [freeze_sessions("", one).score for one in local], rounds=given.rounds)
+        yield make_row("local", [freeze_sessions("", one).score for one in local], rounds=given.rounds)
         trained = open_networks("fedavg", lambda: train_silos("fedavg", found, changes, given))
-    yield tell("FedAvg", [freeze_sessions("", one).score for one in trained], rounds=given.rounds)
+    yield make_row("FedAvg", [freeze_sessions("", one).score for one in trained], rounds=given.rounds)
     for least, scores in counted.items():
         for training, one in zip(trained, scores, strict=True):
             training.transitions = one
         mixed = [freeze_sessions("", training) for training in trained]
-        yield tell("fused", [one.score for one in mixed], least=least, network=[round(one.share, 3) for one in mixed])
+        yield make_row(
+            "fused", [one.score for one in mixed], least=least, network=[round(one.share, 3) for one in mixed]
+        )
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Quick check that nothing became about twice as slow or large as committed.
+"""Quick check that no time or memory figure doubled since it was committed.
 
 It runs on generated data.
 """

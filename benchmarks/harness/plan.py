@@ -148,7 +148,7 @@ class Plan(Part):
         return [block.column_name(data) for block in self.blocks for data in block.data]
 
     def rows(self) -> tuple[Row, ...]:
-        """Returns the configured rows, and those that stand in every table."""
+        """Returns the configured rows, and the standing rows: local and centralised training."""
         have = {row.label for row in self.methods}
         every = (*self.methods, *(row for row in STANDING if self.standing and row.label not in have))
         return tuple(row.model_copy(update={"method": self.method | row.method}) for row in every)

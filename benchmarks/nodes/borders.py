@@ -35,13 +35,13 @@ def sum_borders(silos: Sequence[NodeShard], method: MethodSettings, run: str) ->
     secrets = [hashlib.sha256(f"{run} {silo.name}".encode()).digest() for silo in silos]
     sums: dict[int, Sums] = {}
 
-    def at(place: int, number: int, known: Mapping[int, Sums]) -> SumRound:
+    def open_round(place: int, number: int, known: Mapping[int, Sums]) -> SumRound:
         return SumRound(silos[place], method, 0, len(silos), number, known, secret=secrets[place])
 
     for number in range(1, method.basis.rounds + 1):
-        parts = [NODE_BORDERS_SUM.add(at(place, number, sums))[TABLE] for place in range(len(silos))]
+        parts = [NODE_BORDERS_SUM.add(open_round(place, number, sums))[TABLE] for place in range(len(silos))]
         sums[number] = {TABLE: reduce(np.add, parts)}
-    known = NODE_BORDERS_SUM.finish(at(0, method.basis.rounds, sums))
+    known = NODE_BORDERS_SUM.finish(open_round(0, method.basis.rounds, sums))
     assert isinstance(known, Borders)
     return known, secrets
 

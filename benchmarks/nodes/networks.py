@@ -77,10 +77,10 @@ class FederationRecord:
         return float(np.mean([one.valid for one in self.records]))
 
 
-def train_federation(
+def train_network_federation(
     shards: Sequence[NodeShard], method: MethodSettings, strategy: str, rounds: int, seed: int
 ) -> FederationRecord:
-    """Trains all silos in every round, and judges each by what it was given."""
+    """Trains a network in all silos in every round, and evaluates each silo's model."""
     built = build_strategy(strategy, method)
     trainers = {one.name: begin_silo(one, built, method, seed) for one in shards}
     state, sent = State(built.start(method, seed)), dict[str, Update]()
@@ -143,7 +143,7 @@ def run_network(
 ) -> SiloScores:
     """Trains a federation of the draw's silos."""
     method = network_settings(given, known, changes)
-    found = train_federation(given.silos, method, strategy, rounds, given.seed)
+    found = train_network_federation(given.silos, method, strategy, rounds, given.seed)
     more: dict[str, Any] = {"valid": found.valid, "rounds": [one.round for one in found.records]}
     weights = recall_collaboration(found.state.memory)
     if weights is not None:

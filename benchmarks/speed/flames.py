@@ -27,7 +27,7 @@ INSIDE = re.compile(r"^(?P<name>\S+) \((?P<file>.*?)(:\d+)?\)$")
 
 @dataclass
 class Frame:
-    """One function in one stack, with its samples and those of its callees."""
+    """Function in one stack, with its own samples and its callees'."""
 
     name: str
     samples: int = 0

@@ -77,22 +77,22 @@ class Watcher:
     """Sampler of the aggregator's process."""
 
     pid: int
-    looks: list[tuple[float, float, int]]
+    samples: list[tuple[float, float, int]]
 
-    async def look(self) -> None:
+    async def sample_until_cancelled(self) -> None:
         """Samples until cancelled."""
         while True:
-            self.look_once()
+            self.sample()
             await asyncio.sleep(LOOK_SECONDS)
 
-    def look_once(self) -> None:
+    def sample(self) -> None:
         """Samples the time, processor seconds so far, and MiB."""
-        self.looks.append((time.monotonic(), processor_seconds(self.pid), resident_mib(self.pid)))
+        self.samples.append((time.monotonic(), processor_seconds(self.pid), resident_mib(self.pid)))
 
     def phase(self, name: str, begin: float, end: float) -> LoadPhase:
         """Summarises the samples between two times."""
-        times = [one[0] for one in self.looks]
-        seen = self.looks[max(0, bisect_right(times, begin) - 1) : bisect_left(times, end) + 1]
+        times = [one[0] for one in self.samples]
+        seen = self.samples[max(0, bisect_right(times, begin) - 1) : bisect_left(times, end) + 1]
         return LoadPhase(name, end - begin, seen[-1][1] - seen[0][1], max(one[2] for one in seen))
 
 
@@ -145,9 +145,9 @@ async def serve_aggregator(settings: AggregatorSettings, log: Path) -> AsyncIter
     try:
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=CALL_SECONDS, trust_env=False) as operator:
             await wait_until_ready(operator, process)
-            looking = asyncio.create_task(watcher.look())
+            sampling = asyncio.create_task(watcher.sample_until_cancelled())
             yield operator, watcher
-            looking.cancel()
+            sampling.cancel()
     finally:
         stop_services([process])
 
@@ -182,7 +182,7 @@ async def measure_load(clients: int, rounds: int, megabytes: float, folder: Path
         (await operator.post("/v1/runs", content=message)).raise_for_status()
         every = asyncio.gather(*(one.follow() for one in crowd))
         await _show(progress, f"answer {rounds}", clients, every)
-        watcher.look_once()
+        watcher.sample()
         phases = _phases(watcher, progress, rounds, began)
     size = sum(array.nbytes for array in tensors.values())
     disk = sum(path.stat().st_size for path in settings.state_directory.rglob("*") if path.is_file()) >> 20

@@ -131,7 +131,7 @@ def no_exclusions(served: ServedItems, rows: Rows) -> np.ndarray[tuple[int, int]
 
 
 def measure(shard: Path, events: int, *, choose: bool) -> tuple[Seconds, Seconds, float, float]:
-    """Measures a refresh and a model from nothing, and their difference."""
+    """Measures a refresh and a model built from scratch, and compares both."""
     quick, full = Seconds(), Seconds()
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         settings = open_silo(shard, Path(one))

@@ -62,10 +62,10 @@ def observe_users(shard: Shard) -> Users:
     counts = np.maximum(np.diff(held_out.indptr), 1)[:, None]
     preference = (held_out @ likeness) / counts
     preference[held_out.nonzero()] = 1.0
-    return Users(np.clip(preference, 0.0, 1.0), most_alike(preference))
+    return Users(np.clip(preference, 0.0, 1.0), find_most_similar(preference))
 
 
-def most_alike(preference: Float64) -> Rows:
+def find_most_similar(preference: Float64) -> Rows:
     """Finds each user's partner with the largest cosine of preferences, (M,) (Appendix F.1).
 
     It is fixed throughout: it must not depend on the recommender.

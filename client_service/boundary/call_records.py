@@ -37,9 +37,9 @@ Fields = Mapping[str, Any]
 
 @dataclass
 class _RepeatedCalls:
-    """Repetitions of one call, the first of which is ledger entry `of`.
+    """Repeated calls that the ledger counts in one line.
 
-    n: repetitions since the last line that counts them.
+    of: ledger entry of the first call. n: repetitions since the last line that counts them.
     """
 
     of: int

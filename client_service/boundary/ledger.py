@@ -174,7 +174,7 @@ class Ledger:
         return {}
 
     def _require_complete(self) -> None:
-        """Checks the end of the file against other records; nothing in this class.
+        """Checks the end of the file against other records; this class has no other records.
 
         Raises DataError, before anything is changed, where entries are missing.
         """

@@ -66,7 +66,7 @@ class ExactHead(BaseModel):
 
 
 class BasketUser(NamedTuple):
-    """Vectors of the user that a basket stands for.
+    """User vectors that a basket is folded into.
 
     embedding: (q,), multiplied by the scale and alpha. narrow: (d,). hidden: (d,).
     """

@@ -160,7 +160,7 @@ class UnmetItems:
         return self.titles[row - self.first]
 
     def facts_of(self, row: int) -> dict[str, str | float]:
-        """Looks up what is known of an unmet item beside its title."""
+        """Looks up the features of an unmet item, by name."""
         values = ((name, feature.of(row - self.first)) for name, feature in self.features.items())
         return {name: value for name, value in values if value is not None}
 

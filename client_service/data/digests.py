@@ -54,5 +54,5 @@ def encode_list(ids: Iterable[str]) -> bytes:
 
 
 def list_digest(ids: Iterable[str]) -> str:
-    """Computes sha256 over a list of ids, by which two silos compare theirs."""
+    """Computes sha256 over a list of ids; two silos compare their lists by it."""
     return hashlib.sha256(encode_list(ids)).hexdigest()

@@ -86,7 +86,7 @@ class Shard:
 
     @cached_property
     def test(self) -> sparse.csr_array:
-        """Test pairs, (M, N), disjoint from the others."""
+        """Test pairs, (M, N), disjoint from training and validation pairs."""
         return self._matrix("test")
 
     @cached_property

@@ -77,7 +77,7 @@ class NodeShard:
 
     @cached_property
     def digest(self) -> str:
-        """Computes sha256 over all that models learn from, whatever the shard's name."""
+        """Computes sha256 over all training data; the shard's name does not count."""
         total = hashlib.sha256()
         for names in (self.node_ids, self.feature_names, self.classes):
             total.update(encode_list(names) + b"\n")
@@ -92,7 +92,7 @@ class NodeShard:
 
     @property
     def lists_digest(self) -> str:
-        """Returns `digest`: answers follow from nothing else."""
+        """Returns `digest`, which covers all data that answers depend on."""
         return self.digest
 
     @cached_property

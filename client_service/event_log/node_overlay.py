@@ -38,10 +38,11 @@ class NodeChanges:
         return None if row is None or (self.erased is not None and self.erased[row]) else row
 
     def apply(self, posted: Mapping[str, NodeFacts]) -> None:
-        """Replaces what was posted of these nodes. The log has each edge at one end.
+        """Replaces the posted features, edges and labels of these nodes.
 
-        Dictionaries of links are replaced and not changed, because an answer may be reading one; each once, because a
-        node may be at one end of most edges.
+        The log has each edge at one end. Dictionaries of links are replaced and not changed, because an answer may be
+        reading
+        one; each once, because a node may be at one end of most edges.
         """
         links: dict[str, dict[str, float]] = {}
 
@@ -118,7 +119,7 @@ class NodeOverlay:
         return row in self._later.changed_rows
 
     def facts(self, node: str) -> NodeFacts:
-        """Returns what was posted of a node."""
+        """Returns the posted features, edges and label of a node."""
         return self._later.facts.get(node, NO_FACTS)
 
     def links(self, node: str) -> Mapping[str, float]:

@@ -113,7 +113,7 @@ class Overlay:
             self.attach_store(store)
 
     def latest_events(self, user: str) -> LatestEvents | None:
-        """Returns the later events of a user; None where nothing changes an answer.
+        """Returns a user's events since the shard; None where they change no answer.
 
         The same object is returned until more events of the user come.
         """
@@ -134,10 +134,7 @@ class Overlay:
         return met[:0] if len(met) and self._is_erased(user) else met
 
     def met_outside(self, user: str) -> frozenset[str]:
-        """Lists the items without a row that a user has met.
-
-        Returns their ids.
-        """
+        """Lists the ids of items without a row that a user has interacted with."""
         later = self._met_outside.get(user, frozenset())
         if self._shard.unmet is None or self._is_erased(user):
             return later

@@ -146,7 +146,7 @@ class BasisRun:
         """Does nothing: a round's part follows from the kept sums of earlier rounds."""
 
     def resume_fitted(self, number: int) -> bool:
-        """Returns True: nothing is needed to apply a round's sums."""
+        """Returns True, because a round's sums are applied without other data."""
         del number
         return True
 

@@ -85,7 +85,7 @@ class RefreshResult:
 
 @dataclass(frozen=True)
 class RebuildResult:
-    """Silo after a rebuild, and the rest of its work.
+    """Rebuilt silo, and the function that finishes its refresh.
 
     `finish` clears the log and returns the result of the refresh. It is slow; where it fails the next refresh does
     it.

@@ -213,7 +213,7 @@ class RunOpener:
         return summed and build_strategy(settings.strategy, settings.method).sums_alone
 
     async def open_model(self, summed: BasisRun, state: RunOut) -> TrainingRun:
-        """Opens the run that builds the silo's model from these sums; nothing of it leaves."""
+        """Opens the run that builds the silo's model from these sums, and sends nothing."""
         silo = self._silo
         made = summed.basis
         if isinstance(made, ContentStatistics):

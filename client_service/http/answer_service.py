@@ -47,9 +47,9 @@ Compute = Callable[[Sequence[str]], Sequence[RecommendationsOut]]
 
 
 class _Lines(StreamingResponse):
-    """Streamed answer that ends when its caller reads nothing for too long.
+    """Streamed answer that ends when its caller stops reading for SILENCE_SECONDS.
 
-    What waits to be sent is bounded, and so is the wait.
+    This bounds the wait, and the bytes that wait to be sent.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -134,7 +134,7 @@ class AnswerService:
 
     @property
     def answers(self) -> ModelServer:
-        """Who answers, whatever the silo's task is."""
+        """Model server of the silo's task; UnavailableError before it is open."""
         if self._answers is None:
             raise UnavailableError(self.no_answers_reason)
         return self._answers

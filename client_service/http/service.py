@@ -93,7 +93,7 @@ class ClientService(AnswerService):
 
     @property
     def refresher(self) -> RefreshScheduler:
-        """ConflictError in a silo that applications tell nothing: its shard has nothing to absorb."""
+        """Scheduler of refreshes; ConflictError in a silo whose applications post no events."""
         if self._refresher is None and self.log:
             raise UnavailableError("the client is reading its shard")
         assert self._refresher is not None
@@ -101,7 +101,7 @@ class ClientService(AnswerService):
 
     @property
     def members(self) -> KnownMembers:
-        """ConflictError in a silo that has no secure rounds."""
+        """Known members of the federation; ConflictError in a silo without secure rounds."""
         if not self.settings.secure:
             raise ConflictError(
                 "expected a silo of a secure federation, got one of an open federation, which has no members to accept"
@@ -183,7 +183,7 @@ class ClientService(AnswerService):
             await loop.run_in_executor(worker, return_free_memory)
             assert self._agent is not None
             refreshing = () if self._refresher is None else (self._watch(self._refresher.follow()),)
-            await _until_all_end(self._watch(self._follow_runs(self._agent)), *refreshing)
+            await _run_all(self._watch(self._follow_runs(self._agent)), *refreshing)
         except Exception:
             LOGGER.exception("agent_ended")
             raise
@@ -214,7 +214,7 @@ class ClientService(AnswerService):
         return self.activity.open > 0 or self.answers.is_busy or refreshes or self.unready_reason is not None
 
     async def _is_idle(self) -> bool:
-        """Tells whether there has been nothing to do for as long as the settings say."""
+        """Tells whether the trainer has been idle for `trainer_idle_seconds`."""
         since = max(self._idle_since, self.activity.ended)
         if self._has_work() or time.monotonic() - since < self.settings.trainer_idle_seconds:
             return False
@@ -395,8 +395,8 @@ class ClientService(AnswerService):
         return self.settings.declaration()
 
 
-async def _until_all_end(*jobs: Coroutine[Any, Any, None]) -> None:
-    """Waits for all jobs; the failure of one does not stop the others.
+async def _run_all(*jobs: Coroutine[Any, Any, None]) -> None:
+    """Runs all jobs to their end; the failure of one does not stop the others.
 
     For example, erasures continue after the agent has failed.
     """

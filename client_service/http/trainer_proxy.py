@@ -81,10 +81,11 @@ class RequestActivity:
 
 @dataclass(frozen=True)
 class TrainerAccessLog(AccessLog):
-    """An access log of the trainer that leaves lines and samples to its server.
+    """Access log of the trainer, which leaves lines and samples to its server.
 
-    Each answer carries the name of its route, for the server's line and sample. activity: counts requests, but
-    for the server's own questions and those that are refused.
+    Each answer carries the name of its route, for the server's line and sample. activity: counts requests, without
+    the
+    server's own questions and refused requests.
     """
 
     activity: RequestActivity = field(default_factory=RequestActivity)
@@ -113,11 +114,11 @@ class TrainerAccessLog(AccessLog):
         await super().__call__(scope, receive, name_route)
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
-        """Records nothing: the server does."""
+        """Records nothing, because the server records the request."""
 
 
 class CallerGoneError(Exception):
-    """The caller has closed the connection, or reads nothing any more."""
+    """Error: the caller closed the connection, or stopped reading the answer."""
 
 
 class MisdirectedError(Exception):
@@ -177,7 +178,7 @@ class TrainerProxy:
             status = message.get("status", status)
             found.append(message.get("body", b""))
 
-        async def nothing() -> Message:
+        async def wait_forever() -> Message:
             return await asyncio.Future()  # here no caller can hang up
 
         scope = {"method": "GET", "raw_path": path.encode(), "query_string": b"", "headers": [(b"host", b"trainer")]}
@@ -185,7 +186,7 @@ class TrainerProxy:
             async with asyncio.timeout(seconds):
                 reader, writer = await self._open(find_health_socket(self.state))
                 try:
-                    await _Exchange(scope, reader, writer, seconds).run(nothing, keep)
+                    await _Exchange(scope, reader, writer, seconds).run(wait_forever, keep)
                 finally:
                     writer.close()
         except (OSError, h11.RemoteProtocolError):
@@ -315,7 +316,7 @@ class _Exchange:
 
 
 async def _send_in_time(sending: Any) -> None:
-    """Sends a piece of an answer; CallerGoneError: the caller takes nothing for SILENCE_SECONDS.
+    """Sends a piece of an answer; CallerGoneError after SILENCE_SECONDS without progress.
 
     This bounds the wait, and the bytes that wait to be sent.
     """

@@ -108,7 +108,7 @@ class _WatchedLog:
         self.on_erasure: Callable[[], None] = lambda: None  # nobody asks this process for one
 
     def follow(self) -> None:
-        """Does nothing: no answer depends on what others have written."""
+        """Does nothing, because a waiting trainer gives no answers from the log."""
 
 
 def serve_waiting(settings: ClientSettings, handover: Handover) -> int:

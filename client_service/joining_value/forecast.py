@@ -34,7 +34,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Forecast:
-    """With `times` as many users: the primary measure, and what of it is gained."""
+    """Forecast for a federation with `times` as many users: primary measure and gain."""
 
     times: int
     quality: Interval

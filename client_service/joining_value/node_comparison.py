@@ -42,7 +42,7 @@ def compare_nodes(shard: NodeShard, served: ServedNodes) -> ComparisonOut:
 
 
 def _group(name: str, shard: NodeShard, served: ServedNodes, rows: Int64) -> GroupOut | None:
-    """Compares figures of these nodes; None where their measure says nothing."""
+    """Compares figures of a group of nodes; None where a measure is undefined."""
     counts = np.bincount(shard.labels[shard.nodes_of(TRAIN)], minlength=len(shard.classes)).astype(np.float64)
     labels = shard.labels[rows]
     ways: dict[str, Float64] = {

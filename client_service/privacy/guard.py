@@ -33,10 +33,7 @@ PURPOSE = "release"  # of the MAC
 
 
 class ReleaseHead(Message):
-    """Metadata of a kept release: all but its arrays.
-
-    occasion: what it was drawn for.
-    """
+    """Metadata of a kept release, without its arrays."""
 
     occasion: str
     scalars: dict[str, float]

@@ -146,7 +146,7 @@ class RefreshScheduler:
         self._update_status(phase="waiting", number=self.status.last_ended + 1, **changes)
 
     async def follow(self) -> None:
-        """Runs refreshes until cancelled, first those that an earlier process left undone."""
+        """Runs refreshes until cancelled; those an earlier process left open come first."""
         if await self._query_log(self._store.erasures.has_open, otherwise=True):
             self._request_for_erasure()
         while True:

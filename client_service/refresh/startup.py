@@ -52,10 +52,7 @@ class OpenRecords:
 
 
 def open_records(settings: ClientSettings, key: PrivateKey, shard: TaskShard) -> OpenRecords:
-    """Opens the records of a client; those of an older version are adopted.
-
-    Raises DataError where a record was cut, replaced, or restored from an older copy.
-    """
+    """Opens the records of a client, and adopts records of earlier versions."""
     state = settings.state_directory
     heads = LedgerHeads(state, key, settings.records_directory)
     ledger, anchors, rounds = (HeadedLedger(heads, name) for name in (LEDGER, ANCHORS, ROUNDS))

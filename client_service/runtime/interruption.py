@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Interrupted(Exception):
-    """Slow work was interrupted. Not an error: nothing is wrong, and no retry is needed."""
+    """Signal that slow work was interrupted; it is no error, and needs no retry."""
 
 
 class Interrupt:
@@ -45,7 +45,7 @@ class Interrupt:
         return found
 
     def check(self) -> None:
-        """Raises Interrupted once it is set."""
+        """Raises Interrupted once the flag is set."""
         if self._wished.is_set():
             raise Interrupted
 

@@ -124,7 +124,7 @@ def set_time_slice(nanoseconds: int) -> None:
 
 
 def die_with_parent() -> None:
-    """Has Linux kill this process once its parent process is gone; nothing on another system."""
+    """Makes Linux kill this process when its parent process ends; other systems ignore it."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
 
@@ -268,11 +268,11 @@ class ChildProcess:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             stable = loop.time() - began > STABLE_SECONDS
-            LOGGER.warning(f"{self.name}_ended", code=code, starts_again_after=wait, **self._why())
+            LOGGER.warning(f"{self.name}_ended", code=code, starts_again_after=wait, **self._end_reason())
             await asyncio.sleep(wait)
             wait = FIRST_WAIT_SECONDS if stable else min(2 * wait, LONGEST_WAIT_SECONDS)
 
-    def _why(self) -> dict[str, str]:
+    def _end_reason(self) -> dict[str, str]:
         return {"reason": self.reason} if self.reason else {}
 
     def end(self) -> None:

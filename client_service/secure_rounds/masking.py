@@ -33,7 +33,7 @@ ROUND_FILE = "secure_round.json"
 
 
 class RoundSecrets:
-    """Secrets of this client in the current round; those of earlier rounds are deleted."""
+    """Secrets of this client in the current round; earlier rounds are deleted."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / ROUND_FILE
@@ -94,11 +94,13 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True)
 class Masking:
-    """Everything that a client's secure rounds share.
+    """State of a client's secure rounds: keys, members, memory, secrets and policy.
 
     folder: the client's state directory. noised: the client's updates are differentially private. changing_members:
-    see `PublicKeys`. basis_changes: smallest number of silos by whose data two sums of the common basis may differ,
-    as the silo's policy says.
+    see
+    `PublicKeys`. basis_changes: smallest number of silos by whose data two sums of the common basis may differ, as
+    the
+    silo's policy says.
     """
 
     name: str
@@ -114,7 +116,7 @@ class Masking:
 
     @property
     def aggregator(self) -> str:
-        """The key of the aggregator, which has answered before anything here is asked for."""
+        """Public key of the aggregator, in hexadecimal digits."""
         return raw_hex(self.members.aggregator())
 
     def draws(self, run: str) -> bytes:
@@ -126,10 +128,11 @@ class Masking:
         return hmac.digest(self.draw_secret, text.encode(), hashlib.sha256)
 
     def stamp(self, training: str, everything: str = "") -> str:
-        """Computes the stamp that stands for the silo's data in sums, 64 hexadecimal digits.
+        """Computes a keyed digest of the silo's data for sums, 64 hexadecimal digits.
 
         32 digits are for its training data, 32 for all its data; each sum uses those that it counts. Without the
-        secret the data cannot be guessed from it.
+        secret the
+        data cannot be guessed from it.
         """
         halves = (f"stamp of {one}".encode() for one in (training, everything or training))
         first, second = (hmac.digest(self.draw_secret, half, hashlib.sha256).hex() for half in halves)

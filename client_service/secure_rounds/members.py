@@ -233,7 +233,7 @@ class KnownMembers:
 
 
 def open_members(settings: ClientSettings, memory: RoundMemory) -> KnownMembers:
-    """Opens what this silo believes of others, by its settings."""
+    """Opens the members that this silo knows and trusts, by its settings."""
     return KnownMembers(
         settings.members,
         memory,

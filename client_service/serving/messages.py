@@ -162,7 +162,7 @@ class CatalogueItemOut(Message):
 
 
 class NearItemOut(CatalogueItemOut):
-    """An item that lacks a searched word and resembles what was searched."""
+    """Item that resembles the search without containing every searched word."""
 
     found_by: Literal["typing", "meaning"] = Field(
         description="`typing`: by words with one or two other letters, or without accents; `meaning`: by its features"
@@ -235,7 +235,7 @@ class NextIn(Message):
 
     @property
     def weight(self) -> int:
-        """What it takes of the MOST_LISTED that are computed together."""
+        """Number of list places that count against MOST_LISTED in a batch."""
         return len(self.all_sessions) * max(self.k, LEAST_WEIGHT)
 
     @property

@@ -1,7 +1,7 @@
 """Chooses new items for a user.
 
-New items are cold items that have a text, of the catalogue or told by an application since. They are scored by content
-alone, and have reserved places in a list.
+New items are cold items that have a text, of the catalogue or posted by an application since. They are scored by
+content alone, and have reserved places in a list.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from client_service.text.feature_file import TextEncoder, make_encoder
 from client_service.text.projection import Values
 
 PLACE, OTHER_PLACE = 10, 5  # of one new item in a list, and of the other where there are two
-AT_ONCE, MORE = 64, 256  # told items that a request encodes at most; that a thread encodes at a time
+AT_ONCE, MORE = 64, 256  # posted items that a request encodes at most; that a thread encodes at a time
 LEAST_LENGTH: Final = 5  # of a list with a place for a new item
 
 
@@ -48,7 +48,7 @@ def reserved_places(count: int, k: int) -> tuple[int, ...]:
 class NewItem(NamedTuple):
     """A new item and its score by content.
 
-    row: after all rows for an item that nobody has met, -1 outside the catalogue. text: features (d,) of a told item;
+    row: after all rows for an item that nobody has met, -1 outside the catalogue. text: features (d,) of a posted item;
     None: those of the compiled catalogue.
     """
 
@@ -75,15 +75,15 @@ class PostedItems(NamedTuple):
 
 
 class NewItems:
-    """The new items of one shard, with what has been told since."""
+    """New items of one shard, and items that applications posted since."""
 
     def __init__(self, shard: CompiledShard, overlay: Overlay, answers: Answers) -> None:
         self._shard, self._overlay, self._answers = shard, overlay, answers
         self._lock, self._encoding = threading.Lock(), threading.Thread()
-        self._said: dict[str, ItemIn] = {}  # of items that are new, or were told after it was last looked
+        self._last_posts: dict[str, ItemIn] = {}  # of new items, and of items posted since the last request
         self._waiting: dict[str, ItemIn] = {}
         self._encoded: dict[str, _Encoded] = {}
-        self._told: tuple[ColdItems | None, PostedItems | None] = (None, None)
+        self._posted: tuple[ColdItems | None, PostedItems | None] = (None, None)
 
     def find_posted(self, cold: ColdItems) -> PostedItems | None:
         """Collects the posted items with features by the model's encoder; None without any.
@@ -91,10 +91,10 @@ class NewItems:
         Of many that are posted together the last ones are available at once; a thread encodes the others.
         """
         newly = self._overlay.take_item_changes()
-        if newly or self._told[0] is not cold or self._lock.locked():
+        if newly or self._posted[0] is not cold or self._lock.locked():
             with self._lock:
                 self._take_up(newly, cold)
-        return self._told[1]
+        return self._posted[1]
 
     def choose(self, model: CompiledModel, asker: NewItemQuery, limits: ListRequest, count: int) -> list[NewItem]:
         """Chooses the best new items that are likely enough for this user.
@@ -112,15 +112,15 @@ class NewItems:
         """Ranks the best new items, from a computed list if that is long enough."""
         if (cold := model.cold) is None or count == 0:
             return []
-        told = self.find_posted(cold)
+        posted = self.find_posted(cold)
         if asker.listed is not None and limits.exclude_seen and not limits.mmr:
-            found = self._look_up(model, asker, limits, count, told)
+            found = self._look_up(model, asker, limits, count, posted)
             if found is not None:
-                return found if told is None else self._merge(cold, asker, limits, count, told, found)
+                return found if posted is None else self._merge(cold, asker, limits, count, posted, found)
         if limits.mmr:
-            pool = self._compute(cold, asker, limits, max(POOL, count), told)
+            pool = self._compute(cold, asker, limits, max(POOL, count), posted)
             return _vary(cold, pool, limits.mmr, count)
-        return self._compute(cold, asker, limits, count, told)
+        return self._compute(cold, asker, limits, count, posted)
 
     def write(
         self, model: CompiledModel, asker: NewItemQuery, items: Sequence[NewItem], limits: ListRequest
@@ -142,13 +142,13 @@ class NewItems:
         Returns None for an item that is not new, or that has no text.
         """
         self.find_posted(cold)
-        if (told := self._encoded.get(item)) is not None:
-            return told.text
+        if (posted := self._encoded.get(item)) is not None:
+            return posted.text
         row = self._shard.find_item(item)
         return cold.texts_of(np.array([row]))[0] if row is not None and cold.has(row) else None
 
     def _look_up(
-        self, model: CompiledModel, asker: NewItemQuery, limits: ListRequest, count: int, told: PostedItems | None
+        self, model: CompiledModel, asker: NewItemQuery, limits: ListRequest, count: int, posted: PostedItems | None
     ) -> list[NewItem] | None:
         """Takes the first allowed items of a user's computed list.
 
@@ -158,7 +158,7 @@ class NewItems:
         if (listed := model.cold_list_of(asker.listed)) is None:
             return None
         found: list[NewItem] = []
-        replaced = frozenset() if told is None else told.replaced
+        replaced = frozenset() if posted is None else posted.replaced
         rows = listed[0].tolist()
         for place, row in enumerate(rows):
             if row < 0:
@@ -176,14 +176,14 @@ class NewItems:
         asker: NewItemQuery,
         limits: ListRequest,
         count: int,
-        told: PostedItems,
+        posted: PostedItems,
         found: list[NewItem],
     ) -> list[NewItem]:
-        more = self._allowed_posted(cold.profile(asker.facts.basket), asker, limits, count, told)
+        more = self._allowed_posted(cold.profile(asker.facts.basket), asker, limits, count, posted)
         return sorted([*found, *more], key=lambda one: -one.score)[:count]
 
     def _compute(
-        self, cold: ColdItems, asker: NewItemQuery, limits: ListRequest, count: int, told: PostedItems | None
+        self, cold: ColdItems, asker: NewItemQuery, limits: ListRequest, count: int, posted: PostedItems | None
     ) -> list[NewItem]:
         profile, size = cold.profile(asker.facts.basket), len(self._shard.item_ids)
         barred = np.zeros(size, dtype=bool) if limits.forbidden is None else limits.forbidden.copy()
@@ -195,15 +195,15 @@ class NewItems:
         scores = cold.scores(profile)
         met = int(np.searchsorted(cold.rows, size))  # so many have a row; of the others each is looked at by its id
         scores[:met][barred[cold.rows[:met]]] = -np.inf
-        for row in () if told is None else told.replaced:
+        for row in () if posted is None else posted.replaced:
             if cold.has(row):
                 scores[np.searchsorted(cold.rows, row)] = -np.inf
         if (allowed := self._allowed_unmet(limits)) is not None:
             scores[met:][~allowed[cold.rows[met:] - size]] = -np.inf
         found = self._choose(cold, scores, asker, limits, count)
-        if told is None:
+        if posted is None:
             return found
-        more = self._allowed_posted(profile, asker, limits, count, told)
+        more = self._allowed_posted(profile, asker, limits, count, posted)
         return sorted([*found, *more], key=lambda one: -one.score)[:count]
 
     def _allowed_unmet(self, limits: ListRequest) -> Mask | None:
@@ -236,7 +236,7 @@ class NewItems:
             looked_at *= 4
 
     def _is_allowed(self, row: int, asker: NewItemQuery, limits: ListRequest) -> bool:
-        """Checks if an item may be answered, beside what its list leaves out."""
+        """Tells whether the request and the silo allow an item in an answer."""
         if row < len(self._shard.item_ids):
             hidden, forbidden = asker.hidden, limits.forbidden
             return not ((hidden is not None and hidden[row]) or (forbidden is not None and forbidden[row]))
@@ -252,35 +252,35 @@ class NewItems:
         return NewItem(self._shard.item_ids[row], None if titles is None else titles[row], score, row)
 
     def _allowed_posted(
-        self, profile: Float32, asker: NewItemQuery, limits: ListRequest, count: int, told: PostedItems
+        self, profile: Float32, asker: NewItemQuery, limits: ListRequest, count: int, posted: PostedItems
     ) -> list[NewItem]:
-        scores, found = told.factors @ profile, list[NewItem]()
+        scores, found = posted.factors @ profile, list[NewItem]()
         met = (
             frozenset(row for rows in asker.facts.met for row in rows.tolist()) if limits.exclude_seen else frozenset()
         )
         for place in np.argsort(-scores, kind="stable").tolist():
-            item, row = told.ids[place], int(told.rows[place])
+            item, row = posted.ids[place], int(posted.rows[place])
             if (limits.exclude_seen and item in asker.facts.names) or row in met:
                 continue
             inside = 0 <= row < len(self._shard.item_ids)
             if not (self._is_allowed(row, asker, limits) if inside else limits.allows_outside(item)):
                 continue
-            found.append(NewItem(item, told.titles[place], float(scores[place]), row, told.texts[place]))
+            found.append(NewItem(item, posted.titles[place], float(scores[place]), row, posted.texts[place]))
             if len(found) == count:
                 break
         return found
 
     def _take_up(self, newly: Mapping[str, ItemIn], cold: ColdItems) -> None:
-        """Encodes what was newly told, and puts it beside what is known."""
-        if self._told[0] is not cold:
-            self._encoded, self._waiting, self._told = {}, dict(self._said), (cold, None)
+        """Takes newly posted items: encodes the last ones, and starts a thread for the others."""
+        if self._posted[0] is not cold:
+            self._encoded, self._waiting, self._posted = {}, dict(self._last_posts), (cold, None)
         for item, said in newly.items():
             row = self._shard.item_row(item)  # unmet ones are cold
             gone = said.hidden or (row is not None and not cold.is_cold[row])
-            for kept in (self._said, self._waiting, self._encoded):
+            for kept in (self._last_posts, self._waiting, self._encoded):
                 kept.pop(item, None)
             if not gone:
-                self._said[item] = self._waiting[item] = said
+                self._last_posts[item] = self._waiting[item] = said
         last = list(self._waiting)[-AT_ONCE:]
         self._put({item: self._waiting.pop(item) for item in last}, cold)
         if self._waiting and not self._encoding.is_alive():
@@ -288,30 +288,30 @@ class NewItems:
             self._encoding.start()
 
     def _encode_waiting(self, cold: ColdItems) -> None:
-        """Encodes what waits, some items at a time, while requests go on."""
+        """Encodes the waiting items in portions, while requests are answered."""
         while True:
             with self._lock:
                 some = dict(islice(self._waiting.items(), MORE))
-                if not some or self._told[0] is not cold:
+                if not some or self._posted[0] is not cold:
                     return
             found = self._encode(some, cold)
             with self._lock:
-                if self._told[0] is not cold:
+                if self._posted[0] is not cold:
                     return
                 same = [item for item, said in some.items() if self._waiting.get(item) is said]
                 for item in same:
                     del self._waiting[item]
                 self._encoded.update({item: found[item] for item in same if item in found})
-                self._told = cold, _collect(self._encoded)
+                self._posted = cold, _collect(self._encoded)
 
-    def _put(self, told: Mapping[str, ItemIn], cold: ColdItems) -> None:
-        self._encoded.update(self._encode(told, cold))
-        self._told = cold, _collect(self._encoded)
+    def _put(self, posted: Mapping[str, ItemIn], cold: ColdItems) -> None:
+        self._encoded.update(self._encode(posted, cold))
+        self._posted = cold, _collect(self._encoded)
 
-    def _encode(self, told: Mapping[str, ItemIn], cold: ColdItems) -> dict[str, _Encoded]:
-        """Encodes items of which something is known that the encoder takes."""
+    def _encode(self, posted: Mapping[str, ItemIn], cold: ColdItems) -> dict[str, _Encoded]:
+        """Encodes the posted items whose text the model's encoder can read."""
         encoder = make_encoder(cold.encoder, cold.encoder_state)
-        known = {item: facts for item in told if (facts := self._overlay.facts.describe(item)) is not None}
+        known = {item: facts for item in posted if (facts := self._overlay.facts.describe(item)) is not None}
         if encoder is None or not known:
             return {}
         texts = encode_facts(encoder, list(known.values()))
@@ -324,7 +324,7 @@ class NewItems:
 
 
 class _Encoded(NamedTuple):
-    """A told item with its features.
+    """Posted item with its features.
 
     row: in the catalogue, or -1. Features (d,), and the factors by which it is scored (r,).
     """
@@ -384,7 +384,7 @@ def _vary(cold: ColdItems, pool: list[NewItem], weight: float, count: int) -> li
 
 
 def encode_facts(encoder: TextEncoder, facts: Sequence[ItemIn]) -> Float32:
-    """Encodes what is known of items, (n, d); zeros where nothing is."""
+    """Encodes the metadata of items, (n, d); a row of zeros without metadata."""
     columns: dict[str, Values] = {"category": ["|".join(one.categories) for one in facts]}
     for key in dict.fromkeys(key for one in facts for key in one.attributes):
         values = [one.attributes.get(key) for one in facts]

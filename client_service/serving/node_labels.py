@@ -104,7 +104,7 @@ class NodeLabels(ModelServer):
 
     @property
     def known_users(self) -> int:
-        """Counts the silo's nodes, without those that came since its graph was compiled."""
+        """Number of nodes in the compiled graph that are not erased."""
         return self.overlay.known_nodes
 
     @property

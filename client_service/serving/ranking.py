@@ -85,7 +85,7 @@ class ListRequest:
 
 @dataclass(frozen=True)
 class Basket:
-    """The items of a person who is in no graph, and what is asked for."""
+    """Items of a person who is not in the training graph, and the list request."""
 
     items: tuple[str, ...]
     limits: ListRequest
@@ -192,10 +192,11 @@ class ListKey(NamedTuple):
     met: Rows
 
 
-class Known(NamedTuple):
-    """Facts that new items are chosen by.
+class UserFacts(NamedTuple):
+    """Facts about a user by which new items are chosen.
 
-    basket: rows of the positive items; empty for somebody unknown. met, names: rows and ids of what is left out as met.
+    basket: rows of the positive items; empty for an unknown user. met, names: rows and ids of the items that the list
+    leaves out.
     """
 
     basket: Rows
@@ -213,15 +214,15 @@ class NewItemQuery:
     def __init__(
         self,
         hidden: Mask | None,
-        read: Callable[[], Known],
+        read: Callable[[], UserFacts],
         listed: int | None = None,
         seen: frozenset[int] = NOTHING_SEEN,
     ) -> None:
         self.hidden, self._read, self.listed, self.seen = hidden, read, listed, seen
 
     @cached_property
-    def facts(self) -> Known:
-        """Returns what is known of the asker, which is looked up once."""
+    def facts(self) -> UserFacts:
+        """Facts about the user or basket, read once."""
         return self._read()
 
 
@@ -256,7 +257,7 @@ def start_list(items: NDArray[np.integer], scores: Float32, forbidden: Mask | No
 
 
 class Exclusions:
-    """Masks over one shard's catalogue."""
+    """Masks of forbidden and already known items over one shard's catalogue."""
 
     def __init__(self, shard: CompiledShard, overlay: Overlay) -> None:
         self._shard, self._overlay = shard, overlay
@@ -304,22 +305,22 @@ class Exclusions:
             return np.zeros(len(self._shard.item_ids), dtype=bool) if hidden is None else hidden.copy()
         return forbidden.copy() if hidden is None else forbidden | hidden
 
-    def of_basket(self, rows: Rows, limits: ListRequest) -> Mask:
-        """Masks forbidden items, and those of a basket."""
+    def mask_for_basket(self, rows: Rows, limits: ListRequest) -> Mask:
+        """Masks forbidden items, and the items of a basket."""
         excluded = self.forbidden(limits)
         if limits.exclude_seen:
             excluded[rows] = True
         return excluded
 
     def known_items(self, asked: ListKey) -> Rows:
-        """Returns the rows of all items that a user has met.
+        """Returns the rows of all items that a user has interacted with.
 
         They count whether positive or not, in any split.
         """
         return asked.met if asked.row is None else self._shard.known_pairs.row(asked.row)
 
-    def of_user(self, asked: ListKey, limits: ListRequest) -> Mask:
-        """Masks forbidden items, and those that the user has met."""
+    def mask_for_user(self, asked: ListKey, limits: ListRequest) -> Mask:
+        """Masks forbidden items, and the items that the user has interacted with."""
         excluded = self.forbidden(limits)
         if limits.exclude_seen:
             excluded[self.known_items(asked)] = True

@@ -30,7 +30,6 @@ from client_service.serving.ranking import (
     NO_ROWS,
     Basket,
     Exclusions,
-    Known,
     ListedItems,
     ListedRows,
     ListKey,
@@ -39,6 +38,7 @@ from client_service.serving.ranking import (
     Mask,
     NewItemQuery,
     PlacedItem,
+    UserFacts,
     changes_basket,
     extend_list,
     history_rows,
@@ -307,13 +307,13 @@ class Recommender(ModelServer):
         """Describes a user for the choice of new items."""
         latest, listed = asked.latest, asked.row if asked.by_row else None
         if latest is None:
-            return NewItemQuery(asked.hidden, partial(self._read_known, asked), listed)
-        return NewItemQuery(asked.hidden, partial(self._read_known, asked), listed, frozenset(latest.seen.tolist()))
+            return NewItemQuery(asked.hidden, partial(self._read_facts, asked), listed)
+        return NewItemQuery(asked.hidden, partial(self._read_facts, asked), listed, frozenset(latest.seen.tolist()))
 
-    def _read_known(self, asked: ListKey) -> Known:
+    def _read_facts(self, asked: ListKey) -> UserFacts:
         met, latest = (self._exclusions.known_items(asked),), asked.latest
         basket, names = recent_basket(self._shard, asked.row, latest), self.overlay.met_outside(asked.user)
-        return Known(basket, met if latest is None else (*met, latest.seen), names)
+        return UserFacts(basket, met if latest is None else (*met, latest.seen), names)
 
     def _has_new(self, model: CompiledModel) -> bool:
         """Tells whether the silo has any new item."""
@@ -336,7 +336,7 @@ class Recommender(ModelServer):
             return None
         if model is None or not (asked.by_row or len(recent_basket(self._shard, asked.row, asked.latest))):
             reason: Fallback = "no model yet" if model is None else "unknown user"
-            excluded = self._exclusions.of_user(asked, limits)
+            excluded = self._exclusions.mask_for_user(asked, limits)
             return self._popular(model, reason, excluded, limits, self._asker_of(asked), user=asked.user)
         found = self._find_list(model, asked, limits)
         if found is None and (fallback := self._find_fallback(model, asked, limits)) is not None:
@@ -392,7 +392,7 @@ class Recommender(ModelServer):
             reason: Fallback | None = None if len(basket) else "unknown user"
             items = self._only_new(model, self._asker_of(asked), limits)
             return RecommendationsOut(user=asked.user, model=model.version, fallback=reason, items=items)
-        excluded = self._exclusions.of_user(asked, limits)
+        excluded = self._exclusions.mask_for_user(asked, limits)
         if not asked.by_row:
             ranked = _ranked_basket(model, *rank_basket(model, basket, excluded, limits.depth))
             return self._write(model, asked.user, basket, ranked, limits, self._asker_of(asked))
@@ -406,9 +406,9 @@ class Recommender(ModelServer):
 
         rows: of the basket's known items. unknown: how many others there are.
         """
-        excluded = self._exclusions.of_basket(rows, limits)
+        excluded = self._exclusions.mask_for_basket(rows, limits)
         asker = NewItemQuery(
-            self.overlay.hidden, lambda: Known(rows, (rows,), frozenset(basket) if unknown else NO_NAMES)
+            self.overlay.hidden, lambda: UserFacts(rows, (rows,), frozenset(basket) if unknown else NO_NAMES)
         )
         if model is not None and limits.only_new:
             fallback: Fallback | None = None if len(rows) else "no known item in the basket"

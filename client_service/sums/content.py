@@ -48,7 +48,7 @@ class ContentStatistics(Statistics):
 
     @property
     def sums(self) -> ContentSums:
-        """Returns the others' A, D and S."""
+        """Returns the sums A, D and S of the other silos."""
         return ContentSums(self.profiles, self.pairs, self.items)
 
     def metadata(self) -> dict[str, str]:

@@ -133,7 +133,7 @@ def use_own_graph(known: Any, shard: Any, method: MethodSettings) -> CommonSpect
     return None
 
 
-def warn_of_nothing(method: MethodSettings) -> tuple[str, ...]:
+def no_warnings(method: MethodSettings) -> tuple[str, ...]:
     """Returns no warnings."""
     del method
     return ()
@@ -188,6 +188,6 @@ class SiloSum:
     start: Callable[[Any, Any, MethodSettings], CommonSpectrum | None] = use_own_graph
     costs: Callable[[MethodSettings, Counts], list[Cost]] = cost_of_tensors
     use_bytes: Callable[[MethodSettings], float] = no_memory
-    warnings: Callable[[MethodSettings], tuple[str, ...]] = warn_of_nothing
+    warnings: Callable[[MethodSettings], tuple[str, ...]] = no_warnings
     complete: Callable[[Any, Any, bytes], Any] | None = None
     nothing: str = "this silo has nothing to add"

@@ -149,10 +149,10 @@ MakeTrainer = Callable[[S, MethodSettings, torch.device, Interrupt, str], T]
 
 @dataclass(frozen=True)
 class Refitting(Generic[S]):
-    """How a silo answers by models that are fitted again on all of its data.
+    """Functions that fit kept models again on all of a silo's data.
 
-    everything: the shard with all of its data for training. refit: for a shard and its folder of models, what makes of
-    a kept model's head and parameters the model that answers.
+    everything: (shard) -> the shard with all of its data for training. refit: (shard, folder of models, device) -> a
+    function that makes the answering model of a kept model's head and parameters.
     """
 
     everything: Callable[[S], S]
@@ -161,11 +161,12 @@ class Refitting(Generic[S]):
 
 @dataclass(frozen=True)
 class EventIntake(Generic[S]):
-    """How applications' events change answers, and at a refresh the shard.
+    """Functions that take applications' events into answers, and at a refresh into the shard.
 
-    open: who answers, and the log that takes events. hold: the shard of a folder, which nobody else changes meanwhile.
-    merge: of a shard and the log's store, the next shard. place: what a run needs of a shard beside its files. save:
-    writes a shard into a folder. reopen: who answers from another shard.
+    open: opens the model server, and the log that takes events. hold: locks and loads the shard of a folder. merge:
+    (settings, shard, the log's store) -> the next shard. place: adds to a shard what a run needs beside its files.
+    save:
+    writes a shard into a folder. reopen: opens the model server of another shard.
     """
 
     open: Callable[[ClientSettings, S], OpenedTask]

@@ -282,7 +282,7 @@ def _search(evaluator: RecipeEvaluator, parts: OwnParts, weights: Weights, names
 def _blend_part(
     parts: OwnParts, others: Weights, name: str, options: Sequence[float], places: slice
 ) -> Iterator[Float32]:
-    """Yields the sum of the others with one part added at each loudness."""
+    """Yields the scores of the other parts plus one part at each loudness."""
     total, part = parts.sum(others, places), parts.scores[name][places]
     return _each_blend(total, part, [(1.0, value) for value in options])
 

@@ -28,7 +28,7 @@ class CachedSpectrum(Spectrum):
 
     path: Path
 
-    def rank_by(self, interactions: sparse.csr_array, cutoff: int, exponent: float) -> Spectrum:
+    def ranking_spectrum(self, interactions: sparse.csr_array, cutoff: int, exponent: float) -> Spectrum:
         """Reads a further spectrum of the same graph, or computes and keeps it."""
         digest, _ = _identify(self.path)
         return _ranking_spectrum(interactions, self.path.parent, digest, cutoff, exponent)
@@ -45,7 +45,7 @@ def cached_spectrum(
 
     The file's name holds the digest and the cut-off: when the shard changes, the basis changes and the old file is of
     no use. A file that cannot be read is computed anew. Without a folder nothing is kept. beside: cut-off and exponent
-    of a spectrum that `rank_by` will need; both are computed at the same time, since one keeps one core busy.
+    of a spectrum that `ranking_spectrum` will need; both are computed at the same time, since one keeps one core busy.
     """
     if folder is None:
         return low_spectrum(shard.train, cutoff, accuracy=accuracy)

@@ -227,7 +227,7 @@ class Spectrum:
             self, singular=self.singular[:cutoff], users=self.users[:, :cutoff], items=self.items[:, :cutoff]
         )
 
-    def rank_by(self, interactions: sparse.csr_array, cutoff: int, exponent: float) -> Spectrum:
+    def ranking_spectrum(self, interactions: sparse.csr_array, cutoff: int, exponent: float) -> Spectrum:
         """Computes a further spectrum of the same graph for scorers that only rank.
 
         The graph is normalised by another power of the degrees.

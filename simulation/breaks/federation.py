@@ -51,7 +51,7 @@ class ComposeFederation:
 
     @property
     def writers(self) -> tuple[str, ...]:
-        """Parts that have a state: all but the gateways."""
+        """Services that keep a state: all services except the gateways."""
         return tuple(name for name in self.parts if not name.startswith("gateway"))
 
     @property

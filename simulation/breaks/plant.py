@@ -64,7 +64,7 @@ def make_report(federation: ComposeFederation) -> PrivacyReport:
 
 
 def mend_breaks(federation: ComposeFederation) -> None:
-    """Restores containers, states and evidence. Raises SettingsError where nothing is planted."""
+    """Restores containers, states and evidence. Raises SettingsError without planted faults."""
     if not is_planted(federation):
         raise SettingsError(f"{federation.project}: expected a planted fault, got none")
     federation.engine.run_command("docker", "stop", *(federation.container_name(name) for name in federation.writers))

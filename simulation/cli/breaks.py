@@ -64,10 +64,7 @@ def _print_kinds() -> None:
 
 
 def _plant_and_report(federation: ComposeFederation, kinds: Sequence[str], *, keep: bool) -> bool:
-    """Plants faults and prints those that the report names. True where it names all.
-
-    After an error, what is planted is removed.
-    """
+    """Plants faults and prints which of them the report names; True for all."""
     from simulation.breaks import plant
 
     breaks = known_breaks(federation.silos)

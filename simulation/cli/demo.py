@@ -1,4 +1,4 @@
-"""`lpsfed demo`: shows everything on one machine."""
+"""`lpsfed demo`: starts a whole federation on one machine."""
 
 from __future__ import annotations
 

@@ -356,7 +356,7 @@ def _convert_graph(
 
 
 def _require_explicit_options(dataset: Dataset, given: DataOptions) -> None:
-    """Raises SettingsError where the reading of one user's data would depend on others' interactions."""
+    """Raises SettingsError where options would make one user's data depend on other users."""
     why = "in a federation that hides each user in its sums (basis.epsilon)"
     if given.split == "global-time":
         raise SettingsError(f"--split: expected another than global-time {why}: its dates depend on all users")

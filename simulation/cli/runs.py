@@ -72,11 +72,11 @@ def run(
         fetch_federation,
         fetch_run,
         follow_run,
+        has_sums_alone,
         list_members,
         list_runs,
         resolve_basis,
         run_sums,
-        shares_sums_alone,
         start_or_follow_run,
         start_run,
     )
@@ -114,7 +114,7 @@ def run(
         for one in summed if not as_json else ():
             print_progress(describe_sum(one) or one.run)
         made = [one for one in summed if is_basis(one.request.method.basis) or one.request.makes_models]
-        if made and shares_sums_alone(operator):
+        if made and has_sums_alone(operator):
             history = made[-1]
             if history.run in before:
                 print_progress(

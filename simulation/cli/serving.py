@@ -176,10 +176,7 @@ def read_node_names(path: Path, strategy: str | None) -> dict[str, Any]:
 
 
 def _load_saved_choice(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Loads what an earlier start with this state directory has shared.
-
-    Empty where it is given now.
-    """
+    """Loads the choice of shared data that an earlier start saved in this state directory."""
     folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
     if folder is None or "share" in flags or "LPSFED_AGGREGATOR_SHARE" in os.environ:
         return {}
@@ -223,10 +220,7 @@ def _is_set_by_environment() -> bool:
 
 
 def _ask_share(flags: Mapping[str, Any]) -> str | None:
-    """Asks at the terminal what is shared.
-
-    None where it is given, and without a terminal.
-    """
+    """Asks at the terminal which data may leave the silo."""
     if "share" in flags or _is_set_by_environment() or not options.is_interactive():
         return None
     print_on_stderr(SHARE_QUESTION.rstrip())

@@ -60,7 +60,7 @@ def append(
     def append_positives(shard: Shard) -> Shard:
         earlier = shard.events["rating"] if "rating" in shard.events.columns else None
         chosen = choose_positives(
-            {WHOLE: found.table}, least, events, column=found.rated_by, known=shard.rating, earlier=earlier
+            {WHOLE: found.table}, least, events, column=found.rating_field, known=shard.rating, earlier=earlier
         )
         notes.extend(chosen.notes)
         after = append_events(shard, join_splits(chosen.tables), events, titles)

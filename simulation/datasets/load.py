@@ -128,12 +128,13 @@ def _find_files(folder: Path, names: Sequence[str]) -> list[Path]:
 class Events(NamedTuple):
     """Interactions of one file.
 
-    table: user and item, and split, time, rating and positive where the file has them. rated_by: field of the ratings.
+    table: user and item, and split, time, rating and positive where the file has them. rating_field: field of the
+    ratings.
     """
 
     table: pl.DataFrame
     notes: list[str]
-    rated_by: str
+    rating_field: str
 
 
 @step("reading the data")
@@ -165,7 +166,7 @@ def load_dataset(
     titles = None if files.titles is None else read_titles(files.titles)
     if titles is not None and files.numbers is not None:
         titles = _number_items(titles, files.numbers)
-    column = next(iter(read.values())).rated_by
+    column = next(iter(read.values())).rating_field
     chosen, notes, meaning = choose_positives(tables, min_rating, path, column=column)
     dataset = assemble_dataset(
         files.name, chosen, seed=seed, titles=titles, path=path, split=split or "random", draws=draws
@@ -178,7 +179,7 @@ def load_dataset(
 def read_events(path: Path, file_options: FileOptions = DEFAULT_OPTIONS) -> Events:
     """Reads the interactions of one file; raises DataError."""
     table = _read_table(path, file_options)
-    return Events(*table.read_events(), table.rated_by)
+    return Events(*table.read_events(), table.rating_field)
 
 
 def read_clicks(path: Path, file_options: FileOptions = DEFAULT_OPTIONS) -> tuple[pl.DataFrame, list[str]]:

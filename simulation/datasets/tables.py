@@ -64,7 +64,7 @@ class Table:
         columns = {name: table._id_column(name) for name in ("user", "item")}
         readers = {"split": table._checked_splits, "time": table._parsed_times}
         columns |= {name: read(column) for name, read in readers.items() if (column := table._find(name)) is not None}
-        rated = table.rated_by
+        rated = table.rating_field
         if (ratings := table._find(rated)) is not None:
             columns["rating"] = table._parsed_numbers(rated, ratings)
         verdicts = [
@@ -76,7 +76,7 @@ class Table:
         return pl.DataFrame(columns), [*self._time_notes(), *notes, *self._describe_unread(used)]
 
     @property
-    def rated_by(self) -> str:
+    def rating_field(self) -> str:
         """Field of the ratings: rating, label or count."""
         return next((role for role in RATED if self.column_name(role) is not None), RATED[0])
 

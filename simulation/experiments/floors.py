@@ -126,8 +126,8 @@ def measure_ceiling(shards: Sequence[Path], cutoff: int, kept: Path | None = Non
     return load_or_measure(figures_path(kept, "pooled", parts, cutoff), partial(_measure_pooled, parts, cutoff))
 
 
-def too_large_to_pool(shards: Sequence[Path]) -> str | None:
-    """Returns why the ceiling of these shards is not computed; None where it can be."""
+def describe_pooling_limit(shards: Sequence[Path]) -> str | None:
+    """Explains why the pooled ceiling of these shards is left out; None where it fits."""
     parts = [load_shard(path) for path in shards]
     users, items = sum(len(part.user_ids) for part in parts), len(pool_items(parts))
     if items <= POOLED_ITEMS and users * items <= POOLED_SCORES:
@@ -174,7 +174,7 @@ def load_or_measure(path: Path | None, measure: Callable[[], ByName]) -> ByName:
 def measure_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
     """Measures the floors of every shard, and the ceiling of small ones."""
     shards, cutoff, kept = experiment.shards, experiment.method.cutoff, experiment.floors_folder
-    reason = too_large_to_pool(shards)
+    reason = describe_pooling_limit(shards)
     with count_bar("baselines", len(shards) + (reason is None), shown=shown) as done:
         floors = measure_all_floors(shards, cutoff, cache_folder=experiment.cache_folder, observe=done, kept=kept)
         ceiling = measure_ceiling(shards, cutoff, kept) if reason is None else None

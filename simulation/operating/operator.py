@@ -183,8 +183,8 @@ def fetch_federation(operator: Operator) -> DeclaredOut:
         raise ProtocolError("expected the federation's settings from the aggregator, got another answer") from None
 
 
-def shares_sums_alone(operator: Operator) -> bool:
-    """Tells whether silos share sums alone, of which each makes its model."""
+def has_sums_alone(operator: Operator) -> bool:
+    """Tells whether silos exchange sums alone, from which each builds its model."""
     federation = fetch_federation(operator)
     return build_strategy(federation.strategy, federation.method).sums_alone
 

@@ -80,7 +80,7 @@ def federated_option(
     """Returns the figures of a run, and the values sent for it."""
     tested = [result.test or {} for result in results]
     users = [result.test_users for result in results]
-    made = {client: _made_in(ledger, runs) for client, ledger in ledgers.items()}
+    made = {client: _list_sent(ledger, runs) for client, ledger in ledgers.items()}
     first = next(iter(made.values()), [])
     crossed = (_describe_run([one for one in first if one.run == run], declaration) for run in runs)
     return ServingOption(
@@ -91,7 +91,7 @@ def federated_option(
     )
 
 
-def _made_in(ledger: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> list[Attempt]:
+def _list_sent(ledger: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> list[Attempt]:
     return [one for one in list_attempts(ledger) if one.run in runs and one.bytes]
 
 

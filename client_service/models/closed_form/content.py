@@ -162,7 +162,7 @@ def sum_content(interactions: sparse.csr_array, table: Float64) -> ContentSums:
 
 
 def _symmetric(matrix: Float64) -> Float64:
-    """Removes the rounding errors by which a product differs from its transpose."""
+    """Makes a product symmetric, which rounding errors prevent."""
     found: Float64 = (matrix + matrix.T) / 2.0
     return found
 

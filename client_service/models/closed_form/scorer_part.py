@@ -110,7 +110,7 @@ class TrainingGraph:
     def low_frequencies(self, count: int, exponent: float) -> Spectrum:
         """Returns the `count` lowest frequencies of the graph, normalised by this power of the degrees."""
         found: Spectrum = self.compute_once(
-            (count, exponent), lambda: self.spectrum.rank_by(self.interactions, count, exponent)
+            (count, exponent), lambda: self.spectrum.ranking_spectrum(self.interactions, count, exponent)
         )
         return found
 

@@ -42,10 +42,7 @@ class NeighbourLayers(nn.Module):
 
 
 class SAGE(nn.Module):
-    """SAGE network, all of which can be exchanged.
-
-    Logits = predictive of L layers over input(x).
-    """
+    """GraphSAGE network; the federation may exchange all of its parameters."""
 
     def __init__(
         self,

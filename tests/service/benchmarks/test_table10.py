@@ -17,8 +17,8 @@ from benchmarks.table10.run import (
     _make_recommenders,
     accept_items,
     check,
+    find_most_similar,
     jaccard_index,
-    most_alike,
     observe_users,
     render,
     run_loop,
@@ -61,7 +61,7 @@ def test_a_popular_item_is_not_preferred_for_being_popular() -> None:
 
 def test_the_partner_is_the_most_alike_other_user() -> None:
     preference = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 2.0], [0.3, 0.7]])
-    assert most_alike(preference).tolist() == [1, 0, 3, 2]
+    assert find_most_similar(preference).tolist() == [1, 0, 3, 2]
 
 
 def test_the_index_is_what_two_users_share_over_what_either_has() -> None:

@@ -19,7 +19,7 @@ from client_service.training.filter_search import popularity_top
 from simulation.engines.study import run_study
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import ignore_progress
-from simulation.experiments.floors import FLOORS, START, measure_all_floors, measure_ceiling, too_large_to_pool
+from simulation.experiments.floors import FLOORS, START, describe_pooling_limit, measure_all_floors, measure_ceiling
 from simulation.experiments.in_process import simulate_experiment
 from simulation.experiments.pooled import pool_shards
 from tests.support.given import Silos
@@ -114,9 +114,9 @@ def test_the_ceiling_of_one_silo_is_its_own_start(silos: Silos, tmp_path: Path) 
 def test_more_data_than_can_be_pooled_are_left_alone_with_the_reason(
     silos: Silos, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert too_large_to_pool(silos(2)) is None
+    assert describe_pooling_limit(silos(2)) is None
     monkeypatch.setattr(simulation.experiments.floors, "POOLED_ITEMS", 11)
-    assert "32 users and 12 items in all" in (too_large_to_pool(silos(2)) or "")
+    assert "32 users and 12 items in all" in (describe_pooling_limit(silos(2)) or "")
 
 
 def study(experiment: Experiment, **options: Any) -> dict[str, Any]:

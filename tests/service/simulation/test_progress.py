@@ -55,7 +55,7 @@ def test_the_first_line_comes_after_two_seconds_and_the_others_every_ten() -> No
     for now in range(31):
         clock.now = float(now)
         before = len(told)
-        lines.look()
+        lines.print_if_due()
         spoken += [now] * (len(told) - before)
     assert spoken == [2, 12, 22] and told[0] == "trainings: 1 of 9, 2 s"
     lines.end()
@@ -66,7 +66,7 @@ def test_work_that_is_over_at_once_is_told_by_no_line() -> None:
     clock, told = Time(), list[str]()
     lines = progress.ProgressLines(lambda: "reading", told.append, clock)
     clock.now = 1.9
-    lines.look()
+    lines.print_if_due()
     lines.end()
     assert told == []
 
@@ -77,16 +77,16 @@ def test_a_command_that_tells_nothing_else_is_said_to_go_on(monkeypatch: pytest.
     beat = progress.Heartbeat("doctor", told.append, clock)
     for now in range(25):
         clock.now = float(now)
-        beat.look()
+        beat.print_if_due()
     assert told == [f"doctor: still running after {seconds} s" for seconds in (4, 14, 24)]
     progress.visibility.bars = 1
     clock.now = 60.0
-    beat.look()
+    beat.print_if_due()
     assert len(told) == 3, "a bar says it"
     progress.visibility.bars, progress.visibility.last_line_at = 0, 60.0
     for now in (61, 69, 70):
         clock.now = float(now)
-        beat.look()
+        beat.print_if_due()
     assert told[3:] == ["doctor: still running after 70 s"]
 
 

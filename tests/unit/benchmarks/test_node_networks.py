@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from benchmarks.nodes.cuts import DividedGraph
-from benchmarks.nodes.networks import LOCAL, NETWORK_METHODS, judge_validation, network_settings, train_federation
+from benchmarks.nodes.networks import (
+    LOCAL,
+    NETWORK_METHODS,
+    judge_validation,
+    network_settings,
+    train_network_federation,
+)
 from client_service.data.node_graphs import VALID, NodeShard
 from shared.method.node_settings import NodeSettings
 from shared.method.settings import MethodSettings
@@ -43,7 +49,7 @@ def test_a_network_gives_scores_of_all_nodes_and_says_what_it_sends(name: str) -
 def test_a_silo_answers_by_the_round_that_its_own_validation_prefers() -> None:
     given = divide()
     method = network_settings(given, LOCAL, {})
-    found = train_federation(given.silos, method, "fedavg", 12, 0)
+    found = train_network_federation(given.silos, method, "fedavg", 12, 0)
     for silo, record in zip(given.silos, found.records, strict=True):
         rows = silo.nodes_of(VALID)
         assert record.valid == pytest.approx(judge_validation(record.scores[rows], silo.labels[rows]))
@@ -55,6 +61,6 @@ def test_labels_of_test_nodes_change_no_answer() -> None:
     blind = [replace(one, labels=np.where(one.splits == 2, 0, one.labels)) for one in given.silos]
     method = network_settings(given, LOCAL, {})
     for name in ("fedgsp", "fedsgd"):
-        runs = [train_federation(silos, method, name, 3, 0) for silos in (given.silos, blind)]
+        runs = [train_network_federation(silos, method, name, 3, 0) for silos in (given.silos, blind)]
         for one, other in zip(runs[0].records, runs[1].records, strict=True):
             np.testing.assert_array_equal(one.scores, other.scores)

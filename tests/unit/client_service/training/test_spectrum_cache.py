@@ -92,14 +92,14 @@ def test_other_files_in_the_folder_stay(planted: Shard, tmp_path: Path) -> None:
 def test_a_spectrum_that_scorers_rank_by_is_kept_beside_and_read_again(
     planted: Shard, tmp_path: Path, solved: list[int]
 ) -> None:
-    first = cached_spectrum(planted, 5, tmp_path).rank_by(planted.train, 7, 0.25)
+    first = cached_spectrum(planted, 5, tmp_path).ranking_spectrum(planted.train, 7, 0.25)
     again = cached_spectrum(planted, 5, tmp_path)
-    assert_equal(again.rank_by(planted.train, 7, 0.25), first)
+    assert_equal(again.ranking_spectrum(planted.train, 7, 0.25), first)
     assert solved == [5, 7]
     assert_equal(first, low_spectrum(planted.train, 7, 0.25))
     assert len(kept(tmp_path)) == 2
     changed: Any = SimpleNamespace(digest="f" * 64, train=planted.train[::-1])
-    cached_spectrum(changed, 5, tmp_path).rank_by(changed.train, 7, 0.25)
+    cached_spectrum(changed, 5, tmp_path).ranking_spectrum(changed.train, 7, 0.25)
     assert {path.name.split("-")[1] for path in kept(tmp_path)} == {"f" * 16}
 
 
@@ -109,12 +109,12 @@ def test_both_spectra_of_a_graph_are_computed_at_once_where_both_are_needed(
     found = cached_spectrum(planted, 5, tmp_path, beside=(7, 0.25))
     assert sorted(solved) == [5, 7] and len(kept(tmp_path)) == 2
     assert_equal(found, low_spectrum(planted.train, 5))
-    assert_equal(found.rank_by(planted.train, 7, 0.25), low_spectrum(planted.train, 7, 0.25))
+    assert_equal(found.ranking_spectrum(planted.train, 7, 0.25), low_spectrum(planted.train, 7, 0.25))
     assert sorted(solved) == [5, 7]
 
 
 def test_a_part_of_a_kept_spectrum_finds_what_is_kept_beside_the_whole(planted: Shard, tmp_path: Path) -> None:
-    cached_spectrum(planted, 5, tmp_path).cut(3).rank_by(planted.train, 7, 0.25)
+    cached_spectrum(planted, 5, tmp_path).cut(3).ranking_spectrum(planted.train, 7, 0.25)
     assert len(kept(tmp_path)) == 2
 
 
@@ -122,7 +122,7 @@ def test_what_only_ranks_is_kept_apart_from_what_is_trained_on(
     planted: Shard, tmp_path: Path, solved: list[int]
 ) -> None:
     for _ in range(2):
-        cached_spectrum(planted, 5, tmp_path, RANKING).rank_by(planted.train, 7, 0.25)
+        cached_spectrum(planted, 5, tmp_path, RANKING).ranking_spectrum(planted.train, 7, 0.25)
         cached_spectrum(planted, 5, tmp_path)
     assert solved == [5, 7, 5]
     assert len(kept(tmp_path)) == 3
