@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shared.errors import ConflictError, DataError, SettingsError
+from shared.errors import ConflictError, SettingsError
 from shared.web.address import require_https
 from simulation.cli import options
 from simulation.reports.terminal import print_on_stderr
 
 if TYPE_CHECKING:
-    from shared.method.settings import MethodSettings
     from shared.protocol.signing.invitation import FederationOut, Invitation, InvitationOut
     from simulation.datasets.columns import FileOptions
-    from simulation.datasets.dataset import Dataset
     from simulation.datasets.ratings import LeastRating
     from simulation.datasets.splits import SplitKind
+    from simulation.graphs.read import GraphOptions
     from simulation.joining.join import SiloFolder
     from simulation.joining.silo_toml import AgreedSettings, SiloChoices
     from simulation.operating.operator_calls import Operator
 
 Names = Annotated[list[str], typer.Argument(help="Names of the silos: a-z, 0-9, _ and -")]
-SPLIT_SEED = 0
 
 
 @options.spread_records
@@ -183,14 +179,32 @@ class DataOptions:
     files: options.FileFlags
 
     @property
-    def file_options(self) -> FileOptions:
-        """Options of a file of interactions.
+    def edges(self) -> Path | None:
+        """File of a graph's edges."""
+        return self.files.edges
+
+    @property
+    def has_rules(self) -> bool:
+        """Tells whether a rule is given."""
+        return bool(self.rules)
+
+    def parse_rules(self) -> dict[str, str]:
+        """Parses the rules. Raises SettingsError for other texts than key=value."""
+        return options.parse_pairs(self.rules, "--rule")
+
+    def parse_file_options(self) -> FileOptions:
+        """Parses the options of a file of interactions.
 
         Raises SettingsError for options of graphs alone.
         """
         if self.files.edges is not None or self.files.values:
             raise SettingsError("--edges, --values: expected none in this federation, whose silos have no graphs")
         return options.parse_file_options(self.files.columns, self.files.delimiter)
+
+    def parse_graph_options(self) -> GraphOptions:
+        """Parses the options of a graph's files."""
+        files = self.files
+        return options.parse_graph_options(files.columns, files.delimiter, files.values, shared=False)
 
 
 def _join_federation(
@@ -201,7 +215,6 @@ def _join_federation(
     accept: options.AcceptChoice | None,
 ) -> None:
     """Joins the federation. What can be refused is refused before the silo's key is registered."""
-    from shared.sums import list_sums
     from simulation.joining.join import choose_catalogue, enrol_silo, require_unexpired, write_settings
     from simulation.joining.silo_toml import apply_policy, require_catalogue
 
@@ -209,8 +222,7 @@ def _join_federation(
     federation = invitation.federation
     if federation is not None:
         apply_policy(federation, choices.policy)  # refuses before the data are read
-    noised = federation is not None and any(one.epsilon is not None for one in list_sums(federation.method).values())
-    _prepare_shard(silo, invitation.name, given, federation, noised=noised)
+    _prepare_shard(silo, invitation.name, given, federation)
     if federation is not None:
         choices = _agree_on_sums(invitation, silo, federation, choices, accept)
         require_catalogue(apply_policy(federation, choices.policy), choices.catalogue)
@@ -234,15 +246,16 @@ def _agree_on_sums(
 ) -> SiloChoices:
     """Adds the operator's consent to the sums, and the list of items, to the choices."""
     from shared.sums import list_sums
-    from simulation.joining.consent import describe_gain, describe_terms, warn_missing_texts
+    from simulation.joining.consent import describe_terms, warn_missing_texts
     from simulation.joining.join import choose_catalogue
+    from simulation.joining.own_data import own_data_of
     from simulation.joining.silo_toml import apply_policy, describe_missing, require_masked_sums
 
     agreed = apply_policy(federation, choices.policy)
     if agreed.missing:
         if accept is options.AcceptChoice.sums:
             require_masked_sums(agreed.missing)
-        gain = describe_gain(silo.shard, max(len(invitation.members), 2), federation.task)
+        gain = own_data_of(federation.task).gain(silo.shard, max(len(invitation.members), 2))
         lacking = warn_missing_texts(silo.shard, federation)
         for line in (*describe_terms(invitation.name, federation), *lacking, f"- it gains: {gain}"):
             print_on_stderr(line)
@@ -274,25 +287,19 @@ def _require_usable(invitation: Invitation, silo: SiloFolder, agreed: AgreedSett
     require_usable(silo, invitation, agreed, choices)
 
 
-def _prepare_shard(
-    silo: SiloFolder, name: str, given: DataOptions, federation: FederationOut | None, *, noised: bool
-) -> None:
-    from simulation.joining.join import describe_shard
+def _prepare_shard(silo: SiloFolder, name: str, given: DataOptions, federation: FederationOut | None) -> None:
+    from shared.method.settings import MethodSettings
+    from simulation.joining.own_data import USUAL_TASK, own_data_of
 
-    task = "items" if federation is None else federation.task
-    described = describe_shard(silo, task)
+    own = own_data_of(USUAL_TASK if federation is None else federation.task)
+    described = own.describe(silo.shard)
     if described is None:
         if given.path is None:
             raise SettingsError("--data: expected the silo's own data, got none")
-        graph = None if federation is None or task != "nodes" else federation.method
-        convert = (
-            partial(_convert_interactions, task=task, noised=noised)
-            if graph is None
-            else partial(_convert_graph, shared=graph)
-        )
-        for note in convert(silo, name, given.path, given):
+        method = MethodSettings() if federation is None else federation.method
+        for note in own.convert(silo.shard, name, given.path, given, method):
             print_on_stderr(f"- {note}")
-        described = describe_shard(silo, task)
+        described = own.describe(silo.shard)
     elif given.path is not None:
         _warn_data_ignored(silo, given.path)
     print_on_stderr(f"{silo.shard}: {described}")
@@ -301,68 +308,6 @@ def _prepare_shard(
 def _warn_data_ignored(silo: SiloFolder, path: Path) -> None:
     kept = f"{silo.shard} exists already, so --data {path} is not read"
     print_on_stderr(f"- {kept}: `lpsfed shard append` adds interactions, another --folder starts again")
-
-
-def _convert_interactions(
-    silo: SiloFolder, name: str, path: Path, given: DataOptions, task: str, *, noised: bool
-) -> Sequence[str]:
-    """Writes the shard and returns notes of what was left out.
-
-    noised: the federation hides each user in its sums.
-    """
-    from simulation.datasets.load import load_dataset
-    from simulation.joining.join import save_interactions, save_sessions
-    from simulation.sessions.read import read_sessions
-    from simulation.sessions.sessions import parse_rules
-
-    if task == "sessions":
-        if given.split is not None or given.least != "usual":
-            raise SettingsError("--split, --min-rating: expected none with sessions, which are split by time")
-        rules = parse_rules(options.parse_pairs(given.rules, "--rule"))
-        return save_sessions(silo, name, read_sessions(path, rules, given.file_options))
-    if given.rules:
-        raise SettingsError("--rule: expected none in a federation of users, whose silos hold no sessions")
-    dataset = load_dataset(path, SPLIT_SEED, given.least, given.split, file_options=given.file_options)
-    if noised:
-        _require_explicit_options(dataset, given)
-    return save_interactions(silo, name, dataset).notes
-
-
-def _convert_graph(
-    silo: SiloFolder, name: str, path: Path, given: DataOptions, *, shared: MethodSettings
-) -> Sequence[str]:
-    """Writes the shard of a graph with the shared columns and classes.
-
-    Returns what was left out.
-    """
-    from simulation.graphs.read import add_shared_names, read_graph, select_columns
-    from simulation.graphs.source import parse_graph_rules
-    from simulation.joining.join import save_graph
-
-    if given.split is not None or given.least != "usual":
-        raise SettingsError("--split, --min-rating: expected none with nodes: a column split, or --rule train=.6")
-    nodes = shared.nodes
-    rules, files = parse_graph_rules(options.parse_pairs(given.rules, "--rule")), given.files
-    reading = options.parse_graph_options(files.columns, files.delimiter, files.values, shared=False)
-    reading = add_shared_names(reading, nodes.feature_names, nodes.class_names)
-    graph = select_columns(read_graph(path, files.edges, reading, official=rules.official), nodes.feature_names)
-    for what, agreed, own in (
-        ("columns of features", nodes.features, len(graph.feature_names)),
-        ("classes", nodes.classes, len(graph.classes)),
-    ):
-        if agreed not in (0, own):
-            raise DataError(f"{path}: expected {agreed} {what}, as all silos of the federation have, got {own}")
-    return save_graph(silo, name, graph, rules, shared)
-
-
-def _require_explicit_options(dataset: Dataset, given: DataOptions) -> None:
-    """Raises SettingsError where options would make one user's data depend on other users."""
-    why = "in a federation that hides each user in its sums (basis.epsilon)"
-    if given.split == "global-time":
-        raise SettingsError(f"--split: expected another than global-time {why}: its dates depend on all users")
-    if given.least == "usual" and "rating" in dataset.events.columns:
-        expected = "expected it, or --rating-kind, for data with ratings"
-        raise SettingsError(f"--min-rating: {expected} {why}: the meaning of a rating must not depend on other users")
 
 
 def _start_client(silo: SiloFolder, *, detach: bool) -> None:

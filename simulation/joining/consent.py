@@ -16,9 +16,7 @@ from shared.sums import find_sum, list_sums, method_of_part, needs_list
 from shared.sums.common_items import ITEMS
 from shared.sums.content import CONTENT
 from shared.web.pages import format_bytes
-from shared.words import count_noun
-
-QUICK_PAIRS = 80_000  # users x items, whose forecast takes a few seconds
+from simulation.joining.own_data import own_data_of
 
 MASKED = (
     "- masked: only the sum over all silos can be read, if the others are who the aggregator says (`lpsfed members`)"
@@ -28,7 +26,7 @@ OPEN = "- in the open: the aggregator reads this silo's own statistics"
 
 def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
     """Describes in lines what leaves a silo, what others learn, and what stays."""
-    method = federation.method
+    own, method = own_data_of(federation.task), federation.method
     strategy = build_strategy(federation.strategy, method)
     declared = declare_federation(strategy, method, secure=federation.secure)
     assert declared.sums, "only of a federation that sums"
@@ -40,8 +38,7 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
         learnt.append("in iterated sums also pairs of items that few users have")
     listed = f"{method.catalogue:,} listed items" if needs_list(method) else "their items"
     over = "items that silos have in common, by their ids" if ITEMS in chosen else listed
-    over = "nodes, their neighbours and their labels" if federation.task == "nodes" else over
-    over += ", and of their titles and attributes" if CONTENT in chosen else ""
+    over = (own.summed or over) + (", and of their titles and attributes" if CONTENT in chosen else "")
     return (
         f"{name}: this federation sums statistics of {over}. With --accept sums:",
         *(f"- leaves this silo: {one}" for one in sums),
@@ -50,9 +47,7 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
         f"- the others learn, from the sums over all silos: {learnt[0]}",
         *(f"- and they learn: {one}" for one in learnt[1:]),
         "- all other silos together could subtract their parts from a sum, and see this silo's",
-        "- stays here: ids, names, single nodes, edges and labels, metrics"
-        if federation.task == "nodes"
-        else "- stays here: users, ids of users, single interactions, titles, metrics",
+        f"- stays here: {own.stays}",
     )
 
 
@@ -90,7 +85,7 @@ def warn_missing_texts(shard: Path, federation: FederationOut) -> Sequence[str]:
 
     No line for another silo.
     """
-    if CONTENT not in list_sums(federation.method) or federation.task != "items":
+    if CONTENT not in list_sums(federation.method) or not own_data_of(federation.task).titled:
         return ()
     from client_service.data.interaction_files import load_shard
     from client_service.sums.content import find_agreed_features
@@ -101,31 +96,3 @@ def warn_missing_texts(shard: Path, federation: FederationOut) -> Sequence[str]:
         "- its items have neither titles nor attributes, or features of another encoder: it adds zeros to the sums of"
         " features, gains nothing by them, and the others learn that; add titles in an items.csv beside the data",
     )
-
-
-def describe_gain(shard: Path, silos: int, task: str) -> str:
-    """Forecasts, from the silo's own data, the gain in a federation of `silos` silos.
-
-    Where that takes long, it names the command that forecasts.
-    """
-    if task != "items":
-        without_forecast = {
-            "sessions": "transitions between items that its own visits lack (docs/visits.md has figures)",
-            "nodes": "labels that its own graph lacks (docs/nodes.md has figures); its page shows what joining has"
-            " brought, by its own validation",
-        }
-        return without_forecast[task]
-    from client_service.data.interaction_files import load_shard
-    from client_service.joining_value.forecast import TIMES, estimate_joining_value
-    from shared.method.settings import method_settings
-
-    command = f"what `lpsfed worth {shard}` forecasts from its own data alone"
-    whole = load_shard(shard)
-    users, items = whole.train.shape
-    if users * items > QUICK_PAIRS or len(whole.valid.indices) == 0:
-        return command
-    estimate = estimate_joining_value(whole, method_settings().cutoff, draws=2)
-    if estimate.curve is None or estimate.few:
-        return f"an unknown amount: its own data are too few for a forecast ({count_noun(users, 'user')})"
-    nearest = min(range(len(TIMES)), key=lambda place: abs(math.log(TIMES[place] / silos)))
-    return f"by its own forecast, in {estimate.sentences[nearest]}"

@@ -8,37 +8,29 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
-import polars as pl
 from pydantic import ValidationError
 
 from client_service.data.digests import list_digest
-from client_service.data.files import current_file, read_lines
-from client_service.data.interaction_files import INTERACTIONS, load_shard, save_shard, shard_head
-from client_service.data.interactions import build_shard, with_unmet_items
+from client_service.data.files import read_lines
 from client_service.data.item_matches import NAME as MATCHES
 from client_service.data.item_matches import is_signed, read_matches, sign_matches
-from client_service.data.node_files import NODES, load_node_shard, save_node_shard
-from client_service.data.node_graphs import TRAIN, UNKNOWN, NodeShard
-from client_service.data.session_files import CLICKS, load_session_shard, save_session_shard
-from client_service.data.shard_head import ShardHead, load_rating_scale
+from client_service.data.shard_head import load_rating_scale
 from client_service.settings import read_outbound_proxy
 from shared.errors import (
     AuthenticationError,
     ConflictError,
-    DataError,
     FederationError,
     ProtocolError,
     SettingsError,
     UnavailableError,
 )
 from shared.files import PUBLIC, create_secret, replace_file
-from shared.method.settings import MethodSettings
 from shared.protocol.problem import ProblemOut
 from shared.protocol.signing.enrolment import KeyFiles, ensure_key_pair
 from shared.protocol.signing.invitation import (
@@ -54,10 +46,8 @@ from shared.protocol.signing.keys import public_key, read_private, read_public
 from shared.protocol.signing.members import Registry
 from shared.protocol.signing.responses import require_answer
 from shared.web.outgoing import OutgoingTls, describe_call_failure, describe_tls_failure
-from shared.words import count_noun
-from simulation.datasets.dataset import Dataset, describe_unmet
 from simulation.experiments.processes import free_port_from
-from simulation.graphs.source import GraphRules, require_summable, split_own_graph
+from simulation.joining.own_data import USUAL_TASK, own_data_of
 from simulation.joining.silo_toml import (
     AgreedSettings,
     SiloChoices,
@@ -68,13 +58,8 @@ from simulation.joining.silo_toml import (
     write_toml,
 )
 from simulation.partitioning.item_matches import read_proposals
-from simulation.progress import step
-from simulation.sessions.cut import build_session_part
-from simulation.sessions.sessions import Sessions
 
 CALL_SECONDS = 30.0
-REFITTED = ("items", "nodes")
-"""Tasks whose models are fitted again on everything that a silo has."""
 FIRST_PORT = 8801
 FEDERATION_SETTINGS = ("task", "strategy", "secure", "catalogue", "method")
 """Settings that the federation decides."""
@@ -122,66 +107,6 @@ def require_same_silo(invitation: Invitation, folder: SiloFolder) -> dict[str, A
             words = f"expected a folder of the silo that is invited, {field} {expected!r}, got {found!r}"
             raise ConflictError(f"{folder.settings}: {words}; --folder names another one")
     return values
-
-
-@step("writing the shard")
-def save_interactions(folder: SiloFolder, name: str, dataset: Dataset) -> ShardHead:
-    """Saves the whole data set as the silo's shard.
-
-    It keeps pairs whose item occurs in no training pair: which items other silos have must not decide what counts of
-    a user. Described items without interactions are kept beside the others.
-    """
-    items = pl.DataFrame({"item": dataset.events["item"].unique().sort()})
-    if dataset.titles is not None:
-        items = items.join(dataset.titles, on="item", how="left")
-    shard = build_shard(name, dataset.all_events(), items, dataset.notes)
-    return save_shard(folder.shard, replace(with_unmet_items(shard, describe_unmet(dataset)), rating=dataset.meaning))
-
-
-@step("writing the shard")
-def save_sessions(folder: SiloFolder, name: str, sessions: Sessions) -> tuple[str, ...]:
-    """Saves all sessions as the silo's shard, and returns notes of what was left out."""
-    save_session_shard(folder.shard, replace(build_session_part(name, sessions), name=name))
-    return tuple(sessions.notes)
-
-
-@step("writing the shard")
-def save_graph(
-    folder: SiloFolder, name: str, graph: NodeShard, rules: GraphRules, method: MethodSettings
-) -> tuple[str, ...]:
-    """Saves the graph as the silo's shard, and returns notes of what was left out.
-
-    A split in the data is kept, else one is drawn. DataError for features that the federation cannot sum.
-    """
-    shard = split_own_graph(graph, name, rules)
-    if not len(shard.nodes_of(TRAIN)):
-        raise DataError(f"{folder.shard}: expected a node with a label for training, got none")
-    require_summable(shard, method)
-    save_node_shard(folder.shard, shard)
-    return tuple(graph.notes)
-
-
-@step("reading the shard")
-def describe_shard(folder: SiloFolder, task: str) -> str | None:
-    """Describes the size of a shard that an earlier call has saved; None without one."""
-    if task == "sessions":
-        if not current_file(folder.shard, CLICKS).exists():
-            return None
-        visits = load_session_shard(folder.shard)
-        return f"{count_noun(len(visits.splits), 'session')}, {count_noun(len(visits.item_ids), 'item')}"
-    if task == "nodes":
-        if not current_file(folder.shard, NODES).exists():
-            return None
-        graph = load_node_shard(folder.shard)
-        known = int((graph.labels != UNKNOWN).sum())
-        sizes = f"{count_noun(len(graph.node_ids), 'node')}, {known:,} with a label, {count_noun(graph.edges, 'edge')}"
-        return f"{sizes}, {count_noun(len(graph.feature_names), 'feature')}, {len(graph.classes)} classes"
-    if not current_file(folder.shard, INTERACTIONS).exists():
-        return None
-    head = shard_head(load_shard(folder.shard))
-    more = f" and {head.unmet:,} without interactions" if head.unmet else ""
-    nodes = f"{count_noun(head.users, 'user')}, {count_noun(head.items, 'item')}{more}"
-    return f"{nodes}, {head.train + head.valid + head.test:,} interactions"
 
 
 def enrol_silo(invitation: Invitation, folder: SiloFolder) -> EnrolmentOut:
@@ -350,8 +275,9 @@ def silo_values(
 ) -> dict[str, Any]:
     """Returns the values of silo.toml, tables last."""
     path, federation = folder.path.resolve(), agreed.federation
+    own = own_data_of(federation.task)
     catalogue, method = agreed.needs_catalogue and choices.catalogue is not None, method_table(federation.method)
-    rating = load_rating_scale(folder.shard) if federation.task == "items" else None
+    rating = load_rating_scale(folder.shard) if own.rated else None
     return {
         "name": invitation.name,
         "shard": str(path / folder.shard.name),
@@ -360,9 +286,9 @@ def silo_values(
         "operator_key_file": str(path / OPERATOR),
         "aggregator_url": invitation.url,
         **({"aggregator_authority": str(path / AUTHORITY)} if invitation.authority else {}),
-        **({"task": federation.task} if federation.task != "items" else {}),
+        **({"task": federation.task} if federation.task != USUAL_TASK else {}),
         "strategy": federation.strategy,
-        **({"fit_everything": True} if federation.task in REFITTED else {}),
+        **({"fit_everything": True} if own.refits else {}),
         **_trust_settings(path, invitation, federation, members),
         **({"catalogue": str(path / CATALOGUE)} if catalogue else {}),
         **({"matches": str(path / MATCHES)} if choices.matches is not None else {}),

@@ -21,6 +21,7 @@ from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import SHARES_ITEMS, build_strategy
 from shared.strategies.agreement import declare_federation
 from shared.sums import WORDS, find_sum, list_sums, method_of_part, needs_list
+from simulation.joining.own_data import own_data_of
 
 COMMENT = "# Written by `lpsfed join`. You may edit it: docs/settings.md lists all settings.\n"
 
@@ -57,7 +58,7 @@ class AgreedSettings:
         """Whether the silo must know the list of items that all silos share."""
         method = self.federation.method
         shares = build_strategy(self.federation.strategy, method).shares_items(method)
-        return shares or needs_list(method) or self.federation.task == "sessions"
+        return shares or needs_list(method) or own_data_of(self.federation.task).listed
 
 
 def parse_policy(pairs: Mapping[str, str]) -> dict[str, Any]:

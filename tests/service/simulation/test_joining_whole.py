@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from client_service.data import interaction_files
 from client_service.settings import client_settings
 from client_service.tasks.items import load_listed_shard
 from shared.errors import ConflictError, DataError, PrivacyError, SettingsError
@@ -21,6 +22,7 @@ from shared.protocol.signing.enrolment import registered_keys
 from shared.protocol.signing.invitation import read_invitation
 from simulation.cli import app
 from simulation.joining import join as joining
+from simulation.joining import own_data
 from tests.support.joining import AGREED, BASIS, ITEMS, call, invited, write_listed_data
 from tests.support.joining import join_north as join
 from tests.support.small import SMALL, TOKEN
@@ -183,16 +185,18 @@ class CutOffError(Exception):
     """The process is killed here."""
 
 
-STEPS = ("save_interactions", "copy_catalogue", "require_usable", "enrol_silo", "write_settings")
-WITHIN = ("save_shard", "kept_pair", "_save_authority", "_require_signed", "_read_enrolment", "replace_settings")
+SHARD = {"save_interactions": own_data, "save_shard": interaction_files}
+STEPS = ("copy_catalogue", "require_usable", "enrol_silo", "write_settings")
+WITHIN = ("ensure_key_pair", "_save_authority", "_require_signed", "_read_enrolment", "replace_settings")
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("step", [*STEPS, *WITHIN])
+@pytest.mark.parametrize("step", [*SHARD, *STEPS, *WITHIN])
 def test_cut_off_at_any_step_the_same_command_again_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
 ) -> None:
-    whole: Callable[..., Any] = getattr(joining, step)
+    module = SHARD.get(step, joining)
+    whole: Callable[..., Any] = getattr(module, step)
 
     def cut(*args: Any, **kwargs: Any) -> Any:
         if after:
@@ -201,7 +205,7 @@ def test_cut_off_at_any_step_the_same_command_again_goes_on(
 
     with invited(tmp_path, method=BASIS, secure=True) as (chosen, _):
         with monkeypatch.context() as patched:
-            patched.setattr(joining, step, cut)
+            patched.setattr(module, step, cut)
             assert isinstance(join("--no-start", *AGREED).exception, CutOffError)
         done = join("--no-start", *AGREED)
         assert done.exit_code == 0, (done.output, done.exception)

@@ -21,7 +21,8 @@ from client_service.sums.statistics import catalogue_matrix, weigh_pairs
 from shared.sums.item_basis import WEIGHTED, entry_deviations
 from shared.sums.sum import STEP
 from simulation.datasets.load import load_dataset
-from simulation.joining.join import SiloFolder, save_interactions
+from simulation.joining.join import SiloFolder
+from simulation.joining.own_data import save_interactions
 
 USERS, ITEMS = 60, 40
 VICTIM = "u00"  # before all others in the file and in the order of ids
@@ -47,7 +48,7 @@ def joined(folder: Path, rows: Rows, kind: Any) -> Shard:
     path = folder / "ratings.csv"
     path.write_text("\n".join(["user,item,time,rating", *lines]) + "\n", encoding="utf-8")
     silo = SiloFolder(folder / "silo")
-    save_interactions(silo, "silo", load_dataset(path, 0, "usual", kind))
+    save_interactions(silo.shard, "silo", load_dataset(path, 0, "usual", kind))
     listed = folder / "catalogue.txt"
     listed.write_text("\n".join(f"i{item:02d}" for item in range(ITEMS)), encoding="utf-8")
     return with_places(load_shard(silo.shard), listed, ITEMS, partly=True)

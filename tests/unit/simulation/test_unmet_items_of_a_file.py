@@ -15,7 +15,8 @@ from shared.protocol.signing.invitation import FederationOut
 from simulation.datasets.dataset import Dataset
 from simulation.datasets.load import load_dataset
 from simulation.joining.consent import warn_missing_texts
-from simulation.joining.join import SiloFolder, describe_shard, save_interactions
+from simulation.joining.join import SiloFolder
+from simulation.joining.own_data import OWN_DATA, save_interactions
 from simulation.partitioning.partition import partition_dataset, write_partition
 
 UNMET = ("new", "other")
@@ -43,14 +44,14 @@ def unmet_of(shard: Shard) -> tuple[str, ...]:
 
 def test_join_keeps_what_nobody_has_met_and_says_how_many(tmp_path: Path, dataset: Dataset) -> None:
     folder = SiloFolder(tmp_path / "shop")
-    save_interactions(folder, "shop", dataset)
+    save_interactions(folder.shard, "shop", dataset)
     shard = load_shard(folder.shard)
     assert unmet_of(shard) == UNMET, "not what somebody has met and does not like"
     assert shard.unmet is not None and shard.unmet["genre"].to_list() == ["drama", "drama"]
-    assert "10 items and 2 without interactions" in (describe_shard(folder, "items") or "")
+    assert "10 items and 2 without interactions" in (OWN_DATA["items"].describe(folder.shard) or "")
     other = SiloFolder(tmp_path / "other")
     assert dataset.titles is not None
-    save_interactions(other, "shop", replace(dataset, titles=dataset.titles.filter(~pl.col("item").is_in(UNMET))))
+    save_interactions(other.shard, "shop", replace(dataset, titles=dataset.titles.filter(~pl.col("item").is_in(UNMET))))
     assert load_shard(other.shard).digest == shard.digest
 
 
@@ -66,8 +67,8 @@ def test_a_silo_that_knows_nothing_of_its_items_is_told_before_it_joins(tmp_path
     sums = MethodSettings(sums={"content": BasisSettings(kind="content")})
     federation = FederationOut(strategy="lpsfed", task="items", secure=True, method=sums)
     described, plain = SiloFolder(tmp_path / "described"), SiloFolder(tmp_path / "plain")
-    save_interactions(described, "described", dataset)
-    save_interactions(plain, "plain", replace(dataset, titles=None))
+    save_interactions(described.shard, "described", dataset)
+    save_interactions(plain.shard, "plain", replace(dataset, titles=None))
     assert warn_missing_texts(described.shard, federation) == ()
     (line,) = warn_missing_texts(plain.shard, federation)
     assert "it adds zeros to the sums of features" in line and "items.csv" in line

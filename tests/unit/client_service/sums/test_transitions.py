@@ -42,7 +42,8 @@ from shared.sums.transitions import (
     transition_sizes,
     transition_tensors,
 )
-from simulation.joining.consent import describe_gain, describe_terms
+from simulation.joining.consent import describe_terms
+from simulation.joining.own_data import OWN_DATA
 from simulation.joining.silo_toml import apply_policy, needs_open_sums
 from simulation.sessions.cut import CUTS, divide_sessions
 from simulation.sessions.generator import generate_sessions
@@ -269,4 +270,4 @@ def test_a_silo_that_joins_is_told_what_would_leave_and_agrees_by_its_own_word(i
     assert "pairs that fewer than 3 visits have are left out" in told
     agreed = apply_policy(federation, {"strategies": ["fedavg"], "item_tables": True})
     assert agreed.missing == {"transitions": "secure"} and not needs_open_sums(agreed.missing)
-    assert "visits" in describe_gain(Path("nowhere"), 3, "sessions")
+    assert "visits" in OWN_DATA["sessions"].gain(Path("nowhere"), 3)
