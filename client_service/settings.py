@@ -486,7 +486,7 @@ def read_outbound_proxy(file: Path | None) -> httpx.Proxy | None:
 
 
 class _Outbound(EnvironmentSettings):
-    """The two of a client's settings that name its proxy."""
+    """Settings of a client that name its outbound proxy."""
 
     model_config = SettingsConfigDict(env_prefix="LPSFED_CLIENT_", extra="ignore", hide_input_in_errors=True)
 

@@ -1,7 +1,7 @@
 """Measures the NDCG@10 of cold items by method and by silo size.
 
 The command is `python -m benchmarks cold DATA`. Silos of several sizes rank with their own sums and with all silos'.
-A draw hides a tenth of the items from everybody, and ranks them among themselves for each user who has one of them.
+A draw hides a tenth of the items from all users, and ranks them among themselves for each user who has one of them.
 Settings are chosen by a second tenth, of the items that are left; what the test hides is read once.
 """
 

@@ -1,6 +1,6 @@
 """Measures whether text at the start of item tables improves rankings, and whether FedUTR does.
 
-The protocol is leave-one-out over all items that a user has not met.
+The protocol is leave-one-out over all items that a user has not interacted with.
 
 python -m benchmarks.fedutr.run FOLDER [--users 2000] [--records 8] [--silos 4] [--rows fedutr fedmf ...] [--rounds 20]
 python -m benchmarks.fedutr.run ../shared/data/ml-100k --silos 0 --rows pfedrec fedrap    one user a client

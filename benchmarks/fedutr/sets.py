@@ -30,7 +30,7 @@ class LeaveOneOut:
     """A data set with leave-one-out splits, divided into silos.
 
     whole: all users with all items of the set. silos: the rows of each silo's users in it. candidates: (M, 99) items
-    that a user has not met, against which the short protocol ranks.
+    without an interaction of the user, against which the short protocol ranks.
     """
 
     name: str
@@ -101,7 +101,7 @@ def select_users(shard: Shard, rows: Int64, name: str) -> Shard:
 
 
 def draw_candidates(shard: Shard, generator: np.random.Generator) -> Int64:
-    """Draws 99 items that each user has not met, (M, 99)."""
+    """Draws 99 items for each user without an interaction with them, (M, 99)."""
     keys = generator.random(shard.train.shape)
     keys[shard.known_pairs.nonzero()] = np.inf
     return np.argpartition(keys, NEGATIVES, axis=1)[:, :NEGATIVES].astype(np.int64)
@@ -110,7 +110,7 @@ def draw_candidates(shard: Shard, generator: np.random.Generator) -> Int64:
 def judge_scores(found: LeaveOneOut, scores: Scores, split: str) -> dict[str, float]:
     """Measures the HR@10 and NDCG@10 of each user's item of `split`.
 
-    It is ranked among all items that the user has not met, and among 99 of them. scores: (M, N).
+    It is ranked among all items that the user has not interacted with, and among 99 of them. scores: (M, N).
     """
     ranks = rank_targets(found, scores, split)
     return {name: value for side, rank in ranks.items() for name, value in measure_ranks(rank, side).items()}
@@ -121,8 +121,8 @@ def rank_targets(
 ) -> dict[str, NDArray[np.float64]]:
     """Ranks each user's item of `split` among all items and among 99 others, (U,).
 
-    The ranks are named "all" and "99"; the user has met none of the other items. scores: (U, N) of these users, by
-    default of all. An item of the same score counts as half ahead, so that equal scores win nothing.
+    The ranks are named "all" and "99"; the user has interacted with none of the other items. scores: (U, N) of these
+    users, by default of all. An item of the same score counts as half ahead, so that equal scores win nothing.
     """
     shard = found.whole
     rows = np.arange(len(shard.user_ids)) if users is None else users

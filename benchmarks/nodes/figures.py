@@ -65,7 +65,8 @@ def describe_scores(given: DividedGraph, found: SiloScores) -> dict[str, Any]:
 def compare_scores(pairs: Sequence[tuple[TestNodes, TestNodes]]) -> dict[str, Any]:
     """Compares two methods on the same test nodes: a silo's mean gain, with its interval.
 
-    pairs: of each draw, the method and what it is compared with. harmed: silos whose measure is lower, of all draws.
+    pairs: of each draw: the method, and the method it is compared with. harmed: silos whose measure is lower, of all
+    draws.
     """
     gains = np.concatenate([silo_scores(one) - silo_scores(other) for one, other in pairs])
     gains = gains[np.isfinite(gains)]

@@ -37,7 +37,7 @@ SHARES = (0.2, 0.4, 0.4)
 class NodeBenchmark:
     """Options of one benchmark.
 
-    seeds: so many, from `first`. official: the splits that come with the data, as one silo.
+    seeds: their number; the first seed is `first`. official: the splits that come with the data, as one silo.
     """
 
     name: str

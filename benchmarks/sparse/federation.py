@@ -112,7 +112,7 @@ class Gains(NamedTuple):
 
 
 def measure_gains(together: Sequence[PerUser], alone: Sequence[PerUser], resamples: int, seed: int) -> Gains:
-    """Measures the gains of `Gains`."""
+    """Computes `Gains` from the figures of several silos."""
     pairs = [(one, other) for one, other in zip(together, alone, strict=True) if len(other) and other.sum() > 0]
     each = np.array([ratio_interval(one, other, resamples, seed) for one, other in pairs])
     generator = np.random.default_rng(seed)

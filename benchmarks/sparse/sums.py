@@ -98,7 +98,7 @@ def cut_silos(dataset: Dataset, silos: int, seed: int) -> tuple[list[Shard], int
 
 
 def measure_silo(shard: Shard, bases: dict[str, CommonBasis]) -> Ways:
-    """Measures NDCG@20 of each test user by way."""
+    """Measures NDCG@20 of each test user, for each way to score."""
     spectrum = low_spectrum(shard.train, MethodSettings().cutoff)
     chosen, seen = best_filter(shard, spectrum).choice, sparse.csr_array(shard.train + shard.valid)
 

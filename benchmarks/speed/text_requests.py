@@ -60,7 +60,7 @@ def write_titled_shard(folder: Path, users: int, items: int) -> Shard:
 
 
 def draw_text_requests(shard: Shard, key: str, count: int) -> dict[str, list[bytes]]:
-    """Draws requests of each kind, by what they ask."""
+    """Draws search, list and basket requests, as bytes by kind."""
     generator = np.random.default_rng(1)
     users, titles = generator.choice(shard.user_ids, count).tolist(), generator.choice(shard.titles or (), count)
     words = [quote(" ".join(str(title).split()[1:3])) for title in titles]

@@ -247,7 +247,7 @@ class GateTransport(httpx.AsyncBaseTransport):
 
     def _check_headers(self, headers: httpx.Headers) -> None:
         if extra := len(set(headers) - set(self._headers)):
-            raise PrivacyError(f"expected the headers {sorted(self._headers)}, {extra} more would leave")
+            raise PrivacyError(f"expected the headers {sorted(self._headers)}, got {extra} more")
         if wrong := sorted(name for name, value in headers.items() if not self._headers[name].fullmatch(value)):
             raise PrivacyError(f"expected this client's own values of the headers {wrong}, got others")
 

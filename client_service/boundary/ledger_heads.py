@@ -103,7 +103,7 @@ class LedgerHeads:
         with self._lock:
             if self._digests.setdefault(name, digest) != digest:
                 path = self.state_directory / name
-                raise DataError(f"{path}: expected the file that {self.path} tells of, got another in its place")
+                raise DataError(f"{path}: expected the file whose digest is in {self.path}, got another in its place")
 
     def knows_digest(self, name: str) -> bool:
         """Tells whether a file's digest is recorded."""
@@ -240,16 +240,16 @@ def find_end_fault(path: Path, head: LedgerHead | None, heads: Path) -> str | No
     lines = read_lines(path)
     if head is None:
         marked = any(MAC_FIELD in line for line in lines)
-        return f"{path}: expected its head in {heads}, got none: that was taken away" if marked else None
+        return f"{path}: expected its head in {heads}, got none: it was removed" if marked else None
     count, last = next(iter(deque(enumerate(islice(lines, head.count), start=1), maxlen=1)), (0, b""))
     if count < head.count:
-        return f"{path}: expected at least {head.count} entries, as {heads} tells, got {count}: its end was cut off"
+        return f"{path}: expected at least {head.count} entries, as {heads} records, got {count}: its end was cut off"
     if count and not has_hash(parse_entry(last), head.hash):
-        return f"{path}, line {count}: expected the entry that {heads} tells of, got another: it was written anew"
+        return f"{path}, line {count}: expected the entry that {heads} records, got another: it was written anew"
     tail = [parse_entry(line) for line in islice(lines, LAG + 1)]
     beyond, broken = follow_chain(tail, head.hash)
     if broken is not None:
         return f"{path}, line {count + broken}: expected the chain to hold, got another hash"
     if beyond > LAG:
-        return f"{path}: expected at most {LAG} entries beyond the {head.count} that {heads} tells of, got more"
+        return f"{path}: expected at most {LAG} entries beyond the {head.count} that {heads} records, got more"
     return None

@@ -139,7 +139,7 @@ def compress_factors(factors: Float32, known: Float32, width: int) -> tuple[Floa
 def find_cold_items(served: ServedItems, shard: Shard) -> Mask:
     """Finds the cold items, with a text or without, (N,).
 
-    Where silos sum what goes with what, an item that this silo has not sold may be known from the others: it is then
+    Where silos sum pairs of items, an item that this silo has not sold may be known from the others: it is then
     told from the scores of TELLING_USERS users, which differ by it.
     """
     cold: Mask = degrees(shard.train)[1] == 0
@@ -156,8 +156,8 @@ def find_cold_items(served: ServedItems, shard: Shard) -> Mask:
 def rank_cold_items(cold: ColdItems, baskets: sparse.csr_array, known: Mask) -> tuple[Rows, Float32]:
     """Ranks the best LISTED cold items for some users.
 
-    Returns rows, -1 where there are no more, and scores, (B, LISTED) each. baskets: (B, N). known: items that the users
-    have met, (B, N).
+    Returns rows, -1 where there are no more, and scores, (B, LISTED) each. baskets: (B, N). known: items that the
+    users have interacted with, (B, N).
     """
     profiles = (baskets @ cold.left).astype(np.float32)
     items = np.full((len(profiles), LISTED), -1, dtype=np.int64)

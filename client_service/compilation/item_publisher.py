@@ -310,7 +310,7 @@ def lower_thread_priority() -> None:
 
 
 def _known_items(shard: Shard, rows: Rows) -> NDArray[np.bool_]:
-    """Marks all items that some users have met, (B, N)."""
+    """Marks the items that these users have interacted with, (B, N)."""
     known = np.zeros((len(rows), len(shard.item_ids)), dtype=bool)
     matrix = shard.known_pairs[rows]
     known[np.repeat(np.arange(len(rows)), np.diff(matrix.indptr)), matrix.indices] = True

@@ -11,7 +11,7 @@ has these arrays:
   phi(t) V.
 - cold-mean.npy, (r,): the usual user's profile.
 - cold-center.npy, (r,), and cold-spread.npy, (r, r): mean and covariance of phi(t) V of the items that somebody has.
-- unmet-features.npy, (U, d): features of the items that nobody has met, whose rows are N to N + U - 1. They are cold.
+- unmet-features.npy, (U, d): features of the items without interactions, whose rows are N to N + U - 1. They are cold.
 - encoder-*.npy: the state of the encoder that makes features of texts, where it has one.
 
 Shapes: N items, C cold items, n items of a basket.

@@ -297,8 +297,8 @@ class CompiledModel:
     def list_of(self, row: int) -> tuple[NDArray[np.int32], Float32] | None:
         """Looks up the best items of a known user, and their scores.
 
-        The items come best first, without those that the user has met. Unfilled places have the row -1. None while the
-        list is not filled yet.
+        The items come best first, without the items that the user has interacted with. Unfilled places have the row
+        -1. None while the list is not filled yet.
         """
         lists = self._lists
         return None if lists is None or row >= lists.ready[0] else (lists.items[row], lists.scores[row])

@@ -31,7 +31,7 @@ class CompiledHead(BaseModel):
 
     digest: digest of the positives that models learn from. kept_digest: digest of the positives on the disk, under
     which models are kept. lists_digest: digest of all data that lists follow from. features: names of the items'
-    features, and whether each is a number or a text. unmet: number of items that nobody has met.
+    features, and whether each is a number or a text. unmet: number of items without interactions.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -115,7 +115,7 @@ class Feature:
 
 
 class UnmetItems:
-    """Items of the silo's catalogue that had no users when they were listed.
+    """Items of the silo's catalogue without interactions when the shard was written.
 
     Their rows come after those of the others. A met event gives an item no row among the others.
     """

@@ -63,11 +63,11 @@ def row_numbers(ids: pl.Series, listed: pl.Series) -> NDArray[np.int64]:
 def clean_events(events: pl.DataFrame, where: Path | str) -> tuple[pl.DataFrame, list[str]]:
     """Cleans events: each pair once, and positives only of users with a training item.
 
-    Returns them, and counts of what was changed. Of several positives of a pair the one in the first split stays,
-    there the earliest, and of several met events the latest: the order of rows does not count. Of a pair that is both
-    positive and met the later event decides; where times do not tell, the one with the highest `order` (a column of
-    whole numbers, where there is one), else the positive. The positives of a user without a training item become
-    `met`. Raises DataError, beginning with `where`, when no training event is left.
+    Returns the cleaned events, and notes with the number of each change. Of several positives of a pair the one in
+    the first split stays, there the earliest, and of several met events the latest: the order of rows does not count.
+    Of a pair that is both positive and met the later event decides; where times do not tell, the one with the highest
+    `order` (a column of whole numbers, where there is one), else the positive. The positives of a user without a
+    training item become `met`. Raises DataError, beginning with `where`, when no training event is left.
     """
     pairs, counted = _unique_pairs(events)
     positive = pl.col("split") != MET

@@ -302,7 +302,7 @@ class Overlay:
     def _find_outside(
         self, before: Mapping[str, frozenset[str]], interactions: Iterable[LoggedInteraction]
     ) -> dict[str, frozenset[str]]:
-        """Finds the items outside the catalogue that each user has met."""
+        """Finds the items outside the catalogue of each user's events."""
         found: dict[str, set[str]] = {}
         for one in interactions:
             if self._shard.item_row(one.item) is None:

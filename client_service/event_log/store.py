@@ -167,11 +167,13 @@ class EventStore(LogStore):
         found = rows.execute(f"SELECT {ITEM_BYTES} FROM items WHERE item = ?", [item]).fetchone()
         told, changed = rows.execute("SELECT told, changed FROM place").fetchone()
         if found is None and told >= self._most:
-            return ConflictError(f"expected at most {self._most} items, got one more")
+            return ConflictError(
+                f"expected at most {self._most} items in the event log, got one more: raise most_interactions"
+            )
         more = len(item.encode()) + size + BYTES_BESIDE - (0 if found is None else found[0])
         if not self._item_bytes.has_room(rows, more, self._most_item_bytes) and more > 0:
             words = f"expected at most {self._most_item_bytes} bytes of facts of all items together, got more"
-            return ConflictError(f"{words}: say less of each, or raise most_item_bytes")
+            return ConflictError(f"{words}: post shorter titles and attributes, or raise most_item_bytes")
         self._item_bytes.add(more)
         rows.execute("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", [item, text, changed + 1])
         rows.execute("UPDATE place SET told = told + ?, changed = changed + 1", [int(found is None)])

@@ -133,7 +133,8 @@ def check_method(settings: ClientSettings, asked: MethodSettings | None, part: P
         raise PrivacyError("expected a run that sums, because this silo shares sums alone, got one that trains")
     allowed = allowed_declaration(strategy, agreed, settings.policy, secure=settings.secure)
     if allowed.of_part(part) != settings.declaration().of_part(part):
-        raise PrivacyError("the run's settings would send other parameters than this client has declared")
+        words = "expected a run of declared parameters alone, got settings that"
+        raise PrivacyError(f"{words} would send other parameters than this client has declared")
     if part != TRAINING:
         _require_careful_settings(method_of_part(settings.method, part), agreed, find_sum(agreed).steady)
     return agreed

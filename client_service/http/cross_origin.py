@@ -26,8 +26,8 @@ REFUSED = "expected the preflight of an allowed origin, method and headers, got 
 class CrossOrigin(CORSMiddleware):
     """Answers preflights of applications' routes, and marks all answers of these for allowed origins.
 
-    It belongs outside of all else, so that refusals are marked too, and a preflight, which can show no key, counts for
-    nobody. A route is an application's by its first segment after /v1.
+    It must be the outermost layer, so that refusals get the headers too, and a preflight, which carries no key, is
+    not counted as a caller's request. A route is an application's by its first segment after /v1.
     """
 
     def __init__(self, app: ASGIApp, origins: Collection[str], routes: Sequence[BaseRoute]) -> None:

@@ -129,7 +129,7 @@ def serve_waiting(settings: ClientSettings, handover: Handover) -> int:
 
 
 class WaitingTrainer:
-    """A trainer without anything to do."""
+    """Idle trainer that waits for work without a loaded shard."""
 
     def __init__(self, settings: ClientSettings, handover: Handover) -> None:
         self._settings, self._handover = settings, handover

@@ -43,7 +43,7 @@ class Charge(NamedTuple):
 def epsilon(charges: Iterable[Charge], delta: float | None) -> float:
     """Computes the epsilon that releases of one shard spend together at delta.
 
-    Each release may be chosen in sight of those before. Gaussian: releases of multipliers z_i are together as one of
+    Each release may depend on the results of earlier ones. Gaussian: releases of multipliers z_i are together as one of
     multiplier 1 / sqrt(sum 1 / z_i^2), because a sum of independent Gaussian privacy losses is one again (Dong, Roth,
     Su 2022, arXiv 1905.02383); its epsilon is exact (Balle, Wang 2018, arXiv 1805.06530). Laplace: the sum of 1 /
     z_i, for any delta. Both: the sum of the two. Infinite for Gaussian releases without a delta.

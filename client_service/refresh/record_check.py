@@ -153,6 +153,6 @@ def _find_replaced_secret(state_directory: Path, name: str, said: HeadsFile | No
     if digest is None:
         return None
     if not path.exists():
-        return f"{path}: expected the secret that {file} tells of, got none"
+        return f"{path}: expected the secret whose digest is in {file}, got none"
     same = hashlib.sha256(path.read_bytes()).hexdigest() == digest
-    return None if same else f"{path}: expected the file that {file} tells of, got another in its place"
+    return None if same else f"{path}: expected the file whose digest is in {file}, got another in its place"

@@ -48,8 +48,8 @@ def reserved_places(count: int, k: int) -> tuple[int, ...]:
 class NewItem(NamedTuple):
     """A new item and its score by content.
 
-    row: after all rows for an item that nobody has met, -1 outside the catalogue. text: features (d,) of a posted item;
-    None: those of the compiled catalogue.
+    row: beyond the last catalogue row for an item without interactions, -1 outside the catalogue. text: features (d,)
+    of a posted item; None: those of the compiled catalogue.
     """
 
     item: str

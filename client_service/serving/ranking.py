@@ -104,7 +104,7 @@ class ListedItems(NamedTuple):
     """The list of a known user, as it was looked up.
 
     version: the model's. rows, scores: of the list's items. ids, titles: of every row of the catalogue; titles is None
-    where there are none. new: the reserved places with what stands there, in ascending order.
+    where there are none. new: the reserved places with their items, in ascending order.
     """
 
     version: str
@@ -180,7 +180,7 @@ class ListKey(NamedTuple):
     """State of a user at one moment: row in the shard, and later events.
 
     row, latest: None for neither. by_row: the user's list follows from the row, else from the basket of all positive
-    items. hidden: items (N,) that are hidden from everybody. met: rows of the items that the shard knows for a user
+    items. hidden: items (N,) that are hidden from all users. met: rows of the items that the shard knows for a user
     without a row.
     """
 

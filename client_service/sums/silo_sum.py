@@ -88,11 +88,11 @@ class Statistics:
 class SumRound(NamedTuple):
     """A round of a run that sums.
 
-    counted: what `SiloSum.count` has made of the shard. seed: of the run. clients: so many parts a sum has room for.
-    number: of the round at hand. sums: of rounds before, by their number; of the last rounds at the end of a run.
-    federation: the key of its aggregator, which all silos pin. included: does the run's sum hold this silo's part?
-    over: what the sums of another part have become, over which this one counts (`Sum.over`). secret: of the silo, for
-    this run, which nobody else can make.
+    counted: what `SiloSum.count` has made of the shard. seed: of the run. clients: number of parts that a sum has
+    room for. number: of the round at hand. sums: of rounds before, by their number; of the last rounds at the end of
+    a run. federation: the key of its aggregator, which all silos pin. included: does the run's sum hold this silo's
+    part? over: what the sums of another part have become, over which this one counts (`Sum.over`). secret: of the
+    silo, for this run, which nobody else can make.
     """
 
     counted: Any

@@ -37,7 +37,7 @@ NETWORKS: dict[str, Callable[[NodeShard, MethodSettings], NodeNetwork]] = {
 class NodeNetworkTrainer(Trainer):
     """Trains a network by the cross entropy of training nodes' labels.
 
-    There are no private parameters: what stays in the silo is the graph. A round is one step on all training nodes,
+    There are no private parameters: the graph stays in the silo. A round is one step on all training nodes,
     unless `batch_size` is below their number.
     """
 

@@ -39,7 +39,7 @@ class PairScorer(Protocol):
 def fit_relevance(shard: Shard, ranker: PairScorer, interrupt: Interrupt) -> Relevance:
     """Fits the relevance of scores by validation items against drawn items.
 
-    Drawn items are those that the user has not met. UNFITTED where one of both is missing.
+    Items are drawn that the user has not interacted with. UNFITTED where one of both is missing.
     """
     users = sample_validation_users(shard.train.shape[0], seed=0)
     judging = users[np.diff(shard.valid.indptr)[users] > 0][:USERS]
@@ -57,7 +57,7 @@ def fit_relevance(shard: Shard, ranker: PairScorer, interrupt: Interrupt) -> Rel
 def _score_block(shard: Shard, ranker: PairScorer, users: Rows, interrupt: Interrupt) -> Scored:
     """Scores validation items and drawn items of some users, with weights.
 
-    A validation item has weight 1, a drawn one its share of the items that the user has not met.
+    A validation item has weight 1, a drawn one its share of the items that the user has not interacted with.
     """
     interrupt.check()
     count, valid = shard.train.shape[1], shard.valid[users]

@@ -27,7 +27,7 @@ MODELS: dict[str, type[SRGNN]] = {"srgnn": SRGNN, "tagnn": TAGNN}
 class SessionTrainer(Trainer):
     """Trainer of SR-GNN and TAGNN by the cross entropy of the next click.
 
-    There are no private parameters: what stays in the silo is the sessions, and what the optimiser remembers. The model
+    There are no private parameters: the sessions and the optimiser's state stay in the silo. The model
     holds the rows of the item table that are trained: the silo's own items', or the whole catalogue's. The other rows
     leave as they came: an optimiser with weight decay would draw them to 0, and the mean of all silos with them.
 

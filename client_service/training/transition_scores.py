@@ -42,8 +42,8 @@ DEPTH = 20
 class TransitionScores:
     """Scorer of the items after a visit, by one set of transitions.
 
-    near: what goes with each item, row by row, (N, N). walk: the same, by rows that add up to 1. popular: shares of all
-    clicks, (N,).
+    near: weights of the items that are clicked with each item, (N, N). walk: the same, by rows that add up to 1.
+    popular: shares of all clicks, (N,).
     """
 
     near: sparse.csr_array

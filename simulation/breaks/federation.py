@@ -101,7 +101,7 @@ def find_federation(engine: Engine, project: str | None = None) -> ComposeFedera
     listing = (*gateways, "--format", f'{{{{.Label "{LABEL}.project"}}}}')
     projects = sorted({name for name in engine.read_output(*listing).split() if project in (None, name)})
     if not projects:
-        raise SettingsError("expected a federation that `docker compose up` has brought up and that runs, got none")
+        raise SettingsError("expected a running federation that `docker compose up` has started, got none")
     if len(projects) > 1:
         raise SettingsError(f"--project: expected one of the federations that run, {', '.join(projects)}, got none")
     (name,) = projects
@@ -146,7 +146,7 @@ def _compose_flags(engine: Engine, project: str) -> Sequence[str]:
     folder = Path(labels[f"{LABEL}.project.working_dir"])
     files = [folder / name for name in labels[f"{LABEL}.project.config_files"].split(",")]
     if missing := [str(file) for file in files if not file.is_file()]:
-        raise SettingsError(f"{project}: expected the files that it was brought up by, got no {', '.join(missing)}")
+        raise SettingsError(f"{project}: expected the Compose files that started it, got no {', '.join(missing)}")
     flags = [word for file in files for word in ("--file", str(file))]
     return ["--project-name", project, "--project-directory", str(folder), *flags]
 

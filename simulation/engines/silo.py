@@ -115,7 +115,7 @@ class SiloRun:
     def resume_fitted(self, sent: FittedUpdate) -> None:
         """Resumes after `save_fitted`; raises DataError where nothing of that round is stored."""
         if not self._running()[0].resume_fitted(sent.round):
-            raise DataError(f"{self._settings.name}: expected the training of round {sent.round}, it is not kept")
+            raise DataError(f"{self._settings.name}: expected the stored training of round {sent.round}, got none")
         self._sent = sent
 
     def apply(self, number: int, answer: bytes) -> int:
@@ -172,7 +172,7 @@ class SiloRun:
             head = load_basis_head(basis_folder(settings))
             basis = None if head is None else load_basis(basis_folder(settings), head.digest)
             if head is None or head.run != request.basis or basis is None:
-                raise DataError(f"{settings.name}: expected the common basis of {request.basis}, it is not kept")
+                raise DataError(f"{settings.name}: expected the stored common basis of {request.basis}, got none")
             place = replace(place, basis=basis)
         return TrainingRun(place, self._task, shard, self._answers, self._device)
 

@@ -132,7 +132,7 @@ def enrol_silo(invitation: Invitation, folder: SiloFolder) -> EnrolmentOut:
     other = None if invitation.federation is None else describe_other_federation(invitation.federation, enrolled)
     if other is not None or enrolled.name != invitation.name:
         difference = other or f"name: expected {invitation.name!r}, got {enrolled.name!r}"
-        words = "expected the federation that the invitation says"
+        words = "expected the federation of the invitation"
         raise ProtocolError(f"{invitation.url}: {words}; {difference}; ask the operator for a new invitation")
     return enrolled
 

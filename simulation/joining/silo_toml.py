@@ -166,8 +166,8 @@ def needs_open_sums(missing: Mapping[str, Any]) -> bool:
 def require_masked_sums(missing: Mapping[str, Any]) -> None:
     """Raises SettingsError for unmasked sums, which need an explicit --policy."""
     if needs_open_sums(missing):
-        words = "expected a secure federation, this one sums in the open: the aggregator reads each silo's statistics"
-        raise SettingsError(f"--accept sums: {words}; a silo that wants that says {_policy_flags(missing)}")
+        words = "expected a secure federation, got one with open sums: the aggregator reads each silo's statistics"
+        raise SettingsError(f"--accept sums: {words}; to agree, use {_policy_flags(missing)}")
 
 
 def _describe_policy(values: Mapping[str, Any]) -> str:

@@ -282,7 +282,7 @@ def describe_run(run: RunHistoryOut) -> str:
 def describe_sum(run: RunHistoryOut) -> str | None:
     """Describes a run that sums in one line; None for another run.
 
-    The line says which sum, why this one, and what it has cost.
+    The line names the sum, the reason for its choice, and its cost.
     """
     if (found := run.sum) is None:
         return None

@@ -175,8 +175,8 @@ class MatchedShards:
 def match_shards(shards: Sequence[Path], folder: Path, own_ids: str) -> MatchedShards:
     """Matches each silo's items with the other silos' items by title.
 
-    own_ids: a pattern of such ids, whose first group is the id that is the same in all silos. Each silo takes what it
-    is proposed. DataError for shards without titles.
+    own_ids: a pattern of such ids, whose first group is the id that is the same in all silos. Each silo accepts the
+    proposed matches. DataError for shards without titles.
     """
     tables = {path.name: _titled_items(path) for path in shards}
     renamed = pl.col("item").str.contains(own_ids)

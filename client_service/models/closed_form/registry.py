@@ -72,8 +72,8 @@ def score_sums(pairs: SummedPairs) -> tuple[ItemScorer, ...]:
 class ClosedFormScorers:
     """Closed-form scorers of one training graph.
 
-    interactions (M, N), their low spectrum, and what is known of the items: see `TrainingGraph`. What was kept of a
-    setting is not made again; all else is, because the inverse of each ridge of EASE may take hundreds of megabytes.
+    interactions (M, N), their low spectrum, and what is known of the items: see `TrainingGraph`. A kept scorer is
+    returned again, any other is built anew, because the inverse of each ridge of EASE may take hundreds of megabytes.
     """
 
     interactions: sparse.csr_array

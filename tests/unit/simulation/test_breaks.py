@@ -115,7 +115,7 @@ def test_without_compose_it_says_so(docker: Made) -> None:
 
 def test_no_federation_and_one_that_does_not_run_whole_are_told(docker: Made, tmp_path: Path) -> None:
     docker()
-    with pytest.raises(SettingsError, match="expected a federation that `docker compose up` has brought up"):
+    with pytest.raises(SettingsError, match="expected a running federation that `docker compose up` has started"):
         find_federation(Engine(quiet))
     (tmp_path / "answers").write_text(json.dumps(running(tmp_path, tuple({*parts(3)} - {"client-3"}))))
     with pytest.raises(UnavailableError, match="fed: expected all parts to run, got none of client-3"):
@@ -130,7 +130,7 @@ def test_of_several_federations_one_must_be_named(docker: Made) -> None:
 
 def test_it_is_known_by_its_containers_how_a_federation_was_brought_up(docker: Made, tmp_path: Path) -> None:
     docker(*running(tmp_path))
-    with pytest.raises(SettingsError, match="expected the files that it was brought up by"):
+    with pytest.raises(SettingsError, match="expected the Compose files that started it"):
         find_federation(Engine(quiet))
     (tmp_path / "docker-compose.yml").touch()
     found = find_federation(Engine(quiet))
