@@ -291,8 +291,8 @@ class AggregatorSettings(ListenSettings, EnvironmentSettings):
         if part == ITEMS and self.share is not None:
             return "which hashed ids silos have in common, because there is no list of items (--catalogue)"
         usual, why = choose_basis(method.catalogue)
-        if told := find_sum(method).reason:
-            usual, why = {"kind": kind}, told
+        if reason := find_sum(method).reason:
+            usual, why = {"kind": kind}, reason
         if self.share is not None and kind == usual["kind"]:
             return why
         name = f"METHOD__SUMS__{part.upper()}" if part in self.method.sums else "METHOD__BASIS"
@@ -344,11 +344,11 @@ class AggregatorSettings(ListenSettings, EnvironmentSettings):
 
         Raises SettingsError for settings that do not fit the strategy. A run may leave out the federation's sums.
         """
-        asked = declare_federation(build_strategy(self.strategy, method), method, secure=self.secure)
+        requested = declare_federation(build_strategy(self.strategy, method), method, secure=self.secure)
         expected = declare_federation(build_strategy(self.strategy, self.method), self.method, secure=self.secure)
-        asked_for = {part: one for part, one in expected.sums.items() if part in asked.sums}
-        expected = expected.model_copy(update={"sums": asked_for})
-        if (difference := describe_difference(expected, asked)) is not None:
+        requested_sums = {part: one for part, one in expected.sums.items() if part in requested.sums}
+        expected = expected.model_copy(update={"sums": requested_sums})
+        if (difference := describe_difference(expected, requested)) is not None:
             ours, theirs = self.method.model_dump(), method.model_dump()
             changed = [name for name in type(method).model_fields if ours.get(name) != theirs.get(name)]
             raise ProtocolError(f"method ({', '.join(changed)}): {difference}")

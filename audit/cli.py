@@ -358,11 +358,11 @@ def privacy_report(
         urls, keys = flags.parse_urls(clients or ()), flags.parse_files("--operator-key", operator_keys or ())
         places = ServicePlaces(aggregator_url, operator_token_file, urls, keys, call.make_tls())
         parts = asyncio.run(read_services(places, probed=parts))
-    asked = ReportRequirements(flags.split_names(expect) if expect else (), not records_only, within)
+    requirements = ReportRequirements(flags.split_names(expect) if expect else (), not records_only, within)
     signing = flags.parse_files("--signing-key", signing_keys or ())
-    finished = make_report(open_case(parts), asked, {name: read_private(file) for name, file in signing.items()})
+    finished = make_report(open_case(parts), requirements, {name: read_private(file) for name, file in signing.items()})
     if demonstrate and finished.held and not as_json:
-        console.show_break(plant_break(parts, asked))
+        console.show_break(plant_break(parts, requirements))
     if as_json:
         sys.stdout.write(finished.model_dump_json(indent=1) + "\n")
     elif brief and finished.held:

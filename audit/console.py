@@ -18,7 +18,7 @@ from audit.report import ClientRound, PrivacyReport
 from audit.terminal import OUT
 
 SHORT = 12  # characters of a digest
-MOST_FAULTS = 40  # that are told one by one
+MOST_FAULTS = 40  # faults that are listed one by one
 GOOD, BAD = Text("held", "green"), Text("NOT HELD", "bold red")
 
 

@@ -35,7 +35,7 @@ class Demonstration:
     red: PrivacyReport
 
 
-def plant_break(parts: Sequence[PartEvidence], asked: ReportRequirements = RECORDS_ONLY) -> Demonstration:
+def plant_break(parts: Sequence[PartEvidence], requirements: ReportRequirements = RECORDS_ONLY) -> Demonstration:
     """Removes a probe's statement about an undeclared update, and makes the report.
 
     Of the first client whose probes sent one. Raises DataError where none did, or where the report holds all the
@@ -43,7 +43,7 @@ def plant_break(parts: Sequence[PartEvidence], asked: ReportRequirements = RECOR
     """
     for part in parts:
         if part.declaration is not None and (silent := _without_break(part, part.declaration)) != part:
-            red = make_report(open_case([silent if other is part else other for other in parts]), asked)
+            red = make_report(open_case([silent if other is part else other for other in parts]), requirements)
             if red.held:
                 raise DataError(f"{part.name}: expected a report that names a deliberate break, got one that holds")
             return Demonstration(part.name, _observed_break(part, gate.KIND), _observed_break(part, uploads.KIND), red)

@@ -31,7 +31,7 @@ ALWAYS_OPEN = (
     "How often and when a client asks, the nonces of questions without a body and their signatures, and calls under a"
     " secret that the aggregator does not know: the client's own gate alone holds these.",
     "Calls without a body: a ledger that was cut off after its last body looks whole.",
-    "The machine and the engine beneath the containers, and those who can change them.",
+    "The machine and the container engine, and everyone who can change them.",
 )
 
 
@@ -88,17 +88,17 @@ class PrivacyReport(Message):
 
 
 def make_report(
-    case: AuditCase, asked: ReportRequirements = RECORDS_ONLY, keys: Mapping[str, PrivateKey] | None = None
+    case: AuditCase, requirements: ReportRequirements = RECORDS_ONLY, keys: Mapping[str, PrivateKey] | None = None
 ) -> PrivacyReport:
     """Makes the privacy report of a case, whatever the time now.
 
-    asked: which evidence there must be. keys: private keys of clients, whose signatures are made again.
+    requirements: evidence that must be there. keys: clients' private keys, to make their signatures again and compare.
     """
     matches = records.match_arrivals(case)
     probed = any(part.probes or part.sent for part in case.parts)
     findings = (
-        presence.check_presence(case, asked),
-        presence.check_freshness(case, asked),
+        presence.check_presence(case, requirements),
+        presence.check_freshness(case, requirements),
         ledgers.check_chain(case),
         records.check_declarations(case),
         ledgers.check_calls(case),
@@ -111,7 +111,7 @@ def make_report(
         records.check_undeclared(matches),
         check_heads(case, matches),
         *((check_signatures(case, keys),) if keys else ()),
-        *((presence.check_coverage(case),) if asked.probed else ()),
+        *((presence.check_coverage(case),) if requirements.probed else ()),
         *((probing.check_bodies(case), probing.check_verdicts(case)) if probed else ()),
     )
     held = all(finding.held for finding in findings)

@@ -30,7 +30,7 @@ def run_command_line(command: Callable[[], object]) -> None:
             command()
         finally:
             if sys.stdout is not None:
-                sys.stdout.flush()  # now: what this meets when the interpreter ends nobody could catch
+                sys.stdout.flush()  # now: an error at the interpreter's end could not be caught
     except FederationError as error:
         _exit_with_error(str(error), 2 if isinstance(error, SettingsError) else 1)
     except BrokenPipeError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 
-MOST_DESCRIPTORS = 8  # in one piece
+MOST_DESCRIPTORS = 8  # largest number of descriptors in one message
 
 
 class DescriptorLine:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 PRIVATE, PUBLIC, PRIVATE_FOLDER = 0o600, 0o644, 0o700
 OTHERS = 0o077
-LOCK = "lock"  # in a state directory; its owner's process id stands in it
+LOCK = "lock"  # file in a state directory with the process id of its owner
 LEFTOVERS = ("*.partial", ".*.tmp")  # of killed writers; the second kind and names without a dot: of earlier versions
-SYSTEM_NUMBER = re.compile(r"\(os error (\d+)\)")  # safetensors tells the system's number within its words alone
+SYSTEM_NUMBER = re.compile(r"\(os error (\d+)\)")  # safetensors gives the system's error number only in its message
 Stored = TypeVar("Stored", bound="Message")
 
 
@@ -225,8 +225,10 @@ def lock_directory(directory: Path, process: int | None = None, held: int | None
     except OSError:
         owner.close()
         other = read_lock_owner(directory)
-        told = "another process" if other is None else f"another process ({other})"
-        raise SettingsError(f"state_directory: {told} is using {directory}") from None
+        owner = "another process" if other is None else f"another process ({other})"
+        raise SettingsError(
+            f"state_directory: expected a free directory, {owner} is using {directory}: stop it, or choose another"
+        ) from None
     with suppress(OSError):  # a full disk: the lock holds without the words
         os.ftruncate(owner.fileno(), 0)
         os.write(owner.fileno(), str(process or os.getpid()).encode())

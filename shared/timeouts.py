@@ -9,61 +9,61 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 # A client's settings
-TIMEOUT_SECONDS = 30.0  # silence in one step of a call
-WAIT_SECONDS = 20.0  # one long poll
-CALL_SECONDS = 150.0  # one whole call
-POLL_SECONDS = 1.0  # from a call that was answered at once with nothing new to the same one again, at least
+TIMEOUT_SECONDS = 30.0  # longest silence in one step of a call
+WAIT_SECONDS = 20.0  # longest wait of one long poll
+CALL_SECONDS = 150.0  # longest time of one whole call
+POLL_SECONDS = 1.0  # shortest time between two equal calls without news
 # The aggregator's
-LONGEST_BODY_SECONDS = 120.0  # a body that comes; at a client's own API this is fixed
-SIGNATURE_SECONDS = 60  # by which clocks may differ, and a signed request be late
+LONGEST_BODY_SECONDS = 120.0  # longest time of an upload's body; at a client's own API this is fixed
+SIGNATURE_SECONDS = 60  # largest difference of clocks, and delay of a signed request
 # A run's
-DEADLINE_SECONDS = 3600.0  # one phase of a round
+DEADLINE_SECONDS = 3600.0  # longest wait in one phase of a round
 
-# Both services, for whoever calls
-HEAD_SECONDS = 20.0  # for the first line and the headers of a request, and for the first of them after connecting
-UNREAD_SECONDS = 5.0  # for the rest of a body that was refused before it was read
-HANDSHAKE_SECONDS = 10.0  # for TLS to begin
-SILENCE_SECONDS = 30.0  # between two pieces of a body
-ANSWER_SECONDS = 600.0  # for taking an answer, from when all of it has been given to the system
-KEEP_ALIVE_SECONDS = 15  # for the next request on the same connection; callers such as httpx give it up after 5
-GRACE_SECONDS = 5  # for requests under way at a shutdown; long polls are woken and need none
-LONGEST_WAIT_SECONDS = 30.0  # of one long poll, whatever was asked for: proxies hang up on what is silent for a minute
-RETRY_AFTER_SECONDS = 1  # what a refusal of this moment asks for
+# Both services, for every caller
+HEAD_SECONDS = 20.0  # longest time for a request's head, and for its first byte after connecting
+UNREAD_SECONDS = 5.0  # longest time to discard the rest of a body that was refused unread
+HANDSHAKE_SECONDS = 10.0  # longest TLS handshake
+SILENCE_SECONDS = 30.0  # longest time between two pieces of a body
+ANSWER_SECONDS = 600.0  # longest time for a caller to read an answer, after the system has all of it
+KEEP_ALIVE_SECONDS = 15  # longest idle time of a connection; callers such as httpx close it after 5
+GRACE_SECONDS = 5  # longest time for open requests at a shutdown; long polls end at once
+LONGEST_WAIT_SECONDS = 30.0  # upper bound of every long poll: proxies close a connection that is silent for a minute
+RETRY_AFTER_SECONDS = 1  # Retry-After of a temporary refusal
 
 # A client's calls
-ATTEMPTS = 4  # of one call, all of them safe to repeat; the agent comes back later anyway
-RETRY_SECONDS = 15.0  # after which no further attempt begins
-PAUSE_SECONDS = 1.0  # at most, after a first failed call; the bound doubles with each further one
-AWAY_SECONDS = 30.0  # at most, however many calls have failed, and whatever Retry-After asks for
-LONG_PAUSE_SECONDS = 10.0  # at least, after a refusal: somebody has to change something first
+ATTEMPTS = 4  # attempts of one call, which is safe to repeat; the agent calls again later anyway
+RETRY_SECONDS = 15.0  # time after which no further attempt begins
+PAUSE_SECONDS = 1.0  # longest pause after a first failed call; each further failure doubles it
+AWAY_SECONDS = 30.0  # upper bound of that pause, and of a Retry-After that is obeyed
+LONG_PAUSE_SECONDS = 10.0  # shortest pause after a refusal that lasts until an operator changes something
 
 # The aggregator's own work
-LOOK_SECONDS = 1.0  # the wall's clock, which deadlines are on, may leap, and the disk may refuse: no change tells
-DISK_RETRY_SECONDS = 1.0  # after the disk refused, before the next attempt
-DATABASE_SECONDS = 5.0  # for another transaction to end
-DATABASE_ANSWER_SECONDS = 30.0  # a database server's, for one statement
-DATABASE_SILENCE_SECONDS = 10.0  # after which either side of a connection to it asks whether the other is still there
-DATABASE_PROBE_SECONDS = 3.0  # between two such questions, of which three are asked
-OBJECT_CONNECT_SECONDS = 5.0  # to a store of blobs
-OBJECT_SILENCE_SECONDS = 20.0  # of such a store, in the middle of a call
-OBJECT_SECONDS = 120.0  # for one blob to come or go, or for all names
-NONCE_SECONDS = 0.2  # the same for the nonces, which every call of a client waits for
+LOOK_SECONDS = 1.0  # time between two checks of deadline and disk: a leap of the clock or a full disk sends no event
+DISK_RETRY_SECONDS = 1.0  # pause after the disk refused, before the next attempt
+DATABASE_SECONDS = 5.0  # longest wait for another transaction to end
+DATABASE_ANSWER_SECONDS = 30.0  # longest time of a database server for one statement
+DATABASE_SILENCE_SECONDS = 10.0  # silence after which either side of a database connection sends a keep-alive probe
+DATABASE_PROBE_SECONDS = 3.0  # time between two keep-alive probes; three without an answer end the connection
+OBJECT_CONNECT_SECONDS = 5.0  # longest time to connect to a store of blobs
+OBJECT_SILENCE_SECONDS = 20.0  # longest silence of that store during a call
+OBJECT_SECONDS = 120.0  # longest transfer of one blob, or of the list of names
+NONCE_SECONDS = 0.2  # longest wait of the nonces for another transaction: every call of a client waits for it
 
-# What stands around the services
-READY_BEAT_SECONDS = 2.0  # between two words of a service that it is ready
-READY_SECONDS = 30.0  # for which such a word counts: a busy machine keeps nobody silent for so long
-CONNECT_SECONDS = 20.0  # a relay's, to the service behind it
-CONNECT_AGAIN_SECONDS = 5.0  # within them: for a service whose name is not known or that refuses, as one that restarts
-CONNECT_PAUSE_SECONDS = 0.1  # between two such attempts
-IDLE_SECONDS = 300.0  # a relay's, without a byte in one direction
+# Health checks and relays
+READY_BEAT_SECONDS = 2.0  # time between two writes of the ready file
+READY_SECONDS = 30.0  # time for which the ready file counts; longer than a pause of a busy machine
+CONNECT_SECONDS = 20.0  # longest time of a relay to connect to its service
+CONNECT_AGAIN_SECONDS = 5.0  # part of it for a service whose name is unknown or that refuses, such as one that restarts
+CONNECT_PAUSE_SECONDS = 0.1  # pause between two such attempts
+IDLE_SECONDS = 300.0  # longest time of a relay's connection without a byte in one direction
 
 
 @dataclass(frozen=True)
 class CallLimits:
     """Time limits of a client's calls, in seconds.
 
-    timeout: silence in one step. wait: a long poll. call: one whole call with body, wait and answer. poll: least time
-    between two calls that were answered at once with nothing new.
+    timeout: silence in one step. wait: a long poll. call: one whole call with body, wait and answer. poll: shortest
+    time between two equal calls without news.
     """
 
     timeout: float = TIMEOUT_SECONDS

@@ -74,21 +74,23 @@ def _is_list_empty(archive: Archive) -> bool:
 
 
 def choose_sum_over_list(
-    declared: MethodSettings, counted: CommonCount, asked: str | None
+    declared: MethodSettings, counted: CommonCount, requested: str | None
 ) -> tuple[BasisSettings, str]:
     """Chooses a declared sum by the common items and pairs, and gives the reason.
 
-    asked: kind that the request names, or None. Raises ProtocolError for a kind that is not declared.
+    requested: kind that the request names, or None. Raises ProtocolError for a kind that is not declared.
     """
     known: dict[str, BasisSettings] = {one.kind: one for one in list_sums(declared).values() if is_basis(one)}
     places: dict[str, int | None] = {one.kind: one.places for one in known.values()}
     settings, why = choose_basis(counted.items, counted.pairs, places)
-    kind = asked or str(settings["kind"])
-    if asked is not None and asked not in known:
-        raise ProtocolError(f"method.basis.kind: expected one of {', '.join(known)}, got {asked!r}")
-    if asked is not None or kind not in known:
-        kind = asked or next(iter(known))
-        why = f"{kind} sums, as {'asked for' if asked else 'the federation declares'}: {counted.items:,} common items"
+    kind = requested or str(settings["kind"])
+    if requested is not None and requested not in known:
+        raise ProtocolError(f"method.basis.kind: expected one of {', '.join(known)}, got {requested!r}")
+    if requested is not None or kind not in known:
+        kind = requested or next(iter(known))
+        why = (
+            f"{kind} sums, as {'requested' if requested else 'the federation declares'}: {counted.items:,} common items"
+        )
     chosen = known[kind]
     if kind == "iterated" and chosen.directions > counted.items:
         words = f"expected as many common items as directions, {chosen.directions}, for iterated sums"

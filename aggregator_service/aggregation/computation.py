@@ -255,5 +255,5 @@ def client_answer(strategy: Strategy, state: State, client: str, *, summed: bool
     mean, mixing = strategy.common_answer(state), strategy.mixing
     if mixing is None:
         return mean
-    told = mixing.tell(state.latest, client) if summed else mixing.mean_alone
-    return Parameters(mean.arrays, {**mean.scalars, **told})
+    server_scalars = mixing.scalars_of(state.latest, client) if summed else mixing.mean_alone
+    return Parameters(mean.arrays, {**mean.scalars, **server_scalars})

@@ -34,8 +34,8 @@ def estimate_costs(
     update = float(least_update(sent))
     largest = max((4.0 * one.form.size for one in sent.uploaded), default=0.0)
     has_memory = strategy.step is not None
-    told = 4.0 * STATES * sum(spec.form.size for spec in strategy.broadcasts)
-    state = update * (STATES + (3.0 if has_memory else 0.0)) + told
+    broadcast = 4.0 * STATES * sum(spec.form.size for spec in strategy.broadcasts)
+    state = update * (STATES + (3.0 if has_memory else 0.0)) + broadcast
     costs = [Cost(f"the run's state ({update / 4:,.0f} numbers)", state)]
     costs.append(Cost("the sum of a tensor", 2.0 * largest))
     if method.clip_factor > 0 or method.quarantine_factor > 0:

@@ -12,7 +12,7 @@ from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut
 from shared.web.pages import Verdict, format_time
 
 SLOW = 2.0  # times the slowest recent update: a client that takes longer is late
-LEAST_SLOW_SECONDS = 10.0  # in rounds of seconds a pause is normal
+LEAST_SLOW_SECONDS = 10.0  # a shorter delay never counts as late: in rounds of a few seconds it is normal
 COMPARED_ROUNDS = 10  # recent rounds, by whose updates a client is late
 
 NOT_IN_ROUND = Verdict("none", "not enrolled", "enrolled in a later round")

@@ -61,8 +61,8 @@ class PageRequest:
 
     @property
     def address(self) -> str:
-        asked = {name: value for name, value in (("run", self.run), ("before", self.before)) if value is not None}
-        return f"./?{urlencode(asked)}" if asked else "./"
+        query = {name: value for name, value in (("run", self.run), ("before", self.before)) if value is not None}
+        return f"./?{urlencode(query)}" if query else "./"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class PageContent:
     history: of the chosen run. guard: value that the page's forms carry. method: the federation's own settings.
     """
 
-    asked: PageRequest
+    page_request: PageRequest
     guard: str
     at: ClientActivity
     joined: tuple[str, ...]
@@ -85,13 +85,13 @@ class PageContent:
     method: MethodSettings
 
 
-async def collect_content(service: Coordinator, asked: PageRequest) -> PageContent:
+async def collect_content(service: Coordinator, page_request: PageRequest) -> PageContent:
     """Reads everything that the page shows; raises NotFoundError for an unknown run."""
     runs, arrivals = await service.run_histories(), service.federation.arrivals
-    name = asked.run or (runs[-1].run if runs else None)
-    after, limit = arrivals_window((await arrivals.page(0, 1)).total, asked.before)
+    name = page_request.run or (runs[-1].run if runs else None)
+    after, limit = arrivals_window((await arrivals.page(0, 1)).total, page_request.before)
     return PageContent(
-        asked=asked,
+        page_request=page_request,
         guard=form_guard(service.operator_token),
         at=ClientActivity(service.now, service.last_calls.seen_times()),
         joined=service.client_names,
@@ -107,20 +107,20 @@ async def collect_content(service: Coordinator, asked: PageRequest) -> PageConte
 
 def render_page(seen: PageContent) -> str:
     """Renders the page as HTML."""
-    run, asked = seen.history, seen.asked
+    run, page_request = seen.history, seen.page_request
     snapshot = None if run is None else RunSnapshot(run, seen.at)
     active = next((one.run for one in seen.runs[-1:] if one.phase not in ENDED), None)
     trains = not build_strategy(seen.declaration.strategy, seen.method).sums_alone
     form = fill_start_form(seen.runs, len(seen.joined), seen.method, trains=trains)
     return TEMPLATE.render(
-        head=PageHead(f"LPSFed, strategy {seen.declaration.strategy}", "Aggregator", asked.address, SECTIONS),
-        overview=build_overview(run, seen.joined, url=asked.url, runs=seen.runs),
-        refused=asked.refused,
+        head=PageHead(f"LPSFed, strategy {seen.declaration.strategy}", "Aggregator", page_request.address, SECTIONS),
+        overview=build_overview(run, seen.joined, url=page_request.url, runs=seen.runs),
+        refused=page_request.refused,
         guard=seen.guard,
         active=active,
         form=form,
-        typed={**form.values, **(asked.typed or {})},
-        errors=errors_by_field(asked.refused or ""),
+        typed={**form.values, **(page_request.typed or {})},
+        errors=errors_by_field(page_request.refused or ""),
         run=run,
         grid=build_grid(snapshot, seen.joined, seen.registered, seen.at),
         legend=LEGEND,
@@ -132,7 +132,7 @@ def render_page(seen: PageContent) -> str:
         constants=() if run is None else constant_scalars(run),
         purpose=describe_purpose,
         runs=seen.runs[: -SHOWN_RUNS - 1 : -1],
-        arrived=arrivals_page(seen.arrivals, asked.run),
+        arrived=arrivals_page(seen.arrivals, page_request.run),
         declared=describe_declaration(seen.declaration),
     )
 
@@ -202,6 +202,6 @@ def _read_run(fields: dict[str, str]) -> str:
 
 async def _show_refusal(request: Request, service: Service, error: FederationError, fields: dict[str, str]) -> Response:
     typed = {name: fields[name] for name in FIELDS if name in fields}
-    asked = PageRequest(str(request.base_url), refused=str(error), typed=typed)
-    seen = await collect_content(service, asked)
+    page_request = PageRequest(str(request.base_url), refused=str(error), typed=typed)
+    seen = await collect_content(service, page_request)
     return refusal_page(await run_in_worker(render_page, seen), find_status(error))

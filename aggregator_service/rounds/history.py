@@ -205,7 +205,7 @@ def server_scalars(strategy: Strategy, latest: Mapping[str, Scalars], client: st
     """
     if strategy.mixing is None or not any(visible_scalars(strategy, scalars) for scalars in latest.values()):
         return {}
-    return strategy.mixing.tell(latest, client)
+    return strategy.mixing.scalars_of(latest, client)
 
 
 def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOut:

@@ -148,7 +148,7 @@ def find_objection(pledge: Pledge, exchange: SecureRound) -> str | None:
 
 
 def record_stamps(pledge: Pledge, exchange: SecureRound) -> Pledge:
-    """Returns the pledge after clients were asked to open the sum of these survivors.
+    """Returns the pledge after the request to open the sum of these survivors.
 
     From then on the sum may be known.
     """

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from shared.message import Message
 
-SHOWN = 3  # faults that are told in the sentence
+SHOWN = 3  # faults named in the finding's sentence
 
 
 class AuditFinding(Message):

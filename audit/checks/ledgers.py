@@ -62,7 +62,7 @@ def check_calls(case: AuditCase) -> AuditFinding:
     return make_finding(
         "calls",
         "only declared calls, and to the aggregator only",
-        f"{count_noun(total, 'call')} to {', '.join(places) or 'nobody'}: {', '.join(kinds) or 'none'}",
+        f"{count_noun(total, 'call')} to {', '.join(places) or 'no address'}: {', '.join(kinds) or 'none'}",
         (f"{name}: {fault}" for name, client in case.clients.items() for fault in _call_faults(name, client)),
     )
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from audit.evidence.case import AuditCase
     from audit.evidence.evidence import PartEvidence
 
-WITHIN_SECONDS = 3600.0  # between the oldest and the newest evidence
-CLOCKS_SECONDS = 120.0  # by which the clocks of two parts may differ
+WITHIN_SECONDS = 3600.0  # longest time between the oldest and the newest evidence
+CLOCKS_SECONDS = 120.0  # largest difference between the clocks of two parts
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,15 @@ class ReportRequirements:
 RECORDS_ONLY = ReportRequirements(probed=False)
 
 
-def check_presence(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
+def check_presence(case: AuditCase, requirements: ReportRequirements) -> AuditFinding:
     """Checks that every required part has given evidence."""
     from audit.checks.findings import make_finding
 
     there = {part.name for part in case.parts}
     faults = [f"{name}: no evidence" for name in case.known_clients if name not in case.clients]
-    faults += [f"{name}: no evidence" for name in asked.parts if name not in there and name not in case.known_clients]
+    faults += [
+        f"{name}: no evidence" for name in requirements.parts if name not in there and name not in case.known_clients
+    ]
     faults += [] if case.aggregator else ["aggregator: no evidence"]
     others = len(case.parts) - len(case.clients) - (case.aggregator is not None)
     return make_finding(
@@ -51,7 +53,7 @@ def check_presence(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
     )
 
 
-def check_freshness(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
+def check_freshness(case: AuditCase, requirements: ReportRequirements) -> AuditFinding:
     """Checks that all evidence is of one time, after the last round closed.
 
     Older evidence describes a part that may have changed since.
@@ -60,29 +62,29 @@ def check_freshness(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
 
     return make_finding(
         "freshness",
-        f"evidence of all parts within {asked.within:g} seconds, and after the last round had closed",
+        f"evidence of all parts within {requirements.within:g} seconds, and after the last round had closed",
         f"{count_noun(len(case.parts), 'part')}, all of one time",
-        _stale_faults(case, asked),
+        _stale_faults(case, requirements),
     )
 
 
-def _stale_faults(case: AuditCase, asked: ReportRequirements) -> Iterator[str]:
-    times = {(part.name, what): at for part in case.parts for what, at in _evidence_times(part, asked)}
+def _stale_faults(case: AuditCase, requirements: ReportRequirements) -> Iterator[str]:
+    times = {(part.name, what): at for part in case.parts for what, at in _evidence_times(part, requirements)}
     for (name, what), at in times.items():
         if at is None:
             yield f"{name}: {what} of an unknown time"
     known = {place: at for place, at in times.items() if at is not None}
     newest, closed = max(known.values(), default=0.0), _last_close_seconds(case)
     for (name, what), at in known.items():
-        if newest - at > asked.within:
+        if newest - at > requirements.within:
             yield f"{name}: {what} {newest - at:,.0f} seconds older than the newest"
         elif at < closed - CLOCKS_SECONDS:
             yield f"{name}: {what} from before the last round had closed"
 
 
-def _evidence_times(part: PartEvidence, asked: ReportRequirements) -> Iterator[tuple[str, float | None]]:
+def _evidence_times(part: PartEvidence, requirements: ReportRequirements) -> Iterator[tuple[str, float | None]]:
     yield "evidence", _epoch_seconds(part.taken_at)
-    if asked.probed and part.probed_at is not None:
+    if requirements.probed and part.probed_at is not None:
         yield "probes", _epoch_seconds(part.probed_at)
 
 
@@ -109,16 +111,16 @@ def check_coverage(case: AuditCase) -> AuditFinding:
     from audit.checks.findings import make_finding
     from audit.probes import kinds
 
-    anybody_s = {probe.kind for part in case.parts for probe in part.probes}
+    tried_kinds = {probe.kind for part in case.parts for probe in part.probes}
     missing = (
         f"{part.name}: no probe of {kind!r}"
         for part in case.parts
-        for kind in kinds.expected_kinds(part.role, anybody_s)
+        for kind in kinds.expected_kinds(part.role, tried_kinds)
         if kind not in {probe.kind for probe in part.probes}
     )
     return make_finding(
         "every probe",
         "every part has made each kind of probe that its role requires",
-        f"{count_noun(len(anybody_s), 'kind')} of probes",
+        f"{count_noun(len(tried_kinds), 'kind')} of probes",
         missing,
     )

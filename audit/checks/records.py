@@ -23,7 +23,7 @@ SUCCESS = 300  # the first HTTP status that is none
 LEAST_REFUSED = 400  # the HTTP status from which on an answer is a refusal
 CUT_OFF = (400, 408)  # answered where a body's end never came, or not in time
 SERVER_ERROR = 500  # the first HTTP status of an aggregator that itself failed
-PROXY_ERRORS = (502, 504)  # a proxy says so, of an answer that it did not get
+PROXY_ERRORS = (502, 504)  # statuses of a proxy that got no answer
 
 
 @dataclass(frozen=True)
@@ -286,8 +286,8 @@ def _updates_without_entry(case: AuditCase) -> Iterator[str]:
 
 def describe_arrival(arrival: ArrivalOut) -> str:
     """Describes an arrival by call, round and answer."""
-    met = f"refused with {arrival.status}" if is_refused(arrival) else "accepted"
-    return f"{_describe_place(arrival)}, {met}"
+    outcome = f"refused with {arrival.status}" if is_refused(arrival) else "accepted"
+    return f"{_describe_place(arrival)}, {outcome}"
 
 
 def _describe_place(body: ArrivalOut | ReportedBody) -> str:

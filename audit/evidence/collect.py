@@ -16,10 +16,10 @@ from shared.web.outgoing import describe_call_failure
 
 T = TypeVar("T")
 
-CALL_SECONDS = 60.0  # of one page; a ledger verifies itself whenever it is asked
+CALL_SECONDS = 60.0  # longest time for one page; the client verifies its ledger for each page
 PAGE = 1000
 MOST_ENTRIES = 2_000_000
-MOST_BYTES = 256 << 20  # of one answer
+MOST_BYTES = 256 << 20  # largest answer, in bytes
 
 
 class _Status(BaseModel):

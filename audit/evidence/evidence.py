@@ -16,7 +16,7 @@ from shared.method.declaration import Declaration
 from shared.protocol.schemas import ArrivalOut, ClientName, RunHistoryOut
 
 Role = Literal["client", "aggregator", "gateway"]
-MOST_BYTES = 1 << 30  # of one evidence file
+MOST_BYTES = 1 << 30  # largest evidence file, in bytes
 
 
 class ProbeResult(Message):

@@ -23,7 +23,7 @@ ANOTHER = "another-client"  # where no other client is known
 NOTHING = b"{}"
 VALUE = 0.5
 WORD = "probe"  # the name of whatever is undeclared
-HEADER = "x-note"  # that no client sends
+HEADER = "x-note"  # header that no client sends
 
 
 def well_formed_update(declaration: Declaration) -> bytes:

@@ -17,7 +17,7 @@ from shared.words import count_noun
 
 KIND = "confinement"
 CAPABILITIES = ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")
-FILTER = "2"  # of Seccomp
+FILTER = "2"  # value of Seccomp in a process's status, with a filter
 STARTING_SECONDS, LOOK_SECONDS = 2.0, 0.02
 MACHINE_NAMESPACE = "pid:[4026531836]"  # the PID namespace that every Linux begins with
 ENGINE_WRITES = ("/proc", "/dev", "/dev/pts", "/dev/mqueue", "/dev/shm", "/dev/console")

@@ -11,7 +11,7 @@ from audit.evidence.evidence import ProbeResult, make_result
 from audit.probes.expected import ExpectedMounts, is_among
 from shared.words import count_noun
 
-ESCAPED = re.compile(r"\\([0-7]{3})")  # a space, a tab, a line's end and a backslash
+ESCAPED = re.compile(r"\\([0-7]{3})")  # escapes of a space, a tab, a line's end and a backslash
 SEPARATOR = "-"  # between the fields of a mount and those of its file system
 MOST_BYTES = 1 << 20
 

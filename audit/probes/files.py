@@ -13,7 +13,7 @@ from typing import Protocol
 from audit.evidence.evidence import ProbeResult, make_result
 from shared.words import count_noun
 
-SKIPPED = ("proc", "sys")  # of the root: the kernel's own, with nobody's files
+SKIPPED = ("proc", "sys")  # folders of the root that belong to the kernel, without files of a part
 MOST_ENTRIES = 5_000_000
 
 

@@ -28,18 +28,18 @@ PLACE = RoundPlace("run-1", 1)
 async def probe_gate(who: Intruder) -> list[ProbeResult]:
     """Tries the bodies that the aggregator must refuse, and calls only a gate sees."""
     with TemporaryDirectory(prefix="lpsfed-probe-") as folder:
-        beneath = NullTransport()
-        async with _gated_client(who, beneath, Path(folder)) as http:
-            return [await _try_request(http, beneath, name, request) for name, request in _gate_requests(who, http)]
+        inner = NullTransport()
+        async with _gated_client(who, inner, Path(folder)) as http:
+            return [await _try_request(http, inner, name, request) for name, request in _gate_requests(who, http)]
 
 
-def _gated_client(who: Intruder, beneath: NullTransport, folder: Path) -> httpx.AsyncClient:
+def _gated_client(who: Intruder, inner: NullTransport, folder: Path) -> httpx.AsyncClient:
     """Makes an HTTP client behind the gate, as the client builds it.
 
     Its own name, its own declaration, a ledger; no counts.
     """
     boundary = Boundary(who.client, httpx.URL(AGGREGATOR), who.declaration, False, MOST_BYTES)
-    transport = GateTransport(beneath, boundary, Ledger(folder / "ledger.jsonl"), who.signatory.key)
+    transport = GateTransport(inner, boundary, Ledger(folder / "ledger.jsonl"), who.signatory.key)
     headers = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
     return httpx.AsyncClient(transport=transport, base_url=AGGREGATOR, headers=headers, trust_env=False)
 
@@ -71,15 +71,13 @@ def _gate_requests(who: Intruder, http: httpx.AsyncClient) -> Iterator[tuple[str
 CONTROL = "control: as declared"
 
 
-async def _try_request(
-    http: httpx.AsyncClient, beneath: NullTransport, name: str, request: httpx.Request
-) -> ProbeResult:
-    before, expected = beneath.requests, "passes" if name == CONTROL else "refused, nothing sent"
+async def _try_request(http: httpx.AsyncClient, inner: NullTransport, name: str, request: httpx.Request) -> ProbeResult:
+    before, expected = inner.requests, "passes" if name == CONTROL else "refused, nothing sent"
     try:
         await http.send(request)
         observed = "passes"
     except PrivacyError:
         observed = "refused, nothing sent"
-    if beneath.requests != before and observed != "passes":
+    if inner.requests != before and observed != "passes":
         observed = "refused, but something was sent"
     return make_result(KIND, name, expected, observed)

@@ -26,20 +26,20 @@ ALWAYS: Mapping[Role, tuple[str, ...]] = {
     "aggregator": (*OUTSIDE, *FILES),
     "gateway": OUTSIDE,
 }
-"""By every part of that role, wherever it runs."""
-SEEN = "control: the part's own files"  # of probes that stand among the processes of their part
+"""Kinds that every part of that role must have tried, in every deployment."""
+SEEN = "control: the part's own files"  # kind of probes that see the processes of their part
 GROUPS = (
-    (containers.KIND, contents.KIND, sockets.KIND, confinement.KIND),  # of containers
+    (containers.KIND, contents.KIND, sockets.KIND, confinement.KIND),  # probes of a container
     (SEEN,),
 )
-"""By every part as soon as one part has tried any of a group: then all of them run so."""
+"""Kinds that every part must have tried, once any part has tried one of the group: all parts then run alike."""
 
 
-def expected_kinds(role: Role, anybody_s: Collection[str]) -> tuple[str, ...]:
+def expected_kinds(role: Role, tried_kinds: Collection[str]) -> tuple[str, ...]:
     """Lists the kinds of probes that a part of this role must have tried.
 
-    anybody_s: kinds that any part has tried.
+    tried_kinds: kinds that any part has tried.
     """
-    more = [kind for group in GROUPS if not set(group).isdisjoint(anybody_s) for kind in (*group, *FILES)]
-    code = [own_gate.CODE] if role == "client" and SEEN in anybody_s else []
+    more = [kind for group in GROUPS if not set(group).isdisjoint(tried_kinds) for kind in (*group, *FILES)]
+    code = [own_gate.CODE] if role == "client" and SEEN in tried_kinds else []
     return tuple(dict.fromkeys((*ALWAYS[role], *more, *code)))

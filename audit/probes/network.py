@@ -49,7 +49,7 @@ def _query_interface(asking: socket.socket, what: int, name: str) -> str:
     return socket.inet_ntoa(fcntl.ioctl(asking.fileno(), what, request)[20:24])
 
 
-HANDSHAKE_SECONDS = 20.0  # of a control: a busy machine answers late
+HANDSHAKE_SECONDS = 20.0  # longest handshake of a control: a busy machine answers late
 SUCCESS = range(200, 300)
 
 
@@ -88,7 +88,7 @@ async def probe_way_out(
     """Probes the own gateway as a proxy: a tunnel, and a foreign page."""
     host, far = outside
     tunnel = f"CONNECT {host}:{far} HTTP/1.1\r\nHost: {host}:{far}\r\n\r\n"
-    path = f"/probe-{secrets.token_hex(8)}"  # at a name that nobody has: the gateway's own part has no such page
+    path = f"/probe-{secrets.token_hex(8)}"  # a path that no service has, so that an answer is not the part's own page
     page = f"GET http://{host}:{far}{path} HTTP/1.1\r\nHost: {host}:{far}\r\nConnection: close\r\n\r\n"
     return await _refusal_probe("CONNECT", addresses, port, tunnel), await _refusal_probe("GET", addresses, port, page)
 

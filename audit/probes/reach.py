@@ -14,13 +14,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal
 
-SECONDS = 2.0  # for a connection, or for an answer
+SECONDS = 2.0  # longest wait for a connection, or for an answer
 RESOLVE_SECONDS = 3.0
-MOST_ADDRESSES = 4  # of one name that are tried
+MOST_ADDRESSES = 4  # addresses of one name that are tried
 BYTES = 4096
 
 Outcome = Literal["answered", "refused", "nothing"]
-FAILURES = {  # errors by which nobody was reached; any other one came from somebody
+FAILURES = {  # errors that show that no host was reached; any other error came from a host
     errno.ENETUNREACH: "no route",
     errno.EHOSTUNREACH: "no route",
     errno.ENETDOWN: "no network",

@@ -18,8 +18,18 @@ KIND = "sockets"
 SECONDS = 2.0
 MOST_ASKED, MOST_KEPT = 16, 1000
 ASKING_BY_HTTP = b"GET /_ping HTTP/1.0\r\nHost: engine\r\n\r\n"
-ENGINES = (b"docker", b"libpod", b"api-version", b"ostype")  # in the head of an answer
-USUAL_NAMES = ("docker.sock", "containerd.sock", "crio.sock", "podman.sock")  # of one that this part may not even ask
+ENGINES = (
+    b"docker",
+    b"libpod",
+    b"api-version",
+    b"ostype",
+)  # words that show a container engine, in the head of an answer
+USUAL_NAMES = (
+    "docker.sock",
+    "containerd.sock",
+    "crio.sock",
+    "podman.sock",
+)  # names of engine sockets, found even where this part may not connect
 # What a client of gRPC begins with, as containerd's and CRI's do: the other side answers with its settings.
 ASKING_BY_GRPC = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 SETTINGS = slice(3, 4), b"\4"

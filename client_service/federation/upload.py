@@ -197,7 +197,7 @@ class UpdateSender:
         if mixing is None:
             self.delete_secrets()
             return given
-        server_scalars, mean = mixing.split_told(given)
+        server_scalars, mean = mixing.split_server_scalars(given)
         mixes = server_scalars != mixing.mean_alone and update is not None
         own = await self._release(run_part, update) if mixes and update is not None else None
         self.delete_secrets()

@@ -9,8 +9,8 @@ import numpy as np
 from shared.method.graph import Float64
 
 ZERO = 1e-9  # an eigenvalue below this is a zero of the Laplacian (one a connected component), up to rounding
-SIGNIFICANT_BITS = 10  # of a rho that leaves a client: off by .05 % of itself at most
-LEAST_LENGTH = 8  # with fewer non-zero eigenvalues a comparison says nothing
+SIGNIFICANT_BITS = 10  # binary digits of a rho that leaves a client: an error of at most .05 %
+LEAST_LENGTH = 8  # least number of non-zero eigenvalues for a meaningful comparison
 
 
 def kernel(eigenvalues: Float64) -> Float64:

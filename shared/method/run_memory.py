@@ -12,8 +12,8 @@ from shared.memory import usable_memory
 from shared.method.declaration import Counts
 from shared.method.spectrum import BLOCK, BLOCK_COUNT, BLOCK_SHARE, DENSE_LIMIT, MOST_NUMBERS
 
-SHARE = 0.75  # of the memory that there is; the rest is for what a service does beside a run
-SPARSE = 20.0  # an operation of a sparse array takes as long as so many
+SHARE = 0.75  # part of the memory that a run may use; the rest is for the service's other work
+SPARSE = 20.0  # an operation on a sparse array takes as long as 20 on a dense one
 DIRECTION_STEPS = 6  # vectors that the iterative solver tries for each one that it finds
 
 

@@ -224,7 +224,7 @@ class SessionSettings(Message):
 
 Preset = Literal["default", "paper", "sessions", "nodes"]
 Model = TypeVar("Model", bound=BaseModel)
-TOLERANT = ("trimmed_mean", "krum")  # ways to aggregate that are told how many clients may be bad
+TOLERANT = ("trimmed_mean", "krum")  # aggregations that use `tolerated`, the number of bad clients
 
 
 class MethodSettings(Message):
@@ -467,12 +467,12 @@ def override_settings(values: Mapping[str, Any], changes: Mapping[str, Any]) -> 
     return validate_settings(MethodSettings, changed)
 
 
-def complete_settings(asked: MethodSettings, declared: MethodSettings) -> MethodSettings:
+def complete_settings(requested: MethodSettings, declared: MethodSettings) -> MethodSettings:
     """Completes a run's settings from the declared ones, except for sums.
 
     Raises SettingsError for values that do not go together.
     """
-    values, given = declared.model_dump(exclude={"basis", "sums"}), asked.model_dump(exclude_unset=True)
+    values, given = declared.model_dump(exclude={"basis", "sums"}), requested.model_dump(exclude_unset=True)
     for name, value in given.items():
         values[name] = {**values.get(name, {}), **value} if name in NESTED and name not in ("basis", "sums") else value
     return validate_settings(MethodSettings, values)

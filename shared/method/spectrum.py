@@ -14,9 +14,9 @@ from shared.cores import map_in_threads
 from shared.method.graph import Float64, normalise
 
 BLOCK = 16
-PARTS = 4  # of the rows: as many on every machine, so that sums are rounded in one way
-MOST_NUMBERS = 40_000_000  # of the basis, 320 MB; with more it begins anew at the best vectors so far
-DEPENDENT = 1e-8  # share of its length that a vector keeps without the basis, below which it is mostly rounding
+PARTS = 4  # slices of the rows, the same number on every machine, so that sums are rounded alike
+MOST_NUMBERS = 40_000_000  # numbers of the basis, 320 MB; a larger basis restarts from its best vectors
+DEPENDENT = 1e-8  # part of a vector's length outside the basis, below which it is mostly rounding
 START_SEED = 7
 
 
@@ -194,7 +194,7 @@ def _parts(length: int) -> list[slice]:
 
 
 DENSE_LIMIT = 256  # below this many rows or columns a dense decomposition is both faster and exact
-BLOCK_COUNT, BLOCK_SHARE = 64, 32  # so many vectors, of so many times as many rows or columns, are found in blocks
+BLOCK_COUNT, BLOCK_SHARE = 64, 32  # block method: 64 vectors or more, each side of the matrix 32 times as long
 NULL = 1e-9  # a singular value below this is zero up to rounding
 
 

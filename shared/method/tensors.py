@@ -59,7 +59,7 @@ def clamp_scalars(ranges: Ranges, scalars: Mapping[str, float]) -> dict[str, flo
 
 
 Draw = Callable[[int], NDArray[np.float64]]
-"""count -> so many values, the next ones of the run's generator."""
+"""count -> the next `count` values of the run's generator."""
 
 
 def initial_parameters(tensors: Sequence[Tensor], seed: int, *, exact: bool) -> dict[str, Array]:
@@ -123,8 +123,8 @@ def _number(tensor: Tensor, text: str) -> float:
 
 
 ITEM_TABLE = "item.table"
-TABLE_DEVIATION = 0.1  # of the rows of an item table, whether they begin at random or at the items' text
-FUSION = "fusion."  # with which the names of FedUTR's fusion of text and interactions begin
+TABLE_DEVIATION = 0.1  # initial standard deviation of an item table's rows, drawn at random or from the items' text
+FUSION = "fusion."  # prefix of the tensors of FedUTR's fusion of text and interactions
 RANDOM_START, TEXT_START = "random", "text"
 SIDES = ("item", "user")
 Shape = tuple[int, ...]

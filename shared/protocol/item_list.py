@@ -62,7 +62,7 @@ def pack_item_list(ids: Sequence[str]) -> ItemListOut:
     return ItemListOut(sha256=hashlib.sha256(content).hexdigest(), items=len(ids), packed=packed)
 
 
-def unpack_item_list(told: ItemListOut) -> bytes:
+def unpack_item_list(packed_list: ItemListOut) -> bytes:
     """Unpacks the text of an invitation's list.
 
     Raises SettingsError where its sha256 or length differs. At most LONGEST_LIST bytes are unpacked, whatever the
@@ -71,15 +71,17 @@ def unpack_item_list(told: ItemListOut) -> bytes:
     expected = "the invitation's list of items: expected it as the operator has made it"
     try:
         unpacking = zlib.decompressobj()
-        content = unpacking.decompress(base64.b64decode(told.packed, validate=True), LONGEST_LIST + 1)
+        content = unpacking.decompress(base64.b64decode(packed_list.packed, validate=True), LONGEST_LIST + 1)
         whole = unpacking.eof and not unpacking.unused_data
-        if not whole or hashlib.sha256(content).hexdigest() != told.sha256:
+        if not whole or hashlib.sha256(content).hexdigest() != packed_list.sha256:
             raise ValueError("got another one, or half of it")
         found = len(_split_ids(content))
     except (binascii.Error, zlib.error, ValueError) as error:
         raise SettingsError(f"{expected}, {error}; ask the operator for a new invitation") from None
-    if found != told.items:
-        raise SettingsError(f"{expected}, with {told.items} items, got {found}; ask the operator for a new invitation")
+    if found != packed_list.items:
+        raise SettingsError(
+            f"{expected}, with {packed_list.items} items, got {found}; ask the operator for a new invitation"
+        )
     return content
 
 

@@ -27,8 +27,8 @@ def declare_answer(declaration: Declaration) -> Declaration:
     """
     strategy = find_strategy(declaration)
     returned = [name for name in declaration.scalars if strategy.scalars[name].returned]
-    told = strategy.mixing.told if strategy.mixing is not None and declaration.secure else ()
-    answered = {"tensors": declaration.answered, "scalars": (*returned, *told)}
+    server_scalars = strategy.mixing.server_scalars if strategy.mixing is not None and declaration.secure else ()
+    answered = {"tensors": declaration.answered, "scalars": (*returned, *server_scalars)}
     return declaration.model_copy(update={**answered, "secure": False, "reports": (), "broadcasts": ()})
 
 

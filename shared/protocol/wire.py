@@ -162,7 +162,7 @@ def decode_body(body: bytes) -> tuple[tuple[TensorSpec, ...], Parameters]:
 
 PIECE = 1 << 18  # values; a megabyte
 LENGTH_BYTES = 8  # before the header: its length, little-endian
-ALIGNED = 8  # the header is filled up with spaces to a multiple of so many bytes
+ALIGNED = 8  # bytes; spaces fill the header up to a multiple of it
 ORDER = tuple(STORED)
 
 

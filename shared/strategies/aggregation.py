@@ -96,33 +96,36 @@ def _mean_array(name: str, shape: tuple[int, ...], updates: Sequence[Update]) ->
 class Mixing:
     """Mixture of the mean and a client's own update.
 
-    told: the name and range of each scalar that the server gives a client. tell: (latest visible scalars of all
-    clients, one client) -> the scalars of that client. mix: (these scalars, mean, own update) -> the client's
-    parameters. mean_alone: the scalars with which `mix` gives the mean itself. least_share: the least part of the
-    mean that a client gets.
+    server_scalars: name and range of each scalar that the server gives a client.
+    scalars_of: (latest visible scalars of all clients, one client) -> the scalars of that client.
+    mix: (these scalars, mean, own update) -> the client's parameters.
+    mean_alone: scalars with which `mix` gives the mean itself.
+    least_share: smallest part of the mean that a client gets.
     """
 
-    told: Mapping[str, Range]
-    tell: Callable[[Mapping[str, Scalars], str], Scalars]
+    server_scalars: Mapping[str, Range]
+    scalars_of: Callable[[Mapping[str, Scalars], str], Scalars]
     mix: Callable[[Scalars, Parameters, Parameters], Parameters]
     mean_alone: Scalars
     least_share: float
 
-    def split_told(self, given: Parameters) -> tuple[Scalars, Parameters]:
+    def split_server_scalars(self, given: Parameters) -> tuple[Scalars, Parameters]:
         """Splits the server's scalars from the mean.
 
         Raises ProtocolError for one that is missing or out of range.
         """
-        for name, bounds in self.told.items():
+        for name, bounds in self.server_scalars.items():
             if name not in given.scalars or given.scalars[name] not in bounds:
                 expected = f"expected a {name} from {bounds.least:g} to {bounds.most:g} with the mean"
                 raise ProtocolError(f"{expected}, got another or none")
-        told = {name: value for name, value in given.scalars.items() if name in self.told}
-        return told, self.drop_server_scalars(given)
+        server_scalars = {name: value for name, value in given.scalars.items() if name in self.server_scalars}
+        return server_scalars, self.drop_server_scalars(given)
 
     def drop_server_scalars(self, given: Parameters) -> Parameters:
         """Returns the mean without the server's scalars, alike for all clients."""
-        return Parameters(given.arrays, {n: value for n, value in given.scalars.items() if n not in self.told})
+        return Parameters(
+            given.arrays, {n: value for n, value in given.scalars.items() if n not in self.server_scalars}
+        )
 
 
 def is_item_table(name: str) -> bool:

@@ -45,8 +45,8 @@ def secure_declaration(declaration: Declaration, strategy: Strategy, method: Met
         words = "expected server_step.magnitudes = reported, where each client masks the size of its update's change"
         raise SettingsError(f"secure: {words}, or off; got computed")
     if strategy.needs_single_updates and strategy.tells:
-        told = " and ".join(sorted(strategy.tells))
-        words = f"{strategy.name!r}, which gives each client a mean of its own, by single {told}"
+        needed = " and ".join(sorted(strategy.tells))
+        words = f"{strategy.name!r}, which gives each client a mean of its own, by single {needed}"
         raise SettingsError(f"secure: expected a strategy that needs the mean alone, got {words}")
     if strategy.needs_single_updates or not (declaration.tensors or strategy.sums_alone):
         raise SettingsError(f"secure: expected a strategy that needs the mean alone, got {strategy.name!r}")
@@ -75,4 +75,6 @@ def require_mean(method: MethodSettings) -> None:
         raise SettingsError(f"secure: expected anchor.size = declared, {words}, got {method.anchor.size}")
     for name in SINGLE:
         if (value := getattr(method, name)) != 0:
-            raise SettingsError(f"secure: expected {name} = 0, got {value:g}: nobody sees a single update's size")
+            raise SettingsError(
+                f"secure: expected {name} = 0, got {value:g}: the size of a single update is not visible"
+            )

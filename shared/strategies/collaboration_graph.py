@@ -15,7 +15,7 @@ import numpy as np
 from shared.method.graph import Float64
 from shared.method.parameters import Array, Arrays
 
-LEAST_SPREAD = 1e-12  # of the widest column's spread; a column with less is the same for all
+LEAST_SPREAD = 1e-12  # as a part of the widest column's spread; a column with less is the same for all clients
 Terms = Literal["both", "low", "high"]
 
 

@@ -20,7 +20,9 @@ from shared.strategies.strategy import OwnSettings, Scalar, Strategy, read_strat
 
 GROUPS = ("lighter", "heavier")  # the less and the more active half of a silo's users
 NOISE = 0.01  # standard deviation of the Gaussian noise on a group's loss
-LOSS = Scalar(Range(0.0, 100.0), returned=True)  # a mean BPR loss is never below 0; one above 100 is of no model
+LOSS = Scalar(
+    Range(0.0, 100.0), returned=True
+)  # a mean BPR loss is never below 0, and above 100 never of a trained model
 
 
 class F2MFSettings(OwnSettings):

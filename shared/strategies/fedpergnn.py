@@ -17,14 +17,14 @@ from shared.strategies.local_client import LocalClient, Objective
 from shared.strategies.strategy import Strategy
 
 CLIP = 0.1  # largest change of an entry in a round
-SCALE = 0.002  # of the Laplace noise: the paper's 2 * learning rate 0.01 * clip 0.1 / epsilon 1, of one upload
-PSEUDO_ITEMS = 1000  # at most so many rows of items that the silo does not have change as well
+SCALE = 0.002  # scale of the Laplace noise: the paper's 2 * learning rate 0.01 * clip 0.1 / epsilon 1, of one upload
+PSEUDO_ITEMS = 1000  # largest number of rows of items that the silo does not have, changed as well
 
 
 def fit_noisy(client: LocalClient, received: Parameters) -> Parameters:
     """Trains with BPR, and sends the table clipped, with pseudo items and noise."""
     # Paper: squared error of ratings; here: BPR, because the data are implicit.
-    # Paper: a third party matches users with common items; here: nobody, because a silo sees its users' whole graph
+    # Paper: a third party matches users with common items; here: none, because a silo sees its users' whole graph
     # itself.
     client.load(received)
     client.train(Objective(loss="bpr"))

@@ -21,7 +21,7 @@ from shared.strategies.server_optimisers import FIRST, SECOND
 from shared.strategies.strategy import OwnSettings, Strategy, all_exchanged, read_strategy_settings
 
 EXAMPLES = TensorSpec(name="examples", shape=(1,))
-UNIT = 1024.0  # what is sent is so many times smaller, so that sums over a million examples can be masked
+UNIT = 1024.0  # divisor of sent gradients, so that sums over a million examples can be masked
 STEPS = "steps"
 EPSILON = 1e-8
 
@@ -51,7 +51,7 @@ def step_by_gradients(before: State, centre: State, *, method: MethodSettings, o
     Both corrections are those of Kingma and Ba 2015.
 
     The centre is a mean over clients of sums over examples, and so is the reported number: their ratio is the mean over
-    examples, whoever has how many. Without an example nothing moves.
+    examples, whichever client has them. Without an example nothing changes.
     """
     examples = float(np.asarray(centre.reports[EXAMPLES.name])[0])
     steps = 1.0 + float(np.asarray(before.memory[STEPS])[0]) if STEPS in before.memory else 1.0

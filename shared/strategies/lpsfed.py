@@ -20,7 +20,7 @@ from shared.strategies.local_client import LocalClient, Objective
 from shared.strategies.strategy import OwnSettings, Scalar, Strategy, is_mlp, read_strategy_settings, share_nothing
 
 MARGIN, DIVERGENCE = "margin", "rho"  # M (Eq. 10) and rho (Eq. 11), as they leave a client
-SIMILARITY = "rhobar"  # Eq. 12, as a client is told it
+SIMILARITY = "rhobar"  # Eq. 12, the scalar that the server gives each client
 
 
 class LPSFedSettings(OwnSettings):
@@ -58,12 +58,12 @@ def similarities(latest: Mapping[str, Scalars], floor: float = 0.0) -> dict[str,
     return {client: max(floor, near.get(client, 1.0)) for client in latest}
 
 
-def mix_by_similarity(told: Scalars, mean: Parameters, own: Parameters) -> Parameters:
+def mix_by_similarity(server_scalars: Scalars, mean: Parameters, own: Parameters) -> Parameters:
     """Mixes both MLPs and the margin by rhobar (Eq. 14).
 
     rhobar * mean + (1 - rhobar) * own.
     """
-    near = told[SIMILARITY]
+    near = server_scalars[SIMILARITY]
     arrays = {name: near * value + (1.0 - near) * own.arrays[name] for name, value in mean.arrays.items()}
     margin = own.scalars.get(MARGIN, 0.0)
     return Parameters(arrays, {name: near * value + (1.0 - near) * margin for name, value in mean.scalars.items()})
@@ -72,15 +72,15 @@ def mix_by_similarity(told: Scalars, mean: Parameters, own: Parameters) -> Param
 def make_mixing(floor: float) -> Mixing:
     """Makes the mixing of Eq. 12 and 14, with `floor` as the least rhobar."""
 
-    def tell(latest: Mapping[str, Scalars], client: str) -> Scalars:
+    def scalars_of(latest: Mapping[str, Scalars], client: str) -> Scalars:
         return {SIMILARITY: similarities(latest, floor).get(client, 1.0)}
 
     return Mixing(
-        {SIMILARITY: Range(floor, 1.0)}, tell, mix_by_similarity, mean_alone={SIMILARITY: 1.0}, least_share=floor
+        {SIMILARITY: Range(floor, 1.0)}, scalars_of, mix_by_similarity, mean_alone={SIMILARITY: 1.0}, least_share=floor
     )
 
 
-LARGEST_WEIGHT = 1e3  # of a trained kernel, which begins at 1: one beyond is no model that has been trained
+LARGEST_WEIGHT = 1e3  # largest weight of a trained kernel, which begins at 1; a larger one is not of a trained model
 
 
 def declared_scalars(method: MethodSettings) -> dict[str, Scalar]:

@@ -216,9 +216,9 @@ def least_updates(method: MethodSettings) -> int:
 
 
 def _require_possible(strategy: Strategy, method: MethodSettings) -> None:
-    asked = {"aggregate": method.aggregate != "mean", "clip_factor": method.clip_factor > 0}
-    asked["quarantine_factor"] = method.quarantine_factor > 0
-    chosen = [name for name, is_set in asked.items() if is_set]
+    changed = {"aggregate": method.aggregate != "mean", "clip_factor": method.clip_factor > 0}
+    changed["quarantine_factor"] = method.quarantine_factor > 0
+    chosen = [name for name, is_set in changed.items() if is_set]
     if chosen and not strategy.declaration(method).tensors:
         raise SettingsError(f"{chosen[0]}: expected its default with strategy {strategy.name}, which sends no tensors")
     if chosen and strategy.reparametrised:

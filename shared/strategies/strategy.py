@@ -231,19 +231,19 @@ class Strategy:
         centre = self.common_answer(state)
         if self.mixing is None or update is None:
             return centre
-        told = self.mixing.tell(state.latest, update.client)
-        return self.mix(told, centre, Parameters(update.arrays, update.scalars))
+        server_scalars = self.mixing.scalars_of(state.latest, update.client)
+        return self.mix(server_scalars, centre, Parameters(update.arrays, update.scalars))
 
     def common_answer(self, state: State) -> Parameters:
         """Returns the part of a state that every client is given alike."""
         centre = Parameters(state.arrays, self.returned_scalars(state))
         return _with_arrays(centre, self._broadcast_arrays(state))
 
-    def mix(self, told: Scalars, mean: Parameters, own: Parameters) -> Parameters:
+    def mix(self, server_scalars: Scalars, mean: Parameters, own: Parameters) -> Parameters:
         """Mixes the mean with a client's own update; broadcasts stay as they came."""
         assert self.mixing is not None, "expected a strategy that mixes"
         centre, broadcast = split_broadcasts(mean, [spec.name for spec in self.broadcasts])
-        return _with_arrays(self.mixing.mix(told, centre, own), broadcast)
+        return _with_arrays(self.mixing.mix(server_scalars, centre, own), broadcast)
 
     def _broadcast_arrays(self, state: State) -> Arrays:
         kept = {spec.name: state.memory[spec.name] for spec in self.broadcasts if spec.name in state.memory}

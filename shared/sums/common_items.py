@@ -1,6 +1,6 @@
 """A sum of hashed ids finds the items that silos have in common.
 
-Nobody merges lists, and nobody sees a silo's own. Each id has a bucket in each of TABLES tables, by a hash that is
+No list is merged, and a silo's own list stays private. Each id has a bucket in each of TABLES tables, by a hash that is
 keyed by the federation. A silo sends 1 for each bucket in which it has an item, and the number of its training pairs.
 The sum says how many silos hold a bucket; what fewer than LEAST_HOLDERS hold is handed out as 0. An item is common if
 its buckets are held in every table.
@@ -30,7 +30,7 @@ ITEMS: Part = "items"
 HELD, TRAINED = "items.held", "items.pairs"
 TABLES = 2
 LEAST_HOLDERS = 2
-DEVIATIONS = 3.0  # by which common buckets must exceed the chance matches that are expected
+DEVIATIONS = 3.0  # standard deviations by which common buckets must exceed the expected chance matches
 BYTES = 8  # of the hash, for each table
 MATCH_HINT = "`lpsfed catalogue match` finds items that two silos call differently"
 

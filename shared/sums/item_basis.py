@@ -35,13 +35,13 @@ WORD = "common_basis"
 DEGREES, PAIRS, PRODUCTS, PACKED = "basis.degrees", "basis.pairs", "basis.products", "basis.packed"
 WEIGHTED, NOISE = "basis.weighted", "basis.noise"
 MOST_EXACT = 8192  # items whose pairs are summed: 134 MB
-USUAL_EXACT = 4096  # items up to which the pairs are summed where nobody has chosen: 34 MB
+USUAL_EXACT = 4096  # most items for which exact is the default kind: 34 MB
 # Training interactions an item, below which directions tell more than the pairs that are not hidden: a silo that has
 # joined counts all of its data in exact sums, a simulated one its training pairs alone.
 FEW_INTERACTIONS, FEW_SIMULATED = 10, 20
-USUAL_WORDS = 64  # of an iterated basis where nobody has chosen: half the bytes of the default, and nearer to the whole
+USUAL_WORDS = 64  # basis.words of an iterated basis by default: half the bytes of `rank`, and a more accurate basis
 USUAL_PLACES = 1 << 14  # items of an iterated basis over a list that the silos sum: 4 MB a round
-LEAST_ITERATED = 5 * USUAL_WORDS  # items: so many directions have the usual three rounds
+LEAST_ITERATED = 5 * USUAL_WORDS  # least items for iterated: the number of directions of three rounds
 
 
 def choose_basis(

@@ -25,9 +25,9 @@ DIRECTIONS: Part = "directions"
 """The part of a run that sums the directions of nodes' features."""
 PRODUCTS = "nodes.directions"
 FORM = WideNumbers(words=1, bits=0, fraction=12)
-SEED = 36  # of Omega, which follows from sizes alone: other directions over the same data would tell more
-ROUNDING = 0.01  # of the largest eigenvalue
-LEAST_LENGTH = 1e-10  # of a direction beside the longest one: below it all of it is rounding
+SEED = 36  # seed of Omega, fixed: sums over the same data with other directions would reveal more
+ROUNDING = 0.01  # tolerated rounding, as a part of the largest eigenvalue
+LEAST_LENGTH = 1e-10  # length of a direction, as a part of the longest one's, below which it is rounding alone
 
 
 def require_sizes(nodes: NodeSettings) -> NodeSettings:

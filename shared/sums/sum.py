@@ -24,7 +24,7 @@ EMPTY_PART_DIGEST = hashlib.sha256(b"nothing to add").hexdigest()
 """What a silo signs whose part is zeros, in place of the digest of what the sum is over."""
 FRACTION_BITS = 16
 STEP = 2.0**-FRACTION_BITS
-LIMIT = 2.0 ** (31 - FRACTION_BITS)  # a sum of this size or more has no place in 32 bits
+LIMIT = 2.0 ** (31 - FRACTION_BITS)  # a sum of this size or more does not fit 32 bits
 
 
 def keep_all(method: MethodSettings, sums: Arrays) -> Arrays:

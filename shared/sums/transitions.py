@@ -25,8 +25,11 @@ WEIGHTS = (7, 5, 5)
 that three visits are always more than two: 3 * 5 > 2 * 7."""
 UNIT = max(WEIGHTS)
 ROWS = 8
-PAIRS, VISITS_OF_PAIRS = 16, 24  # of an item in public clicks: different ones, and visits of all of them
-LEAST_COUNTERS, MOST_COUNTERS = 1 << 19, 1 << 22  # of a row where nobody chooses them: 17 to 134 MB
+PAIRS, VISITS_OF_PAIRS = (
+    16,
+    24,
+)  # usual numbers of an item in public clicks: different pairs, and visits of all its pairs
+LEAST_COUNTERS, MOST_COUNTERS = 1 << 19, 1 << 22  # default counters of a row: 17 to 134 MB
 
 
 def transition_tensors(method: MethodSettings) -> tuple[Tensor, ...]:

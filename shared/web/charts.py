@@ -80,7 +80,7 @@ class IntervalChart:
         return IntervalBar(self.names[order], self.colours[order], figure[0], width, left, right)
 
 
-MOST_ROWS = 160  # of a chart; of more, so many are chosen
+MOST_ROWS = 160  # rows of a chart's table; of more, this many are selected
 
 
 @dataclass(frozen=True)

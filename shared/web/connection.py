@@ -34,7 +34,7 @@ NO_HTTP = "expected an HTTP/1.1 request, got other data"
 TOO_LONG = f"expected a head of at most {LONGEST_HEAD} bytes, got a longer one"
 MOST_WAITING = 64 << 10  # bytes written that wait for the end of the turn of the event loop
 CLOCK_TOLERANCE = 0.01  # seconds by which a timer may fire early
-MOST_UNREAD = 2 << 20  # bytes that go on coming after a refusal
+MOST_UNREAD = 2 << 20  # bytes of a refused body that are discarded before the connection closes
 # asyncio sets so many bytes aside for each connection by TLS; by itself 256 KiB, a gigabyte for four thousand callers
 # who say nothing. A record of TLS has at most 16.
 sslproto.SSLProtocol.max_size = 32 << 10
@@ -198,7 +198,7 @@ class Connection(H11Protocol):
         if admission == "refused":
             transport.abort()
             return
-        if admission != "admitted":  # whatever is asked, there is no room
+        if admission != "admitted":  # the port is full, for any request
             self.app = problem_response(503, code=UnavailableError.code, detail=NO_ROOM, headers=CLOSE | SOON)
         if self.config.context is None:
             self._begin(transport)
@@ -252,7 +252,7 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Refuses data that is no HTTP request, or whose head is too long."""
         del msg  # the server's, which says nothing of what came
-        if self._is_under_way():  # whoever answers it would write into this refusal
+        if self._is_under_way():  # the running answer would be mixed with this refusal
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # an answer has begun: nothing fits behind it

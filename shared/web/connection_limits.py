@@ -18,8 +18,10 @@ from starlette.types import Scope
 from shared.web.address import caller_address
 
 MOST, MOST_OF_ADDRESS, RESERVED_PART = 512, 128, 4
-TOLD_FULL_PART = 4  # of `most`: so many more are told that there is no room; beyond them nobody is
-KNOWN_ADDRESSES = 1000  # the one that was trusted longest ago is forgotten first
+FULL_ANSWERS_PART = (
+    4  # most / 4 further connections get an answer that the port is full; the rest are closed unanswered
+)
+KNOWN_ADDRESSES = 1000  # trusted addresses remembered; the one trusted longest ago is forgotten first
 MARK_TRUSTED = "mark_trusted"  # in the state of a request's scope
 LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 
@@ -59,28 +61,28 @@ class ConnectionLimiter:
         self.kept = most // RESERVED_PART if kept is None else kept
         self._exempt: tuple[Network, ...] = (*LOOPBACK, *(ip_network(one) for one in exempt))
         self._connections: dict[LimitedConnection, None] = {}  # admitted ones, in the order in which they came
-        self._told_full: set[LimitedConnection] = set()
+        self._full_answers: set[LimitedConnection] = set()
         self._of: Counter[str] = Counter()
         self._known: OrderedDict[str, None] = OrderedDict()
 
     def admit(self, connection: LimitedConnection) -> Admission:
-        """Returns whether a new connection is admitted, told that it is full, or refused.
+        """Admits a new connection; full: to be answered with 503; refused: closed unanswered.
 
-        Another connection may be closed for it.
+        Another connection may be closed to make room.
         """
         connection.exempt = self._is_exempt(connection)
         if self._make_room(connection):
             self._connections[connection] = None
             self._of[connection.address] += 1
             return "admitted"
-        if len(self._told_full) * TOLD_FULL_PART >= self.most:
+        if len(self._full_answers) * FULL_ANSWERS_PART >= self.most:
             return "refused"
-        self._told_full.add(connection)
+        self._full_answers.add(connection)
         return "full"
 
     def release(self, connection: LimitedConnection) -> None:
         """Forgets a closed connection; a second call changes nothing."""
-        self._told_full.discard(connection)
+        self._full_answers.discard(connection)
         if connection in self._connections:
             del self._connections[connection]
             self._of[connection.address] -= 1

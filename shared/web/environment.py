@@ -18,7 +18,7 @@ Settings = TypeVar("Settings", bound=BaseSettings)
 # What Kubernetes tells every pod of each service in its namespace: of one called lpsfed-client all would begin with
 # the prefix of a client's settings.
 SERVICE_LINK = re.compile(r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
-LEAST_SIMILARITY = 0.85  # of two names; the common prefix makes all of them alike
+LEAST_SIMILARITY = 0.85  # least similarity of two names for a suggestion; high, because all have the same prefix
 LINK_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+")
 
 

@@ -40,7 +40,7 @@ class ReadyOut(Message):
     )
 
 
-ENDS_WITH_PARENT = "--tethered"  # a word of a service's command line: the service ends with its parent process
+ENDS_WITH_PARENT = "--tethered"  # argument of a service's command line: the service ends with its parent process
 
 
 def end_with_parent() -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Socket = socket.socket  # for annotations in modules that open no socket themselves
 PORT = "port"  # what a certificate is for: those who call the service
-REQUESTS_PER_SECOND = 100.0  # of one caller, where no setting says otherwise and others than this machine can call
+REQUESTS_PER_SECOND = 100.0  # default for one caller, where other machines can reach the port
 
 
 def duplicate_socket(descriptor: int) -> Socket:

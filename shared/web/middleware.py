@@ -34,12 +34,12 @@ from shared.web.address import HOST_NAME, SUBNET, caller_address
 from shared.web.plain_requests import AnswerAtOnce
 from shared.web.request_bodies import CLOSE, too_long_error
 
-MOST_CALLERS = 10_000  # that are remembered; the one who has not called for longest is forgotten first
-BURST_SECONDS = 2.0  # how long a caller may have saved up
+MOST_CALLERS = 10_000  # callers with a token bucket; the one that has been silent longest is forgotten first
+BURST_SECONDS = 2.0  # capacity of a token bucket, in seconds of its rate
 HEALTH = "/health/"
-HEALTH_AT_LEAST = 20.0  # requests a second of one address; whoever watches a service asks every few seconds
+HEALTH_AT_LEAST = 20.0  # health requests a second of one address; a monitor asks every few seconds
 
-LOOPBACK_NETWORK = f"::/{SUBNET}"  # what the address ::1 counts as
+LOOPBACK_NETWORK = f"::/{SUBNET}"  # network that stands for the address ::1
 
 Clock = Callable[[], float]
 CallerKey = Callable[[Scope], str]
@@ -122,11 +122,12 @@ def _is_loopback(address: str) -> bool:
 
 
 LONGEST_MESSAGE = 4 << 20  # bytes of a JSON body
-SMALL_MESSAGE, MOST_HELD = 64 << 10, 64 << 20  # bytes of one body; of all together, beyond which only small ones come
+SMALL_MESSAGE = 64 << 10  # bytes of a body that is read even when memory is short
+MOST_HELD = 64 << 20  # bytes of all bodies in progress, beyond which only small ones are read
 NO_MEMORY = f"expected at most {MOST_HELD} bytes of bodies under way at once, got more: ask again, or with smaller ones"
 UNMATCHED = "(unmatched)"
 HOST = re.compile(rf"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>{HOST_NAME}))(?::[0-9]*)?")
-INTERNAL_SUFFIXES = (".localhost", ".svc", ".svc.cluster.local")  # nobody outside can be given a name that ends so
+INTERNAL_SUFFIXES = (".localhost", ".svc", ".svc.cluster.local")  # no public name ends like this
 EXPECTED = (
     "an IP address, a name without a dot, a name that ends in " + ", ".join(INTERNAL_SUFFIXES) + ", or an allowed host"
 )
@@ -216,7 +217,7 @@ class AccessLog:
 
         try:
             await self.app(scope, receive, watch)
-        except Exception:  # our own mistake; the server's words about it could hold anything, so it is told here
+        except Exception:  # a bug of ours; the server's own log line could repeat data, so it is logged here
             self.logger.exception("request_failed")
             if answered:
                 raise

@@ -263,10 +263,10 @@ def add_reference_routes(app: FastAPI) -> None:
 
 @router.get("/openapi.json")
 async def read_document(request: Request) -> Response:
-    """Returns the OpenAPI document, with the address it was asked at as first server."""
+    """Returns the OpenAPI document, whose first server is the address of the request."""
     document, here = request.app.openapi(), str(request.base_url).rstrip("/")
-    asked = {"url": here, "description": "where this document was asked for"}
-    return JSONResponse(document | {"servers": [asked, *document.get("servers", [])[1:]]})
+    own_server = {"url": here, "description": "address of this document"}
+    return JSONResponse(document | {"servers": [own_server, *document.get("servers", [])[1:]]})
 
 
 @router.get("/docs")
@@ -294,7 +294,7 @@ def create_api(title: str, about: str, address: str, lifespan: Lifespan[FastAPI]
         redirect_slashes=False,  # another path is another resource, which may be another user's
         servers=[
             {"url": address, "description": "where the lines of code call it: a service on this machine"},
-            {"url": ".", "description": "whoever has given this document, seen from its address"},
+            {"url": ".", "description": "the service that serves this document"},
         ],
         generate_unique_id_function=name_operation,
         separate_input_output_schemas=False,  # generators name both alike

@@ -51,7 +51,7 @@ IN_JSON: Final = (
     (re.compile("Extra inputs are not permitted"), "expected a declared name, got another"),
 )
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z_.\[\]]{0,39}[0-9]?")
-"""What a name that nobody has declared may look like to be told; an id could be anything else."""
+"""Form of an undeclared name that an error may repeat; any other text could be an id."""
 UNNAMED: Final = "(another name)"
 
 
@@ -102,14 +102,14 @@ def _is_member(part: int | str, value: Any) -> bool:
 
 
 def _merge_faults(place: Place, found: Sequence[Mapping[str, Any]]) -> Fault:
-    """Merges what each member of a union says of one place into one fault.
+    """Merges the errors of a union's members about one place into one fault.
 
     Faults of a member that has the value's type come first.
     """
-    told = [error for error in found if _code(error) != "wrong-type"] or found
-    first = told[0]
-    kinds = list(dict.fromkeys(TYPES[kind] for error in told if (kind := error["type"].split("_")[0]) in TYPES))
-    detail = f"Input should be {' or '.join(kinds)}" if len(told) > 1 and kinds else _as_json(str(first["msg"]))
+    chosen = [error for error in found if _code(error) != "wrong-type"] or found
+    first = chosen[0]
+    kinds = list(dict.fromkeys(TYPES[kind] for error in chosen if (kind := error["type"].split("_")[0]) in TYPES))
+    detail = f"Input should be {' or '.join(kinds)}" if len(chosen) > 1 and kinds else _as_json(str(first["msg"]))
     # A name in a message may itself be something that came.
     return Fault(
         _code(first), ".".join(str(part) if isinstance(part, int) else name_undeclared(part) for part in place), detail
@@ -148,7 +148,7 @@ MARK = "4XX"  # the response of a route that stands for: refuses by problem docu
 INTERNAL = "internal"  # the code of our own mistakes
 INVALID = 422
 LONGEST_DETAIL = 500  # characters; a refusal may quote what came, and what came may be long
-MOST_FAULTS = 20  # that are told; a list of 10,000 wrong things is one mistake
+MOST_FAULTS = 20  # faults in a problem document; a list of 10,000 wrong values is one mistake
 STATUS: dict[type[errors.FederationError], int] = {
     errors.AuthenticationError: 401,
     errors.ForbiddenError: 403,

@@ -23,7 +23,7 @@ LINE_END = b"\r\n"
 ANOTHER_LINE = re.compile(rb"\r(?!\n)|(?<!\r)\n|\n[ \t]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 LENGTH = re.compile(rb"\n(content-length|transfer-encoding):[ \t]*(.*?)[ \t]*\r", re.IGNORECASE)
 CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}\r\n")
-LONGEST_CHUNK_LINE = 64  # bytes that come before it is clear that they are no size of a chunk
+LONGEST_CHUNK_LINE = 64  # most bytes of the line with a chunk's size
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def require_unambiguous_head(head: bytes, version: bytes) -> None:
     Each line ends in CR LF and is not continued, and the body's length is given once: by digits, or in chunks.
     """
     if not head.endswith(LINE_END * 2) or ANOTHER_LINE.search(head):
-        raise h11.RemoteProtocolError("expected lines that end in CR LF and go on in no other")
+        raise h11.RemoteProtocolError("expected header lines that end in CR LF, without continuation lines")
     if version not in (b"1.1", b"1.0"):
         raise h11.RemoteProtocolError("expected HTTP/1.1 or 1.0")
     said = [(name.lower(), value) for name, value in LENGTH.findall(head)]
@@ -131,7 +131,7 @@ class PlainChunks(ChunkedReader):
         """Returns whether the line end was there in full."""
         came = buf.maybe_extract_at_most(len(self._expected)) or b""
         if not self._expected.startswith(came):
-            raise h11.RemoteProtocolError("expected CR LF behind a chunk, and nothing behind the last")
+            raise h11.RemoteProtocolError("expected CR LF after a chunk, and nothing after the last")
         self._expected = self._expected[len(came) :]
         return not self._expected
 

@@ -40,8 +40,8 @@ async def require_declared(request: Request) -> None:
     unknown, repeated = _list_undeclared(request, known), _list_repeated(request, known)
     if faults := (*unknown, *repeated):
         more = f"{len(faults)} more: {', '.join(dict.fromkeys(fault.at.partition('.')[2] for fault in faults))}"
-        told = f"expected at most the query parameters {_describe(known)}, got {more}"
-        raise ProtocolError(told, faults=tuple(dict.fromkeys(faults)))
+        detail = f"expected at most the query parameters {_describe(known)}, got {more}"
+        raise ProtocolError(detail, faults=tuple(dict.fromkeys(faults)))
     if announces_body(request.headers) and not _expects_body(route):
         expected = "expected no body, got one"
         raise ProtocolError(expected, faults=(Fault("unknown", "body", expected),))
@@ -61,9 +61,9 @@ def _describe_unknown(name: str, known: Mapping[str, bool]) -> Fault:
 
 
 def _list_repeated(request: Request, known: Mapping[str, bool]) -> tuple[Fault, ...]:
-    """Lists parameters that come several times and are no lists."""
-    asked = request.query_params
-    more = {name: len(asked.getlist(name)) - 1 for name, is_list in known.items() if not is_list and name in asked}
+    """Lists parameters that are repeated although they are not lists."""
+    came = request.query_params
+    more = {name: len(came.getlist(name)) - 1 for name, is_list in known.items() if not is_list and name in came}
     fault = "expected it once, got it several times"
     return tuple(Fault("repeated", f"query.{name}", fault) for name, count in more.items() for _ in range(count))
 
@@ -115,7 +115,7 @@ class HeadAsGet:
             scope["method"] = "HEAD"
 
 
-SLASH = "\ud800"  # in the place of one within a segment: no UTF-8 decodes to it
+SLASH = "\ud800"  # stands for a slash within a segment: no UTF-8 decodes to it
 
 
 class SegmentRoute(APIRoute):
@@ -123,7 +123,7 @@ class SegmentRoute(APIRoute):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         raw: bytes = scope.get("raw_path") or b""
-        if b"%2" not in raw:  # most ids hold no such character, and this is asked of every route
+        if b"%2" not in raw:  # most ids have no such character, and every route runs this check
             return super().matches(scope)
         path = "/".join(map(_decode, raw.split(b"?")[0].split(b"/")))
         match, found = super().matches({**scope, "path": path})

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shared.web.tls import TlsIdentity
 
 START_CHECK_SECONDS = 0.05
-UPTIME = Path("/proc/uptime")  # no change of the machine's time moves it, and a shell can read it
+UPTIME = Path("/proc/uptime")  # independent of the machine's clock, and readable by a shell
 
 
 def seconds_since_boot(uptime: Path = UPTIME) -> float:
@@ -84,7 +84,7 @@ async def keep_ready(
     try:
         while True:
             if unready_reason() is None:
-                refused = _write_or_log(file, logger, told=refused)
+                refused = _write_or_log(file, logger, logged=refused)
             else:
                 file.unlink(missing_ok=True)
             await asyncio.sleep(READY_BEAT_SECONDS)
@@ -101,15 +101,15 @@ async def notify_parent(unready_reason: Callable[[], str | None]) -> None:
         os.set_inheritable(pipe.fileno(), False)  # what this process starts does not keep it open
         while unready_reason() is not None:
             await asyncio.sleep(START_CHECK_SECONDS)
-        with suppress(BrokenPipeError):  # whoever waited has gone
+        with suppress(BrokenPipeError):  # the parent has closed its end
             pipe.write(READY_WORD)
 
 
-def _write_or_log(file: Path, logger: structlog.stdlib.BoundLogger, *, told: bool) -> bool:
+def _write_or_log(file: Path, logger: structlog.stdlib.BoundLogger, *, logged: bool) -> bool:
     try:
         write_ready(file)
     except SettingsError as error:
-        if not told:
+        if not logged:
             logger.error("ready_file_refused", reason=str(error))
         return True
     return False
@@ -264,8 +264,8 @@ async def run_server(
     )
     if (file := settings.ready_file) is not None:
         require_writable_ready_file(file)
-    told = notify_parent(lambda: server.closed_reason or unready_reason() or starting_reason())
-    jobs = [told, *background]
+    notice = notify_parent(lambda: server.closed_reason or unready_reason() or starting_reason())
+    jobs = [notice, *background]
     if identities:
         from shared.web.tls import watch_certificates  # see `Listening.identities`
 

@@ -24,8 +24,8 @@ from shared.errors import SettingsError
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2; all of TLS 1.3's are of this kind
 WARNING_DAYS = 14.0  # before a certificate ends
-LOOK_SECONDS = 10.0  # between two looks whether its files have changed
-DAY_SECONDS = 86400.0  # between two warnings that it is about to end
+LOOK_SECONDS = 10.0  # time between two checks of the files for changes
+DAY_SECONDS = 86400.0  # time between two warnings that a certificate is about to end
 CALLS = "calls"  # what a certificate is for: those whom a service calls; see also `listening.PORT`
 
 

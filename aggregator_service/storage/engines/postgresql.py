@@ -32,7 +32,7 @@ from shared.timeouts import (
 DRIVER = "postgresql+psycopg"
 EXAMPLE = f"{DRIVER}://user:password@host/name"
 HOST = re.compile(r"[A-Za-z0-9._:,-]*")
-RESERVED = {"password", "options", "passfile"}  # of the URL's query
+RESERVED = {"password", "options", "passfile"}  # parameters that the URL's query must not have
 OWNER = 0x4C50_5346_6564  # "LPSFed": the advisory lock of the writer
 MOST_CONNECTIONS = 15
 BOUNDS = {

@@ -126,7 +126,7 @@ def require_protective_roster(state: BegunState, roster: Roster) -> None:
 def require_members(roster: Roster, members: Members) -> None:
     """Raises PrivacyError unless every key belongs to a known member with the same terms.
 
-    Each is signed by a known client that proves its secret, was told the same and counts over the same list of items.
+    Each is signed by a known client that proves its secret, has the same terms, and sums over the same list of items.
     """
     for one in roster.members:
         if one.client not in members:
@@ -145,7 +145,7 @@ def require_members(roster: Roster, members: Members) -> None:
 
 def _require_same(own: CommonTerms, other: CommonTerms, who: str) -> None:
     if differing := find_differences(own, other):
-        raise PrivacyError(f"expected {who} to have what this client was told, got another {', '.join(differing)}")
+        raise PrivacyError(f"expected {who} to have the same terms as this client, got another {', '.join(differing)}")
 
 
 def _roster_fields(context: Context, client: str) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def share_secrets(state: BegunState, roster: Roster, members: Members, identity:
     """Shares both secrets among the roster's clients, each share sealed for its holder.
 
     Raises PrivacyError for a roster that would not protect this client: too few clients, too low a threshold, not its
-    own keys, keys that their owner has not signed, or a client that was told something else.
+    own keys, keys that their owner has not signed, or a client with other terms.
     """
     require_protective_roster(state, roster)
     require_members(roster, members)
@@ -323,7 +323,7 @@ def _require_valid_lists(state: ReadyState, request: UnmaskRequest) -> None:
     if both := len(survivors & dropped):
         raise PrivacyError(f"expected one kind of share for each client, got a request for both kinds of {both}")
     if survivors | dropped != set(state.shares):
-        raise PrivacyError(f"expected a request about all {len(state.shares)} sharers and nobody else, got another")
+        raise PrivacyError(f"expected a request about all {len(state.shares)} sharers and no other client, got another")
     if len(survivors) < threshold:
         raise PrivacyError(f"expected at least {threshold} survivors, got {len(survivors)}")
     if state.client not in survivors:
@@ -338,7 +338,7 @@ def answer_unmask_request(state: ReadyState, consents: Consents) -> UnmaskAnswer
     """
     require_round(state.roster.terms, consents)
     if state.consent is None:
-        raise PrivacyError("expected to be asked after this client's consent, it has not given it")
+        raise PrivacyError("expected a request after this client's consent, got one before it")
     _require_agreed(state.roster, state.consent, consents)
     return UnmaskAnswer(
         run=consents.run,

@@ -16,8 +16,8 @@ from shared.sums.sum import EMPTY_PART_DIGEST
 def digest_start(mean: Parameters) -> str:
     """Computes the digest of the parameters that all clients begin a round with.
 
-    Initial ones, or the mean of the round before (Eq. 13), without the scalars that each client is told by itself:
-    `Mixing.split_told` takes them away.
+    Initial ones, or the mean of the round before (Eq. 13), without the scalars that the server gives each client:
+    `Mixing.split_server_scalars` takes them away.
     """
     scalars = sorted((name, value.hex()) for name, value in mean.scalars.items())
     return _digest([digest_arrays(mean.arrays), scalars])

@@ -14,7 +14,7 @@ from nacl.exceptions import RuntimeError as SodiumError
 from shared.errors import ProtocolError
 
 ORDER = 2**252 + 27742317777372353535851937790883648493
-BYTES = 32  # of an encoded scalar, and of a point
+BYTES = 32  # length of an encoded scalar, and of a point
 
 
 def draw_scalar() -> int:

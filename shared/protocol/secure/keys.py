@@ -27,8 +27,7 @@ PROTOCOL = "lpsfed secure aggregation"
 class Context:
     """Round to which derived keys and sealed messages are bound.
 
-    transcript: digest of the roster with all that its members were told, so that clients who were shown or told
-    different things derive different keys.
+    transcript: digest of the roster, so that clients with different rosters or terms derive different keys.
     """
 
     version: int

@@ -101,7 +101,7 @@ def list_stamps(keys: Mapping[str, PublicKeys], members: Iterable[str]) -> dict[
 def list_adding_stamps(keys: Mapping[str, PublicKeys], members: Iterable[str]) -> dict[str, str]:
     """Returns the stamps of members whose parts are not zeros.
 
-    A part of zeros hides nobody: of sums of one kind, a combination is of the other parts alone.
+    A part of zeros hides no other part: a combination of sums still gives the other parts alone.
     """
     return list_stamps(keys, (name for name in members if keys[name].catalogue != EMPTY_PART_DIGEST))
 
@@ -114,8 +114,10 @@ def find_basis_objection(earlier: Iterable[Stamps], new: Stamps, least: int) -> 
         return f"expected {least} silos or more in a sum, got {len(new)}"
     sums = [*earlier, new]
     for part in STAMP_HALVES:
-        if told := find_exposed_few([{name: _half(stamp, part) for name, stamp in one.items()} for one in sums], least):
-            return _describe(told, least)
+        if exposed := find_exposed_few(
+            [{name: _half(stamp, part) for name, stamp in one.items()} for one in sums], least
+        ):
+            return _describe(exposed, least)
     return None
 
 
@@ -129,21 +131,21 @@ def find_list_objection(earlier: Iterable[tuple[Stamps, str]], new: Stamps, list
     for stamps, known in earlier:
         changed = {name for name, _ in stamps.items() ^ new.items()}
         if known != listed and len(changed) < least:
-            words = "expected what an earlier sum was over, such as the list of common items, as long as fewer than"
-            return f"{words} {least} silos have come, gone or changed their data since, got another list"
+            words = "expected the list of items, or the directions, of an earlier sum, until"
+            return f"{words} {least} silos or more have come, gone or changed their data, got others"
     return None
 
 
-STAMP_HALVES = (slice(0, 32), slice(32, 64))  # of a silo's training data, and of all its data
+STAMP_HALVES = (slice(0, 32), slice(32, 64))  # fingerprints of a silo's training data, and of all its data
 
 
 def _half(stamp: str, part: slice) -> str:
     return stamp[part] if len(stamp) == STAMP_HALVES[-1].stop else stamp
 
 
-def _describe(told: Collection[str], least: int) -> str:
-    words = f"expected nobody, or {least} silos or more together, to have come, gone or changed their data"
-    names = ", ".join(sorted(told))
+def _describe(exposed: Collection[str], least: int) -> str:
+    words = f"expected no silo, or {least} silos or more together, to have come, gone or changed their data"
+    names = ", ".join(sorted(exposed))
     return f"{words} since earlier sums; beside those, this sum would tell of {names} alone"
 
 

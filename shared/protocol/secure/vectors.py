@@ -86,11 +86,11 @@ def _nonce(piece: int) -> bytes:
 
 
 Vector = Arrays  # of uint64, or of uint32
-RING = "U64"  # of what is in fixed point
+RING = "U64"  # type of tensors in fixed point
 SCALARS = "#scalars"  # no declared tensor can have this name
-LEAST_TOLD = 16  # numbers by which masked and unmasked can be told apart
+LEAST_NUMBERS = 16  # smallest tensor whose numbers show whether it is masked
 SMALL = {"U64": (np.int64, fixed_point.LIMIT / fixed_point.STEP), "U32": (np.int32, 2.0**20)}
-"""Type of a ring tensor -> its signed type, and the size up to which a number is small: one in 2,048 is."""
+"""Type of a tensor -> its signed type, and the size up to which a number is small; of masked numbers 1 in 2,048 is."""
 
 
 class MaskedUpdate(NamedTuple):
@@ -160,11 +160,11 @@ def is_unmasked(vector: Vector, name: str) -> bool:
     In fixed point a number is small if it can be encoded, up to 2^52 of 2^64 numbers; modulo 2^32 if it is at most
     2^20 in size in two's complement: a count up to a million, or up to 16 in multiples of 2^-16. Either way a masked
     number is small once in 2,048 times, so that half of sixteen are small less than once in 2^70 times, and half of n
-    less than once in 2^(4.5 n). Of fewer than LEAST_TOLD numbers it tells nothing.
+    less than once in 2^(4.5 n). A tensor of fewer than LEAST_NUMBERS numbers counts as masked.
     """
     kind = array_form(vector, name)
     small = sum(_count_small(array_part(vector, name, *span), kind.dtype) for span in blocks(kind.size))
-    return kind.size >= LEAST_TOLD and 2 * small > kind.size
+    return kind.size >= LEAST_NUMBERS and 2 * small > kind.size
 
 
 def _count_small(values: Array, dtype: str) -> int:

@@ -26,8 +26,8 @@ from shared.protocol.secure.server import PHASE_OF, RelayedMessage, SecureRound,
 def verify_message(state: SecureRound, message: RelayedMessage) -> None:
     """Verifies a message's signature, commitments, shares or proofs.
 
-    Raises ProtocolError where they do not hold, ConflictError for keys of a client that was told something else than
-    the aggregator knows. Messages that `accept` would refuse in this state are not verified.
+    Raises ProtocolError where they do not hold, ConflictError for keys of a client whose terms differ from the
+    aggregator's. Messages that `accept_message` would refuse in this state are not verified.
     """
     phase = PHASE_OF[type(message)]
     if phase != state.phase or message.client in state.collected(phase):
@@ -52,7 +52,7 @@ def verify_message(state: SecureRound, message: RelayedMessage) -> None:
 def _verify_keys(state: SecureRound, message: PublicKeys) -> None:
     if differing := find_differences(state.terms.common, message.common):
         words = f"expected the terms of round {state.terms.round}, got another {', '.join(differing)}"
-        raise ConflictError(f"{words}: you were told, or computed, something else than the aggregator")
+        raise ConflictError(f"{words}: compare this client's settings with the aggregator's")
     for point in (message.deal, message.cipher, message.mask, message.commitment):
         group.require_point(bytes.fromhex(point))
     require_possession(bytes.fromhex(message.deal), message.possession, possession_label(state.terms, message.client))

@@ -27,7 +27,7 @@ from shared.protocol.signing.keys import (
     read_public,
 )
 
-FOLDER = "by-key"  # in the folder of registered keys
+FOLDER = "by-key"  # folder of the index, in the folder of registered keys
 STAMP = "stamp"  # no fingerprint
 LOCK_SECONDS = 30.0  # a registration takes a few milliseconds
 LOOK_SECONDS = 0.005

@@ -37,12 +37,12 @@ from shared.protocol.signing.enrolment import (
 )
 from shared.protocol.signing.keys import PrivateKey, PublicKey, public_key, raw_hex
 
-FOLDER = "invited"  # in the folder of registered keys
+FOLDER = "invited"  # folder of open invitations, in the folder of registered keys
 CODE_BYTES = 32
 LONGEST_INVITATION = LONGEST_PACKED + (2 << 20)  # bytes of its file
 LONGEST_ENROLMENT = 1024  # bytes of the message that redeems an invitation
 NONCE_BYTES = 16
-PURPOSE = "lpsfed enrolment/2"  # of a proof and of a signature: neither fits anything else
+PURPOSE = "lpsfed enrolment/2"  # prefix of proven and signed bytes, so that neither is valid elsewhere
 REFUSED = "expected the code of an open invitation for this name: ask the operator for another one"
 
 Hex32 = Annotated[str, Field(pattern="^[0-9a-f]{64}$", examples=["d7" * 32])]
@@ -193,7 +193,7 @@ def remove_silo(name: str, folder: Path) -> None:
     Raises NotFoundError where it had neither.
     """
     path = _open_file(require_name(name), folder)
-    if not path.parent.is_dir():  # nobody was ever invited there
+    if not path.parent.is_dir():  # no invitation was ever made there
         return remove_key(name, folder)
     with lock_folder(path.parent):  # an enrolment under way ends before, and no other begins meanwhile
         _remove_held(name, path, folder)
@@ -201,7 +201,7 @@ def remove_silo(name: str, folder: Path) -> None:
 
 def _remove_held(name: str, path: Path, folder: Path) -> None:
     if invited := path.exists():
-        path.unlink(missing_ok=True)  # before the key: whoever holds the code must not follow it
+        path.unlink(missing_ok=True)  # before the key: else the code could register a key again
     try:
         remove_key(name, folder)
     except NotFoundError:
@@ -224,7 +224,8 @@ def read_invitation(path: Path) -> Invitation:
         return Invitation.model_validate_json(content)
     except ValidationError as error:
         fields = sorted({str(entry["loc"][0]) if entry["loc"] else "format" for entry in error.errors()})
-        raise SettingsError(f"{path}: expected an invitation of `lpsfed invite`, not understood: {fields}") from None
+        words = f"expected an invitation of `lpsfed invite`, got wrong fields: {', '.join(fields)}"
+        raise SettingsError(f"{path}: {words}; ask the operator for a new invitation") from None
 
 
 def unpack_items(invitation: Invitation) -> bytes | None:
@@ -232,14 +233,14 @@ def unpack_items(invitation: Invitation) -> bytes | None:
 
     Raises SettingsError for a list that is not the federation's, or not whole.
     """
-    told, federation = invitation.items, invitation.federation
-    if told is None:
+    packed_list, federation = invitation.items, invitation.federation
+    if packed_list is None:
         return None
     ours = None if federation is None else (federation.items_sha256, federation.method.catalogue)
-    if ours != (told.sha256, told.items):
+    if ours != (packed_list.sha256, packed_list.items):
         expected = "expected the list that its federation names, by sha256 and number of items, got another one"
         raise SettingsError(f"the invitation's list of items: {expected}; ask the operator for a new invitation")
-    return unpack_item_list(told)
+    return unpack_item_list(packed_list)
 
 
 def prove_enrolment(invitation: Invitation, key: PrivateKey) -> EnrolmentIn:
@@ -254,7 +255,7 @@ def prove_enrolment(invitation: Invitation, key: PrivateKey) -> EnrolmentIn:
 def enrolment_digest(message: EnrolmentIn) -> str:
     """Returns the digest of the request that the answer's signature covers.
 
-    So a changed request is noticed.
+    The silo so notices a request that was changed on the way.
     """
     return f"{PURPOSE} {hashlib.sha256(message.model_dump_json().encode()).hexdigest()}"
 
@@ -278,7 +279,7 @@ def redeem_invitation(message: EnrolmentIn, folder: Path, now: datetime, aggrega
         return
     if not has_key and not _is_valid_proof(path, said, message.proof, now):
         _forget_expired(path, now)
-        raise AuthenticationError(REFUSED)  # who has no code waits for nobody, and makes nobody wait
+        raise AuthenticationError(REFUSED)  # before the lock: a caller without a code must not take it
     with lock_folder(path.parent):  # looked at once more: it may have been withdrawn meanwhile
         if not _has_key(message, folder):
             if not _is_valid_proof(path, said, message.proof, now):

@@ -220,7 +220,7 @@ def test_an_invitation_of_an_earlier_version_is_taken_and_one_of_a_later_is_refu
         name: value for name, value in json.loads(path.read_text()).items() if name not in ("federation", "members")
     }
     path.write_text(json.dumps(first | {"format": "lpsfed-invitation/3"}))
-    assert "expected an invitation of `lpsfed invite`, not understood: ['format']" in str(join(tmp_path).exception)
+    assert "expected an invitation of `lpsfed invite`, got wrong fields: format; ask" in str(join(tmp_path).exception)
     path.write_text(json.dumps(first | {"format": "lpsfed-invitation/2"}))  # cut down by whoever handed it over
     assert isinstance(join(tmp_path).exception, SettingsError)
     path.write_text(json.dumps(first | {"format": "lpsfed-invitation/1"}))

@@ -211,7 +211,7 @@ def test_beyond_so_many_requests_under_way_callers_are_told_to_come_again(
         assert begun.acquire(timeout=LONGEST_SECONDS)
     refused = httpx.get(url)
     assert (refused.status_code, refused.headers["content-type"]) == (503, "application/problem+json")
-    assert "connections at once" in refused.json()["detail"] and refused.headers["retry-after"].isdigit()
+    assert "a full port" in refused.json()["detail"] and refused.headers["retry-after"].isdigit()
     go_on.set()
     assert all(read_to_end(line).startswith(b"HTTP/1.1 200") for line in lines)
     assert httpx.get(url).is_success

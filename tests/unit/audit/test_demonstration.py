@@ -75,9 +75,12 @@ def test_what_is_shown_is_first_red_then_green_and_each_fits_a_screen(
     for part in tried(mine):
         evidence.write_evidence(part, tmp_path / f"{part.name}.json")
     privacy_report(files=[tmp_path], brief=True, demonstrate=True, records_only=True)
-    red, _, green = capsys.readouterr().out.partition("With all the evidence:")
+    red, _, green = capsys.readouterr().out.partition("The report with all evidence:")
     assert "1. A deliberate break" in red and "This evidence does not show that nothing undeclared crossed" in red
-    assert "client-1, update of run-1 round 1, refused with 422" in red and "422 protocol. That is on record" in red
+    assert (
+        "client-1, update of run-1 round 1, refused with 422" in red
+        and "422 protocol. The aggregator's record has it" in red
+    )
     assert "2. What crossed" in green and "Nothing undeclared crossed, and all that crossed is on record" in green
     assert "All fields of the update of client-1" in green and "NOT HELD" not in green
     assert len(red.splitlines()) < 20 and len(green.splitlines()) < 40

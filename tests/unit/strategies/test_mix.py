@@ -45,7 +45,7 @@ def test_mixing_at_the_client_gives_what_personalising_at_the_aggregator_gives(s
     mean, mixing = Parameters(state.arrays, strategy.returned_scalars(state)), strategy.mixing
     for update in sent:
         expected, own = strategy.personalise(state, update), Parameters(update.arrays, update.scalars)
-        got = mean if mixing is None else mixing.mix(mixing.tell(state.latest, update.client), mean, own)
+        got = mean if mixing is None else mixing.mix(mixing.scalars_of(state.latest, update.client), mean, own)
         assert got.scalars == expected.scalars and set(got.arrays) == set(expected.arrays)
         for name, value in expected.arrays.items():
             np.testing.assert_array_equal(got.arrays[name], value)

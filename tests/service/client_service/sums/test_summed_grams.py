@@ -246,7 +246,7 @@ async def test_no_second_gram_sum_over_the_same_nodes_has_directions_of_an_aggre
         assert asked.status_code == 201, asked.text
 
         async def is_refused() -> bool:
-            return "expected what an earlier sum was over" in caplog.text
+            return "or the directions, of an earlier sum" in caplog.text
 
         await wait_until(is_refused)  # not for the run's deadline, which is minutes away
         assert (await running.history("run-6"))["phase"] != "finished"

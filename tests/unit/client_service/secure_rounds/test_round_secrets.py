@@ -62,4 +62,4 @@ def test_another_round_s_secrets_are_of_no_use_and_go_with_the_round(tmp_path: P
 def test_a_rhobar_that_is_none_is_refused(rhobar: dict[str, float]) -> None:
     given = Parameters({}, {"margin": 0.5} | rhobar)
     with pytest.raises(ProtocolError, match="rhobar from 0 to 1"):
-        make_mixing(0.0).split_told(given)
+        make_mixing(0.0).split_server_scalars(given)
