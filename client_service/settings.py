@@ -219,7 +219,7 @@ class ClientSettings(ListenSettings, EnvironmentSettings):
         description=(
             "URL of a forward proxy to the aggregator, `http://USER:PASSWORD@HOST:PORT` or "
             "`https://`; proxies of the environment (`HTTPS_PROXY` and others) are ignored: [a proxy "
-            "on the way out](operations.md#a-proxy-on-the-way-out)"
+            "on the way out](operations.md#outbound-proxy)"
         ),
     )
     outbound_proxy_file: Path | None = Field(None, description="file with that URL")
@@ -241,7 +241,7 @@ class ClientSettings(ListenSettings, EnvironmentSettings):
         allow_inf_nan=False,
         description=(
             "smallest rating that counts as positive in posted interactions; another value than the "
-            "shard's is refused ([ratings](data.md#what-counts-as-positive)); unset: the shard's, or "
+            "shard's is refused ([ratings](data.md#which-ratings-are-positive)); unset: the shard's, or "
             "4"
         ),
     )

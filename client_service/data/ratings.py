@@ -16,7 +16,7 @@ from shared.message import Message
 if TYPE_CHECKING:
     import polars as pl
 
-ABOVE_ZERO: Final = 1e-9  # the least rating where each that is above 0 is positive
+ABOVE_ZERO: Final = 1e-9  # the least rating where each rating above 0 is positive
 DEFAULT_LEAST: Final = 4.0  # of a silo whose data have no ratings: four of five stars
 RatingKind = Literal["stars", "ten", "hundred", "binary", "signed", "counts", "any", "given"]
 Finite = Field(default=None, allow_inf_nan=False)

@@ -48,7 +48,9 @@ class RefreshOut(Message):
     model: str | None = Field(None, description="version of the model that answered after it")
     erasures: int | None = Field(None, ge=0, description="that were done by it")
     waiting: int | None = Field(
-        None, ge=0, description="positives that stay in the log until the shared catalogue lists their items"
+        None,
+        ge=0,
+        description="positive interactions that stay in the log until the shared catalogue lists their items",
     )
     dropped: int | None = Field(None, ge=0, description="the oldest of these, for which the log had no room")
     problem: str | None = Field(None, description="why the last one failed; it is tried again")

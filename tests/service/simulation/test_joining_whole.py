@@ -185,9 +185,8 @@ class CutOffError(Exception):
     """The process is killed here."""
 
 
-SHARD = {"save_interactions": own_data, "save_shard": interaction_files}
-STEPS = ("copy_catalogue", "require_usable", "enrol_silo", "write_settings")
-WITHIN = ("ensure_key_pair", "_save_authority", "_require_signed", "_read_enrolment", "replace_settings")
+STEPS = ("save_interactions", "copy_catalogue", "require_usable", "enrol_silo", "write_settings")
+WITHIN = ("save_shard", "ensure_key_pair", "_save_authority", "_require_signed", "_read_enrolment", "replace_settings")
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

@@ -149,11 +149,11 @@ from client_service.app import create_app
 from client_service.data.interaction_files import write_shard
 from client_service.settings import client_settings
 from lpsfed import AsyncClient, Client
-from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.enrolment import ensure_key_pair
 pairs = pl.DataFrame({"user": ["u", "v", "v"], "item": ["a", "a", "b"], "split": ["train"] * 3})
 write_shard(Path("shard"), "shop", pairs, None)
 settings = client_settings(name="shop", shard="shard", state_directory="state", aggregator_url="http://127.0.0.1:9")
-kept_pair("shop", settings.state_directory)
+ensure_key_pair("shop", settings.state_directory)
 with TestClient(create_app(settings), base_url="http://silo") as http:
     with Client("http://silo", transport=http._transport) as client:
         print([(one.item, one.score) for one in client.list_popular(1).items])
