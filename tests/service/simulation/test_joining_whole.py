@@ -185,8 +185,9 @@ class CutOffError(Exception):
     """The process is killed here."""
 
 
-STEPS = ("save_interactions", "copy_catalogue", "require_usable", "enrol_silo", "write_settings")
-WITHIN = ("save_shard", "ensure_key_pair", "_save_authority", "_require_signed", "_read_enrolment", "replace_settings")
+SHARD = {"save_interactions": own_data, "save_shard": interaction_files}
+STEPS = ("copy_catalogue", "require_usable", "enrol_silo", "write_settings")
+WITHIN = ("ensure_key_pair", "_save_authority", "_require_signed", "_read_enrolment", "replace_settings")
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
