@@ -71,11 +71,11 @@ class Signatures:
         key = self._keys.registered_key(claim.name)
         if not requests.is_valid_claim(claim, target, key or self._unregistered_key) or key is None:
             what = "the private key whose public key is registered under this name"
-            raise AuthenticationError(f"signature: expected one of this very request by {what}, got another")
+            raise AuthenticationError(f"signature: expected this request signed by {what}, got another")
         now = self._clock()
         self._require_recent(claim.created, now)
         if not self._nonces.add_nonce(claim.name, claim.nonce, created=claim.created, now=now):
-            raise ReplayError("signature: expected a nonce that has not come before, got a request that has")
+            raise ReplayError("signature: expected a new nonce, got one of an earlier request")
         return claim
 
     def close(self) -> None:

@@ -97,7 +97,7 @@ def write_new(path: Path, content: bytes, mode: int) -> bool:
         finally:
             partial.unlink(missing_ok=True)
     except OSError as error:
-        raise SettingsError(f"{path}: expected a place that can be written ({error.strerror})") from None
+        raise SettingsError(f"{path}: expected a writable path ({error.strerror})") from None
     return True
 
 
@@ -219,15 +219,15 @@ def lock_directory(directory: Path, process: int | None = None, held: int | None
         remove_public_access(directory)  # an earlier version may have left it open
         owner = (directory / LOCK).open("a", encoding="utf-8")  # and not "w": whose it is stands in it
     except OSError as error:
-        raise SettingsError(f"state_directory: expected a directory that can be written ({error})") from None
+        raise SettingsError(f"state_directory: expected a writable directory ({error})") from None
     try:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        owner.close()
+        holder.close()
         other = read_lock_owner(directory)
-        owner = "another process" if other is None else f"another process ({other})"
+        holder = "another process" if other is None else f"another process ({other})"
         raise SettingsError(
-            f"state_directory: expected a free directory, {owner} is using {directory}: stop it, or choose another"
+            f"state_directory: expected a free directory, {holder} is using {directory}: stop it, or choose another"
         ) from None
     with suppress(OSError):  # a full disk: the lock holds without the words
         os.ftruncate(owner.fileno(), 0)

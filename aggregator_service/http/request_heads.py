@@ -53,7 +53,7 @@ class RequestHeads:
         _require_names(headers, proxied=proxied or find_raw_head(scope) is None)
         _require_words(headers, proxied=proxied or find_raw_head(scope) is None)
         if not heads.is_canonical_target(*_target(scope).partition("?")[::2]):
-            raise HeadError("expected path and query in their one spelling, got another")
+            raise HeadError("expected path and query in canonical spelling, got another")
         if not proxied:
             _require_spelling(scope, headers)
         self._require_host(client, scope)

@@ -223,7 +223,7 @@ def _read_basis(typed: Mapping[str, str], declared: MethodSettings, *, noised: b
         raise ProtocolError(f"basis_kind: expected {own} for a basis run, got off")
     for name in ("basis_rank", "basis_rounds"):
         if name in typed and kind != ITERATED and not (noised and name == "basis_rank"):
-            raise ProtocolError(f"{name}: expected it with an iterated basis alone, got it with {kind}")
+            raise ProtocolError(f"{name}: expected only with an iterated basis, got {kind}")
     return {"basis.kind": kind} | {f"basis.{of}": typed[name] for name, of in BASIS_FIELDS.items() if name in typed}
 
 

@@ -151,7 +151,7 @@ class Blobs:
         A row that another program wrote could otherwise lead anywhere.
         """
         if not NAME.fullmatch(name):
-            raise DataError("expected the name of a stored body, got another: somebody has changed the database")
+            raise DataError("expected the name of a stored body, got another: another program has changed the database")
         return os.path.join(self.directory, name)
 
     def save(self, body: Iterable[bytes]) -> Blob:

@@ -64,9 +64,9 @@ class Bucket:
         """
         with suppress(FileNotFoundError):
             if self._store.cat_file(self._path(OWNER), timeout=OBJECT_SECONDS).decode() != owner:
-                raise SettingsError("blobs: expected a place of this aggregator's own, got one of another signing key")
+                raise SettingsError("blobs: expected a prefix of this aggregator's own, got one of another signing key")
         if not may_hold and self.names():
-            raise SettingsError("blobs: expected an empty place for a new database, got one with blobs")
+            raise SettingsError("blobs: expected an empty prefix for a new database, got one with blobs")
         self._store.pipe_file(self._path(OWNER), owner.encode(), timeout=OBJECT_SECONDS)
 
     def put(self, file: str, name: str) -> None:
@@ -98,7 +98,7 @@ class Bucket:
         try:
             self._store.cat_file(self._path(OWNER), timeout=OBJECT_SECONDS)
         except FileNotFoundError:
-            raise ConnectionError("the whole place is missing") from None
+            raise ConnectionError("the whole prefix is missing") from None
 
     def _path(self, name: str) -> str:
         return f"{self._place}/{name}"

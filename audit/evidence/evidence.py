@@ -81,7 +81,7 @@ def write_evidence(evidence: PartEvidence, path: Path) -> None:
         with open_replacement(path) as partial:
             partial.write_text(evidence.model_dump_json(), encoding="utf-8")
     except OSError as error:
-        raise SettingsError(f"{path}: expected a place that can be written ({error.strerror})") from None
+        raise SettingsError(f"{path}: expected a writable path ({error.strerror})") from None
 
 
 def merge_evidence(evidence: PartEvidence, path: Path) -> None:

@@ -55,7 +55,7 @@ def read_expected(role: Role, deployments: str, name: str) -> ExpectedMounts:
     sections = tomllib.loads(path.read_text(encoding="utf-8"))
     wanted = deployments.split(",")
     if unknown := [section for section in wanted if section not in sections]:
-        raise SettingsError(f"{path.name}: expected of {', '.join(sections)}, got {unknown[0]!r}")
+        raise SettingsError(f"{path.name}: expected one of {', '.join(sections)}, got {unknown[0]!r}")
     try:
         return _fill_in_name(
             reduce(_merge_expected, (ExpectedMounts.model_validate(sections[section]) for section in wanted)), name

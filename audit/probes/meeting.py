@@ -101,7 +101,7 @@ def _write_part(folder: Path, own: SystemPart) -> None:
         with open_replacement(folder / f"{own.name}.json") as partial:
             partial.write_text(own.model_dump_json(), encoding="utf-8")
     except OSError as error:
-        raise SettingsError(f"{folder}: expected a folder that can be written ({error.strerror})") from None
+        raise SettingsError(f"{folder}: expected a writable folder ({error.strerror})") from None
 
 
 def _read_part(path: Path) -> SystemPart:

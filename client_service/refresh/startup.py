@@ -69,7 +69,7 @@ def open_records(settings: ClientSettings, key: PrivateKey, shard: TaskShard) ->
     try:
         heads.save()
     except OSError as error:
-        raise SettingsError(f"{heads.path}: expected a place that can be written ({error.strerror})") from None
+        raise SettingsError(f"{heads.path}: expected a writable path ({error.strerror})") from None
     return OpenRecords(ledger, anchors, rounds, guard, basis_guard)
 
 

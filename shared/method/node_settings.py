@@ -83,7 +83,7 @@ class NodeSettings(Message):
             if not isinstance(said, list | tuple) or not said:
                 continue
             if len(set(said)) < len(said):
-                raise ValueError(f"{names}: expected different names, got one again")
+                raise ValueError(f"{names}: expected different names, got one twice")
             if str(found.get(size) or len(said)) != str(len(said)):
                 raise ValueError(f"{size}: expected {len(said)}, as many as {names} has, got {found[size]}")
             found[size] = len(said)

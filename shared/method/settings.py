@@ -444,7 +444,9 @@ def method_settings(preset: Preset = "default", **overrides: Any) -> MethodSetti
     """
     for name in NESTED:
         if name in overrides:
-            raise SettingsError(f"{name}: expected its fields by dotted names such as {NESTED[name]}, got it whole")
+            raise SettingsError(
+                f"{name}: expected its fields by dotted names such as {NESTED[name]}, got the whole group"
+            )
     return override_settings(PRESETS[preset], overrides)
 
 

@@ -40,7 +40,7 @@ def require_declared(declaration: Declaration, update: Parameters) -> None:
     if extra := set(update.scalars) - set(declaration.scalars):
         raise PrivacyError(f"expected at most scalars {list(declaration.scalars)}, {len(extra)} more would leave")
     if not all(type(value) is float and math.isfinite(value) for value in update.scalars.values()):
-        raise PrivacyError("expected every scalar to be one finite number")
+        raise PrivacyError("expected every scalar to be a finite number, got another value")
 
 
 def _same_tensors(declaration: Declaration, update: Parameters) -> None:

@@ -62,11 +62,11 @@ def decode_masked(declaration: Declaration, body: bytes) -> MaskedUpdate:
         arrays = load(body)
         fields = read_metadata(body)
     except (SafetensorError, ValueError, KeyError, RecursionError):
-        raise ProtocolError("expected a safetensors body, got another") from None
+        raise ProtocolError("expected a safetensors body, got other content") from None
     found = MaskedUpdate(_header(fields), arrays)
     _require(declaration, found)
     if encode_masked(found) != body:
-        raise ProtocolError("expected the masked vector in the one form that a client writes, got another form of it")
+        raise ProtocolError("expected a masked vector in the canonical form that a client writes, got another form")
     return found
 
 
@@ -79,10 +79,10 @@ def open_masked(declaration: Declaration, path: str | Path) -> MaskedUpdate:
         with safe_open(path, framework="numpy") as body:
             fields = body.metadata() or {}
     except SafetensorError:
-        raise ProtocolError("expected a safetensors body, got another") from None
+        raise ProtocolError("expected a safetensors body, got other content") from None
     header = _header(fields)
     if not is_body_of(path, _masked_head(declaration, header), masked_body_size(declaration, header)):
-        raise ProtocolError("expected the masked vector in the one form that a client writes, got another form of it")
+        raise ProtocolError("expected a masked vector in the canonical form that a client writes, got another form")
     found = MaskedUpdate(header, StoredArrays(path))
     _require(declaration, found)
     return found
@@ -110,7 +110,7 @@ def _header(fields: Mapping[str, str]) -> MaskedHeader:
 def _require(declaration: Declaration, found: MaskedUpdate) -> None:
     """Raises ProtocolError for undeclared open scalars, other tensors, or unmasked numbers."""
     if not set(found.header.scalars) <= visible_scalars(declaration):
-        raise ProtocolError("expected a masked vector with visible scalars at most beside it, got others")
+        raise ProtocolError("expected a masked vector with only visible scalars, got others")
     vectors.require_declared_vector(declaration, found.vector, found.header.digest)
     if open_to_view := [name for name in found.vector if vectors.is_unmasked(found.vector, name)]:
         raise ProtocolError(f"expected masked numbers, {len(open_to_view)} tensors are not masked")

@@ -142,7 +142,7 @@ def require_canonical(path: str | Path, declaration: Declaration, scalars: Scala
     """
     forms = {spec.name: spec.form for spec in declaration.uploaded}
     if not is_body_of(path, body_head(forms, scalars), body_size(forms, scalars)):
-        raise ProtocolError("expected the update in the one form that a client writes, got another form of it")
+        raise ProtocolError("expected an update in the canonical form that a client writes, got another form")
 
 
 def decode_body(body: bytes) -> tuple[tuple[TensorSpec, ...], Parameters]:
@@ -217,9 +217,9 @@ def tensor_names(body: bytes) -> frozenset[str]:
     try:
         header = json.loads(body[LENGTH_BYTES : LENGTH_BYTES + length])
     except (ValueError, RecursionError):
-        raise ProtocolError("expected a safetensors body, got another") from None
+        raise ProtocolError("expected a safetensors body, got other content") from None
     if not isinstance(header, dict):
-        raise ProtocolError("expected a safetensors body, got another")
+        raise ProtocolError("expected a safetensors body, got other content")
     return frozenset(header) - {"__metadata__"}
 
 

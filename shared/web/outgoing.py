@@ -26,7 +26,7 @@ class OutgoingTls:
         self.context = _trust_context(authority)
         self.identities: dict[str, TlsIdentity] = {}
         if (certificate is None) != (key is None):
-            raise SettingsError("expected a certificate together with its key, got one of them")
+            raise SettingsError("expected a certificate and its key, got only one of them")
         if certificate is not None and key is not None:
             self.identities[CALLS] = TlsIdentity(self.context, certificate, key)
 

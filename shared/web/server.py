@@ -70,7 +70,7 @@ def write_ready(file: Path) -> None:
 
 
 def _ready_file_error(file: Path, error: OSError) -> SettingsError:
-    return SettingsError(f"ready_file: expected a place that can be written, got {file} ({error.strerror})")
+    return SettingsError(f"ready_file: expected a writable path, got {file} ({error.strerror})")
 
 
 async def keep_ready(
@@ -311,7 +311,7 @@ def open_private_socket(place: Path) -> socket.socket:
         place.chmod(PRIVATE)
     except OSError as error:
         listener.close()
-        raise SettingsError(f"{place}: expected a place where a socket can be made ({error.strerror})") from None
+        raise SettingsError(f"{place}: expected a path where a socket can be made ({error.strerror})") from None
     return listener
 
 

@@ -90,10 +90,10 @@ def match(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File for the proposals, to be edited: take is yes or no")] = None,
     keys: Annotated[
-        bool, typer.Option("--keys", help="Make names that all silos give an item, where no list exists")
+        bool, typer.Option("--keys", help="Make shared ids from the items alone, where there is no list")
     ] = False,
     by: Annotated[
-        list[KeyName] | None, typer.Option(help="Names to use with --keys, in this order; repeatable")
+        list[KeyName] | None, typer.Option(help="Source of the ids that --keys makes, in this order; repeatable")
     ] = None,
     columns: Annotated[
         str | None,
@@ -103,7 +103,7 @@ def match(
     delimiter: options.Delimiter = None,
     as_json: AsJson = False,
 ) -> None:
-    """Proposes which of a silo's items are which of the shared list. Nothing is sent.
+    """Proposes matches of a silo's items with the shared list. Nothing is sent.
 
     It matches by id, trade number (GTIN, EAN, UPC, ISBN), title and year, title, spelling of the id, and similar
     title. Uncertain or ambiguous matches have take = no. Edit the file; `lpsfed join --matches FILE` signs it.

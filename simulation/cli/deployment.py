@@ -109,10 +109,10 @@ def kubernetes(
 ) -> None:
     """Writes the Kubernetes manifests of the demo's silos, or of one silo that has joined.
 
-    The folders of silo-1 are the template of the others; those beyond the number are removed. The overlays demo,
-    no-dns, tls, secure and common-basis then have this number of silos; the last one has the basis of --common-basis.
-    The commands in docs/kubernetes.md name four. With --role silo it writes the manifests of one silo, with its keys,
-    for its own cluster.
+    It copies the folder of silo-1 for each further silo, and removes the folders of silos beyond the number. All
+    overlays (demo, no-dns, tls, secure, common-basis) get this number of silos; --common-basis sets the basis of the
+    overlay common-basis. The commands in docs/kubernetes.md are for four silos. With --role silo it writes the
+    manifests of one silo, with its keys, for its own cluster.
     """
     from client_service.settings import client_settings
     from simulation.deployment.kubernetes_silo import SiloCluster, write_kubernetes_silo

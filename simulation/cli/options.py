@@ -198,8 +198,8 @@ Rules = Annotated[
     list[str] | None,
     typer.Option(
         "--rule",
-        help="Rule of reading the data, KEY=VALUE; repeatable. Sessions: gap_seconds, shortest, longest, support."
-        " Nodes: official, train, valid. 'rings': homophily, accounts too",
+        help="Rule for reading the data, KEY=VALUE; repeatable. Sessions: gap_seconds, shortest, longest, support."
+        " Nodes: official, train, valid; of 'rings' also homophily, accounts",
     ),
 ]
 Preset = Annotated[PresetName, typer.Option(metavar="<name>", help=f"Preset of settings: {', '.join(PresetName)}")]
@@ -223,8 +223,8 @@ Scenario = Annotated[
     typer.Option(
         "--scenario",
         metavar="<scenario>",
-        help=f"Realistic federation in place of --method: {', '.join(ScenarioName)}. It shares sums alone, unless"
-        " --set says more; --seed draws it",
+        help=f"Realistic federation in place of --method: {', '.join(ScenarioName)}. Its silos share only sums unless"
+        " --set says otherwise; --seed seeds its random parts",
     ),
 ]
 Small = Annotated[
@@ -234,7 +234,7 @@ MatchItems = Annotated[
     bool, typer.Option("--match-items", help="Match own ids by titles first, in --scenario ids-differ")
 ]
 PartitionNumber = Annotated[
-    int, typer.Option("--partition", min=0, help="Number of the partition: 0 is deterministic, others are drawn")
+    int, typer.Option("--partition", min=0, help="Number of the partition: 0 is deterministic, others are random")
 ]
 How = Annotated[
     Method | None,
@@ -285,7 +285,9 @@ Edges = Annotated[
 Values = Annotated[
     list[str] | None,
     typer.Option(
-        "--values", help="Values of a column of nodes, as country=DE,FR; of the classes, as label=ok,fraud; repeatable"
+        "--values",
+        help="Values of a column of nodes in their order, as country=DE,FR; of the classes, as label=ok,fraud;"
+        " repeatable",
     ),
 ]
 SettingsFile = Annotated[Path | None, typer.Option(help="TOML file of settings; environment and options override it")]

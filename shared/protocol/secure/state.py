@@ -128,7 +128,7 @@ def read_state(text: str) -> State:
     try:
         return _STATE.validate_json(text)
     except ValidationError:
-        raise DataError("expected the state of a secure round as it was written, got something else") from None
+        raise DataError("expected the saved state of a secure round, got other content") from None
 
 
 def find_terms(state: State) -> RoundTerms:

@@ -65,7 +65,7 @@ class KeyIndex:
         try:
             replace_file(self._folder / file, content.encode("ascii"), PUBLIC)
         except OSError as error:
-            raise SettingsError(f"{self._folder}: expected a place that can be written ({error.strerror})") from None
+            raise SettingsError(f"{self._folder}: expected a writable path ({error.strerror})") from None
 
     def _time(self) -> int:
         """Returns when the folder last got or lost a file, in nanoseconds.
@@ -98,7 +98,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         make_private_folder(folder)
         lock = (folder / "lock").open("wb")
     except OSError as error:
-        raise SettingsError(f"{folder.parent}: expected a place that can be written ({error.strerror})") from None
+        raise SettingsError(f"{folder.parent}: expected a writable path ({error.strerror})") from None
     with lock:
         _wait_for(lock)
         yield

@@ -174,7 +174,7 @@ def open_invitation(name: str, folder: Path, days: float) -> tuple[str, datetime
         try:
             replace_file(_open_file(name, folder), kept.model_dump_json().encode(), PRIVATE)
         except OSError as error:
-            raise SettingsError(f"{folder}: expected a place that can be written ({error.strerror})") from None
+            raise SettingsError(f"{folder}: expected a writable path ({error.strerror})") from None
     return code, expires
 
 

@@ -220,7 +220,7 @@ def test_what_earlier_probes_sent_stays_told(tmp_path: Path) -> None:
         merge_evidence(part, tmp_path / "client-1.json")
         assert gather_evidence([tmp_path])[0].sent == (sent,) * count
     assert [path.name for path in tmp_path.iterdir()] == ["client-1.json"]
-    with pytest.raises(SettingsError, match=r"nobody\.json: expected a place that can be written"):
+    with pytest.raises(SettingsError, match=r"nobody\.json: expected a writable path"):
         merge_evidence(part, tmp_path / "client-1.json" / "nobody.json")
 
 

@@ -130,7 +130,7 @@ async def test_a_place_that_cannot_be_written_is_told_at_the_start(tmp_path: Pat
         ListenSettings(ready_file=tmp_path / "none" / "ready"),
         {"on_shutdown": Mock(), "unready_reason": Mock()},
     )
-    with pytest.raises(SettingsError, match="ready_file: expected a place that can be written"):
+    with pytest.raises(SettingsError, match="ready_file: expected a writable path"):
         await serving.run_server(FastAPI(), settings, identities={}, logger=Mock(), **said)
     with pytest.raises(SettingsError, match="ready_file: expected a system with /nowhere, got none"):
         subject.seconds_since_boot(Path("/nowhere"))

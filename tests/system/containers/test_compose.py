@@ -42,7 +42,7 @@ def test_up_builds_trains_and_ends_with_a_report_that_holds(stack: Stack) -> Non
 
 
 def test_the_end_shows_a_break_turning_red_and_lines_that_can_be_typed(stack: Stack) -> None:
-    red, _, rest = stack.printed("report").partition("With all the evidence:")
+    red, _, rest = stack.printed("report").partition("The report with all evidence:")
     assert "1. A deliberate break" in red and "This evidence does not show that nothing undeclared crossed" in red
     assert "client-1, update of run-3 round 5, refused with 422: not on the ledger" in red
     green, _, lines = rest.partition("4. See for yourself")

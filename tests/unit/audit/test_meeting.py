@@ -74,7 +74,7 @@ async def test_a_note_that_is_none_is_named(tmp_path: Path) -> None:
 
 async def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingsError, match=r"file: expected a folder that can be written"):
+    with pytest.raises(SettingsError, match=r"file: expected a writable folder"):
         await meet_parts(tmp_path / "file", part("client-1"), NAMES, 0.0)
 
 

@@ -181,5 +181,5 @@ def test_files_that_are_not_there_or_cannot_be_written_are_named(tmp_path: Path)
         with pytest.raises(SettingsError, match=r"none: expected a file with a .* key"):
             act(tmp_path / "none")
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingsError, match="expected a place that can be written"):
+    with pytest.raises(SettingsError, match="expected a writable path"):
         make_key_pair("east", tmp_path / "file")

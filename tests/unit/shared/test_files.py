@@ -94,7 +94,7 @@ def test_a_file_for_everybody_is_readable_by_everybody(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingsError, match="file/secret: expected a place that can be written"):
+    with pytest.raises(SettingsError, match="file/secret: expected a writable path"):
         create_secret(tmp_path / "file" / "secret")
 
 
@@ -109,7 +109,7 @@ def test_a_second_owner_is_refused_until_the_first_has_ended(tmp_path: Path) -> 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingsError, match="expected a directory that can be written"):
+    with pytest.raises(SettingsError, match="expected a writable directory"):
         lock_directory(tmp_path / "file")
 
 

@@ -191,5 +191,5 @@ def test_who_holds_the_index_for_ever_is_not_waited_for(tmp_path: Path, monkeypa
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("")
-    with pytest.raises(SettingsError, match="keys: expected a place that can be written"):
+    with pytest.raises(SettingsError, match="keys: expected a writable path"):
         register_key("north", key(), tmp_path / "keys")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 CURRENT = "/v1/runs/current"
 UPDATE = "/v1/runs/run-1/rounds/1/clients/north/update"
 ONE_REFUSAL = (
-    "signature: expected one of this very request by the private key whose public key is registered under this name, "
+    "signature: expected this request signed by the private key whose public key is registered under this name, "
     "got another"
 )
 
@@ -163,7 +163,7 @@ async def test_the_same_request_again_is_refused_and_a_new_signature_of_it_is_no
         headers = signed(north, "GET", CURRENT)
         answers = [await federation.http.get(CURRENT, headers=headers) for _ in range(3)]
         assert [answer.status_code for answer in answers] == [200, 401, 401]
-        detail = "signature: expected a nonce that has not come before, got a request that has"
+        detail = "signature: expected a new nonce, got one of an earlier request"
         assert require(answers[1], "replay") == detail
         nonce = "0" * 32
         for expected in (200, 401):

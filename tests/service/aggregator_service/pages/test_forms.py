@@ -219,8 +219,8 @@ async def test_a_basis_run_is_started_by_the_form_and_then_a_training_run_with_i
     ("asked", "field", "said"),
     [
         ({"basis_kind": "iterated"}, "basis_kind", "expected off or exact, as this federation has declared"),
-        ({"basis_kind": "exact", "basis_rank": "5"}, "basis_rank", "expected it with an iterated basis alone"),
-        ({"basis_kind": "off", "basis_rounds": "5"}, "basis_rounds", "expected it with an iterated basis alone"),
+        ({"basis_kind": "exact", "basis_rank": "5"}, "basis_rank", "expected only with an iterated basis"),
+        ({"basis_kind": "off", "basis_rounds": "5"}, "basis_rounds", "expected only with an iterated basis"),
         ({"part": "basis"}, "basis_kind", "expected exact for a basis run, got off"),
     ],
 )

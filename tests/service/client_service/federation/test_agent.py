@@ -164,7 +164,7 @@ async def test_somebody_else_s_name_is_refused_for_want_of_its_key(
         await until(finished(owner))
         thief = running.clients[0].model_copy(update={"state_directory": tmp_path / "elsewhere"})
         async with opened(thief, running.line()) as http:
-            await until(has_problem(http, "the aggregator answered: signature: expected one of this very request"))
+            await until(has_problem(http, "the aggregator answered: signature: expected this request signed"))
 
 
 async def test_a_client_whose_key_is_registered_late_joins_then_and_is_held_up_when_it_is_removed(
