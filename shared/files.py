@@ -223,11 +223,11 @@ def lock_directory(directory: Path, process: int | None = None, held: int | None
     try:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        holder.close()
+        owner.close()
         other = read_lock_owner(directory)
-        holder = "another process" if other is None else f"another process ({other})"
+        user = "another process" if other is None else f"another process ({other})"
         raise SettingsError(
-            f"state_directory: expected a free directory, {holder} is using {directory}: stop it, or choose another"
+            f"state_directory: expected a free directory, {user} is using {directory}: stop it, or choose another"
         ) from None
     with suppress(OSError):  # a full disk: the lock holds without the words
         os.ftruncate(owner.fileno(), 0)
