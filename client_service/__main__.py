@@ -90,11 +90,11 @@ def main() -> int:
         if kept is not None and TRAINER not in words:
             from client_service.http.server_app import serve_kept_settings
 
-            def tie() -> None:
+            def follow_parent() -> None:
                 if tether:
                     end_with_parent() if trainer is not None else end_at_once_with_parent()
 
-            return serve_kept_settings(kept, trainer, tie)
+            return serve_kept_settings(kept, trainer, follow_parent)
         from client_service.settings import client_settings
 
         if TRAINER in words:

@@ -400,7 +400,7 @@ class ClientSettings(ListenSettings, EnvironmentSettings):
     @model_validator(mode="after")
     def _check_limits_and_privacy(self) -> Self:
         self.limits().require_possible()
-        if self.privacy.on:
+        if self.privacy.is_on:
             require_accountable(build_strategy(self.strategy, self.method), self.method, counts=self.policy.counts)
             if list_sums(self.method):
                 summed = ", ".join(list_sums(self.method))

@@ -81,9 +81,9 @@ def compile_cold_items(
     interrupt.check()
     texts = features.values
     sample = texts[np.linspace(0, len(texts) - 1, min(len(texts), SAMPLE)).astype(np.int64)]
-    left, narrow = compress_factors(scorer.factors, scorer.map.of(sample), WIDTH)
+    left, narrow = compress_factors(scorer.factors, scorer.map.apply(sample), WIDTH)
     blocks = (texts[first : first + BLOCK] for first in range(0, len(texts), BLOCK))
-    right = np.concatenate([scorer.map.of(block) @ narrow for block in blocks])
+    right = np.concatenate([scorer.map.apply(block) @ narrow for block in blocks])
     judge, popularity = judged or shard, degrees(shard.train)[1].astype(np.float32)
     judging = _ColdScorer(left, right, sparse.csr_array(judge.train.astype(np.float32)))
     cold = find_cold_items(served, shard)
@@ -92,7 +92,7 @@ def compile_cold_items(
     if (unmet := unmet_features(shard)) is not None:
         known = np.flatnonzero(unmet.any(axis=1))
         blocks = (unmet[known[first : first + BLOCK]] for first in range(0, len(known), BLOCK))
-        table = np.concatenate([table, *(scorer.map.of(block) @ narrow for block in blocks)])
+        table = np.concatenate([table, *(scorer.map.apply(block) @ narrow for block in blocks)])
         rows = np.concatenate([rows, len(cold) + known])
     arrays: dict[str, NDArray[Any]] = {
         "content-features": served.cold.features,

@@ -46,7 +46,7 @@ class AnchorMap:
     anchors: Float32
     reach: float
 
-    def of(self, features: Float32) -> Float32:
+    def apply(self, features: Float32) -> Float32:
         """Computes phi of each row of features (n, d), (n, d + 1 + m)."""
         similarity = self.similarity(features)
         return np.concatenate([features, np.ones((len(features), 1), np.float32), similarity], axis=1, dtype=np.float32)
@@ -149,7 +149,7 @@ class ColdItems:
 
     def map(self, texts: Float32) -> Float32:
         """Computes phi(t) V of features (n, d), (n, r)."""
-        found: Float32 = self._anchors.of(texts) @ self._map
+        found: Float32 = self._anchors.apply(texts) @ self._map
         return found
 
     def scores(self, profile: Float32) -> Float32:

@@ -45,7 +45,7 @@ class Relevance:
     slope: float
     intercept: float
 
-    def of(self, scores: Float32) -> Float64:
+    def apply(self, scores: Float32) -> Float64:
         """Computes the relevance of scores f of any shape."""
         logits = scores.astype(np.float64) * self.slope + self.intercept
         small: Float64 = np.exp(-np.abs(logits))

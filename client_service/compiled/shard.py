@@ -106,7 +106,7 @@ class Feature:
         found: Mask = (self._column >= first) & (self._column < last)
         return found
 
-    def of(self, row: int) -> str | float | None:
+    def value_at(self, row: int) -> str | float | None:
         """Looks up the value of an item; None for an item without one."""
         value = self._column[row]
         if self._texts is None:
@@ -161,14 +161,14 @@ class UnmetItems:
 
     def facts_of(self, row: int) -> dict[str, str | float]:
         """Looks up the features of an unmet item, by name."""
-        values = ((name, feature.of(row - self.first)) for name, feature in self.features.items())
+        values = ((name, feature.value_at(row - self.first)) for name, feature in self.features.items())
         return {name: value for name, value in values if value is not None}
 
-    def holding(self, words: Sequence[str]) -> Rows:
+    def find_containing(self, words: Sequence[str]) -> Rows:
         """Finds the unmet items whose titles contain all of some folded words; their rows, ascending."""
         found = np.ones(self.count, dtype=bool)
         for word in words:
-            found &= self._folded.holding(word)
+            found &= self._folded.find_containing(word)
         return self.first + np.flatnonzero(found)
 
 
@@ -268,7 +268,7 @@ class CompiledShard:
 
     def titles_holding(self, word: str) -> Mask:
         """Finds the items (N,) whose titles contain a folded word."""
-        return np.zeros(len(self.item_ids), dtype=bool) if self._folded is None else self._folded.holding(word)
+        return np.zeros(len(self.item_ids), dtype=bool) if self._folded is None else self._folded.find_containing(word)
 
 
 def open_shard(folder: Path) -> CompiledShard:

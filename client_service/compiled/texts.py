@@ -108,11 +108,11 @@ class FoldedTexts:
         self._offsets: Rows = arrays[f"{name}-offsets"]
 
     @classmethod
-    def of(cls, texts: Sequence[str | None]) -> FoldedTexts:
+    def from_texts(cls, texts: Sequence[str | None]) -> FoldedTexts:
         """Folds texts in memory."""
         return cls(search_arrays("texts", texts), "texts")
 
-    def holding(self, word: str) -> NDArray[np.bool_]:
+    def find_containing(self, word: str) -> NDArray[np.bool_]:
         """Finds the texts that contain a folded word, (N,)."""
         found = np.zeros(len(self._offsets) - 1, dtype=bool)
         letters = np.frombuffer(word.encode(errors="surrogatepass"), dtype=np.uint8)

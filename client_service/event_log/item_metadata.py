@@ -104,14 +104,14 @@ class ItemMetadata:
         Returns ids, ascending.
         """
         ids, titles = self._outside_titles
-        found = np.logical_and.reduce([titles.holding(word) for word in words])
+        found = np.logical_and.reduce([titles.find_containing(word) for word in words])
         return [ids[place] for place in np.flatnonzero(found).tolist()]
 
     @cached_property
     def _outside_titles(self) -> tuple[list[str], FoldedTexts]:
         described = ((item, facts) for item, facts in list(self._described.items()) if facts.title and not facts.hidden)
         titles = sorted((item, facts.title) for item, facts in described if self._shard.find_item(item) is None)
-        return [item for item, _ in titles], FoldedTexts.of([title for _, title in titles])
+        return [item for item, _ in titles], FoldedTexts.from_texts([title for _, title in titles])
 
     def describe(self, item: str) -> ItemIn | None:
         """Returns the metadata of an item; None for an unknown item."""
@@ -168,7 +168,7 @@ class ItemMetadata:
         return _Index(frozenset(keys), with_attribute, with_value, outside)
 
     def _features_of(self, row: int) -> dict[str, Value]:
-        known = ((name, feature.of(row)) for name, feature in self._shard.features.items())
+        known = ((name, feature.value_at(row)) for name, feature in self._shard.features.items())
         return {name: value for name, value in known if value is not None}
 
 

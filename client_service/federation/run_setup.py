@@ -100,7 +100,7 @@ def warn_of_changed_item_rows(
 
 def warn_of_noised_magnitudes(privacy: PrivacySettings, strategy: Strategy, method: MethodSettings) -> tuple[str, ...]:
     """Warns where server steps follow sizes of changes that are mostly noise."""
-    if not privacy.on or strategy.server == "none" or magnitudes_for(strategy.server, method) == "off":
+    if not privacy.is_on or strategy.server == "none" or magnitudes_for(strategy.server, method) == "off":
         return ()
     return (
         f"the server's steps follow the mean of the clients' |changes|, which noise keeps at {privacy.mean_noise():.2g}"

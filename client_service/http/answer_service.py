@@ -190,7 +190,7 @@ class AnswerService:
         """
         recommender = self.model_server(Recommender)
         basket = Basket(message.basket or (), await _read_limits(recommender, message))
-        return recommender.for_basket_at_once(basket) or await self.baskets.ask((recommender, basket))
+        return recommender.answer_quick_basket(basket) or await self.baskets.ask((recommender, basket))
 
     async def answer_visits(self, message: NextIn) -> NextListOut:
         """Predicts the next items of the message's sessions, batched with other waiting requests."""

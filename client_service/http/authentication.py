@@ -44,7 +44,7 @@ class CallerKeys:
     operator: str | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, settings: KeySettings) -> CallerKeys:
+    def from_settings(cls, settings: KeySettings) -> CallerKeys:
         return cls(settings.key("application_key"), settings.key("operator_key"))
 
     def admit(self, role: Role, method: str, header: str | None) -> None:

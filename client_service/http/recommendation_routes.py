@@ -116,7 +116,7 @@ async def recommend(
         limits = await run_in_threadpool(read)
     else:
         limits = read()
-        if not limits.costly and (found := recommender.at_once(user, limits)) is not None:
+        if not limits.costly and (found := recommender.answer_by_lookup(user, limits)) is not None:
             return found
     return await run_in_threadpool(recommender.for_user, user, limits)
 

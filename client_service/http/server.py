@@ -98,7 +98,9 @@ class Server(AnswerService):
         super().__init__(settings.task)
         self.settings, self.metrics = settings, RequestMetrics()
         self.trainer = trainer
-        self.proxy = TrainerProxy(settings.state_directory, CallerKeys.of(settings), self._is_trainer_starting)
+        self.proxy = TrainerProxy(
+            settings.state_directory, CallerKeys.from_settings(settings), self._is_trainer_starting
+        )
         self._serving = settings.state_directory / SERVING
         self._published: Publication | None = None
         self._unreadable = ""  # the last error of an unreadable publication: the log tells it once

@@ -101,7 +101,7 @@ def finish_app(app: FrontedApp, settings: AccessSettings, *, behind_server: bool
 
     behind_server: a server in front does the checking, limiting, counting and logging.
     """
-    keys, service = CallerKeys.of(settings), app.state.service
+    keys, service = CallerKeys.from_settings(settings), app.state.service
     app.state.keys = keys
     buckets, held = TokenBuckets(settings.rate_limit), HeldBytes()
     service.metrics.watch(app.state.identities)
@@ -186,7 +186,7 @@ async def _serve(settings: ServerSettings, trainer_settings: int | None, forks: 
     children = [*workers, *(() if trainer is None else (trainer,))]
     app = create_server(settings, trainer)
 
-    def starting() -> str | None:
+    def describe_start_delay() -> str | None:
         """Says why the parent process is not told yet that this one is ready.
 
         None: nothing delays the message. The server waits for its first trainer. Where that trainer cannot start, the
@@ -194,7 +194,7 @@ async def _serve(settings: ServerSettings, trainer_settings: int | None, forks: 
         """
         return "the trainer is being started" if trainer is not None and not trainer.has_started else None
 
-    await _serve_app(app, settings, children, starting)
+    await _serve_app(app, settings, children, describe_start_delay)
     if trainer is None or trainer.refused is None:
         return 0
     sys.stderr.write(f"client: {trainer.reason}\n")  # last of all: the parent process reads the last line

@@ -297,7 +297,7 @@ class ClientService(AnswerService):
 
     def _silo(self, shard: TaskShard, interrupt: Interrupt, records: OpenRecords, masking: Masking | None) -> Silo:
         settings, policy = self.settings, self.settings.policy
-        limit = None if settings.privacy.on else policy.anchors
+        limit = None if settings.privacy.is_on else policy.anchors
         anchors = KnownAnchors(records.anchors, shard.digest, limit=limit, agreed=policy.anchor_size)
         return Silo(
             settings,
@@ -322,7 +322,7 @@ class ClientService(AnswerService):
         members = self._members = open_members(settings, memory)
         if not settings.secure:
             return members, None
-        said = {"noised": settings.privacy.on, "changing_members": settings.policy.changing_members}
+        said = {"noised": settings.privacy.is_on, "changing_members": settings.policy.changing_members}
         least, folder = settings.policy.basis_changes, settings.state_directory
         return members, open_masking(settings.name, folder, key, members, memory, basis_changes=least, **said)
 

@@ -140,7 +140,7 @@ class TrainerProxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["route"] = ProxiedRoute()
-        if self._vouch(scope) or not self.keys.asks("operator"):
+        if self._trust_key_holder(scope) or not self.keys.asks("operator"):
             return await self._pass_on(scope, receive, send, find_socket(self.state))
         try:
             await self._pass_on(scope, receive, send, find_health_socket(self.state))
@@ -211,8 +211,8 @@ class TrainerProxy:
     async def _open(self, place: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_unix_connection(str(place), limit=PIECE)
 
-    def _vouch(self, scope: Scope) -> bool:
-        """Marks a request's connection as trusted if it shows a key of the silo."""
+    def _trust_key_holder(self, scope: Scope) -> bool:
+        """Marks a request's connection as trusted if the request has a key of the silo."""
         try:
             secret = read_operator_secret(Headers(scope=scope).get("authorization"))
         except AuthenticationError:

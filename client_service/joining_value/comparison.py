@@ -47,7 +47,7 @@ from shared.method.spectrum import Spectrum
 
 @dataclass(frozen=True)
 class LocalChoice:
-    """The filter and the recipe that a shard's validation items prefer."""
+    """Filter and fusion recipe chosen on a shard's validation items."""
 
     start: Filter
     recipe: Recipe

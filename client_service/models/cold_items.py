@@ -83,7 +83,7 @@ class ColdScorer:
 
     def score(self, baskets: sparse.csr_array, features: Float32) -> Float32:
         """Scores items with these features (C, d) for each basket (B, N), (B, C)."""
-        found: Float32 = np.asarray(baskets.astype(np.float32) @ self.factors) @ self.map.of(features).T
+        found: Float32 = np.asarray(baskets.astype(np.float32) @ self.factors) @ self.map.apply(features).T
         return found
 
 
@@ -240,7 +240,7 @@ class _WarmItems:
             carried = carry_weights(weights, similarity)
             right = held * solve_smooth(gram, phi.similarity(phi.anchors), setting.smoothing, carried.T).T
         sample = self.interactions[sample_users(self.interactions)]  # whose scores of warm items tell the score_spread
-        some, width = phi.of(self.features[self.rows]), left.shape[1]
+        some, width = phi.apply(self.features[self.rows]), left.shape[1]
         own = held * np.concatenate([self.features, np.zeros((len(left), 1), np.float32)], axis=1, dtype=np.float32)
         near = (1.0 - setting.plain) * share * left / score_spread(sample, left, some[:, :width])
         near += setting.plain * own / score_spread(sample, own, some[:, :width])

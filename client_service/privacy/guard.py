@@ -95,18 +95,21 @@ class Occasion:
     def name(self, shard: str) -> str:
         received = [digest_arrays(self.received.arrays), sorted(self.received.scalars.items())]
         place = [self.run, self.seed, self.method.model_dump_json(), self.round, self.rounds]
-        return _file_name("round", shard, *place, *received, self._compared())
+        return _file_name("round", shard, *place, *received, self._anchor_digest())
 
     def name_steady_scalar(self, scalar: str, shard: str) -> str:
         """Returns the name of a steady scalar: the same in all rounds with this anchor."""
-        return _file_name(scalar, shard, self._compared(), self.method.cutoff)
+        return _file_name(scalar, shard, self._anchor_digest(), self.method.cutoff)
 
-    def _compared(self) -> str:
+    def _anchor_digest(self) -> str:
         return "" if self.anchor is None else hashlib.sha256(np.ascontiguousarray(self.anchor, "<f8").data).hexdigest()
 
 
 class Guard:
-    """Lets of each update only its release through. `spending` may be read at any time."""
+    """Guard of updates: lets only the noised release of each update leave.
+
+    `spending` may be read at any time.
+    """
 
     def __init__(self, settings: PrivacySettings, heads: LedgerHeads, shard: str, declaration: Declaration) -> None:
         """Opens account and secret.
@@ -187,7 +190,7 @@ class Guard:
         return {n: occasion.name_steady_scalar(n, self._shard) for n, scalar in scalars.items() if scalar.steady}
 
     def _compute_spending(self) -> PrivacyOut:
-        """Computes what is spent.
+        """Computes the spent epsilon and the budget.
 
         The budget is exhausted when it has no room for a further round whose steady scalars are known.
         """

@@ -71,7 +71,7 @@ class PrivacySettings(Message):
 
     @model_validator(mode="after")
     def _check_mechanism(self) -> Self:
-        if not self.on:
+        if not self.is_on:
             if given := sorted(self.model_fields_set - {"mechanism"}):
                 raise ValueError(f"mechanism: expected gaussian or laplace with {given[0]}, got off: nothing is noised")
             return self
@@ -87,7 +87,7 @@ class PrivacySettings(Message):
         return self
 
     @property
-    def on(self) -> bool:
+    def is_on(self) -> bool:
         return self.mechanism != "off"
 
     def noise(self, part: str) -> tuple[Mechanism, float]:

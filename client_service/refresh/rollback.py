@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 5.0  # a model that a round has given is put in place in less
 
 
 class KeptModelOut(Message):
-    """A kept model."""
+    """Kept model that an operator can serve again."""
 
     version: Version = Field(description="by which it is asked for")
     run: str = Field(

@@ -57,7 +57,7 @@ def open_records(settings: ClientSettings, key: PrivateKey, shard: TaskShard) ->
     heads = LedgerHeads(state, key, settings.records_directory)
     ledger, anchors, rounds = (HeadedLedger(heads, name) for name in (LEDGER, ANCHORS, ROUNDS))
     guard = None
-    if settings.privacy.on:
+    if settings.privacy.is_on:
         if shortfall := find_shortfall(state / LEDGER, state / ACCOUNT):
             raise DataError(shortfall)
         guard = Guard(settings.privacy, heads, shard.digest, settings.declaration())

@@ -134,7 +134,7 @@ class SecureExchange:
         await self._aggregator.send_message("keys", state.message)
         roster = await self._ask("roster", Roster, terms)
         identity = self._own.identity
-        members = self._own.members.of(roster, self._own.name, identity.public_key())
+        members = self._own.members.trusted_keys(roster, self._own.name, identity.public_key())
         self._memory.require_renewable(roster, roster.names, self._least, self._listed)
         return self._save(client.share_secrets(state, roster, members, identity))
 

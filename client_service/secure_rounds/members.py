@@ -123,7 +123,7 @@ class KnownMembers:
             self._memory.pin(AGGREGATOR, claimed)
         return public_key(bytes.fromhex(self._memory.pinned[AGGREGATOR]))
 
-    def of(self, roster: Roster, own: str, own_key: PublicKey) -> Mapping[str, PublicKey]:
+    def trusted_keys(self, roster: Roster, own: str, own_key: PublicKey) -> Mapping[str, PublicKey]:
         """Returns the trusted keys for a received roster.
 
         Raises PrivacyError where the file has another key of this silo itself, because it is then another

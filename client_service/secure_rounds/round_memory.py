@@ -34,7 +34,7 @@ PINNED = ("threshold", "method", "seed", "rounds")  # of a run's terms: the same
 
 
 class RoundMemory:
-    """Of one client. Every method that remembers is durable when it returns."""
+    """Memory of one client's secure rounds; each method that remembers writes durably."""
 
     def __init__(self, ledger: Ledger) -> None:
         """Reads the memory from its own ledger.

@@ -192,7 +192,7 @@ class Catalogue:
 
     def __init__(self, shard: CompiledShard, overlay: Overlay) -> None:
         self._shard, self._overlay = shard, overlay
-        self._changed: tuple[Titles, Rows, FoldedTexts] = None, NO_ROWS, FoldedTexts.of(())
+        self._changed: tuple[Titles, Rows, FoldedTexts] = None, NO_ROWS, FoldedTexts.from_texts(())
         self._near: tuple[Titles, Rows, TitleSearch | None] = None, NO_ROWS, None
 
     def search(self, words: str, offset: int, k: int) -> ItemsOut:
@@ -246,7 +246,7 @@ class Catalogue:
         """Finds the unmet items that are shown and whose titles contain all words."""
         if (unmet := self._shard.unmet) is None:
             return NO_ROWS
-        rows = unmet.holding(words)
+        rows = unmet.find_containing(words)
         if not self._overlay.has_item_changes:
             return rows
         return np.array(
@@ -304,8 +304,8 @@ class Catalogue:
         if isinstance(titles, ChangedTitles):
             if self._changed[0] is not titles:
                 rows = np.fromiter(titles.changed, dtype=np.int64)
-                self._changed = titles, rows, FoldedTexts.of(list(titles.changed.values()))
-            found[self._changed[1]] = self._changed[2].holding(word)
+                self._changed = titles, rows, FoldedTexts.from_texts(list(titles.changed.values()))
+            found[self._changed[1]] = self._changed[2].find_containing(word)
         return found
 
 

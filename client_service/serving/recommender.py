@@ -158,9 +158,9 @@ class Recommender(ModelServer):
 
         Popular items, flagged, for an unknown user or without a model.
         """
-        return self.at_once(user, limits) or self.recommend_users((user,), limits)[0]
+        return self.answer_by_lookup(user, limits) or self.recommend_users((user,), limits)[0]
 
-    def at_once(self, user: str, limits: ListRequest) -> RecommendationsOut | None:
+    def answer_by_lookup(self, user: str, limits: ListRequest) -> RecommendationsOut | None:
         """Answers as `for_user` by a look-up, or returns None where a list must be computed.
 
         A computation belongs in a thread, not in an event loop.
@@ -192,7 +192,7 @@ class Recommender(ModelServer):
                 for place, one in zip(places, chosen, strict=True)
             )
         ids, titles = self._shard.item_ids, self.overlay.titles
-        return ListedItems(model.version, best, model.relevance.of(scores).tolist(), ids, titles, placed)
+        return ListedItems(model.version, best, model.relevance.apply(scores).tolist(), ids, titles, placed)
 
     def recommend_users(self, users: Sequence[str], limits: ListRequest) -> tuple[RecommendationsOut, ...]:
         """Answers users in this order, by a look-up where their lists are computed."""
@@ -203,7 +203,7 @@ class Recommender(ModelServer):
         """Recommends items for a basket by fold-in, without a user of the graph."""
         return self.recommend_baskets([Basket(tuple(basket), limits)])[0]
 
-    def for_basket_at_once(self, asked: Basket) -> RecommendationsOut | None:
+    def answer_quick_basket(self, asked: Basket) -> RecommendationsOut | None:
         """Answers as `for_basket`, or returns None where that takes more than a millisecond.
 
         A longer computation belongs in a thread, not in an event loop.
@@ -426,7 +426,7 @@ class Recommender(ModelServer):
         self, model: CompiledModel, asked: ListKey, items: NDArray[np.integer], scores: Float32, limits: ListRequest
     ) -> RecommendationsOut:
         """Writes an answer whose scores are on the scale of the computed lists."""
-        ranked = Ranked(items, scores, model, model.relevance.of)
+        ranked = Ranked(items, scores, model, model.relevance.apply)
         basket = recent_basket(self._shard, asked.row, asked.latest) if limits.explain else NO_ROWS
         return self._write(model, asked.user, basket, ranked, limits, self._asker_of(asked))
 
@@ -506,7 +506,7 @@ def _places(chosen: Sequence[NewItem], limits: ListRequest, others: int) -> list
 
 
 def _ranked_basket(model: CompiledModel, rows: NDArray[np.integer], scores: Float32) -> Ranked:
-    return Ranked(rows, scores, model, model.basket_relevance.of)
+    return Ranked(rows, scores, model, model.basket_relevance.apply)
 
 
 def open_recommender(serving: Path, published: Publication, least_rating: float | None) -> Recommender:

@@ -107,7 +107,7 @@ class SumRound(NamedTuple):
     secret: bytes = b""
 
 
-def never(method: MethodSettings) -> bool:
+def cannot_subtract(method: MethodSettings) -> bool:
     """Returns False: a silo cannot subtract its own part from the result."""
     del method
     return False
@@ -182,7 +182,7 @@ class SiloSum:
     add: Callable[[SumRound], Sums]
     finish: Callable[[SumRound], Statistics]
     load: Callable[[Arrays, Mapping[str, str]], Statistics]
-    everything: Callable[[MethodSettings], bool] = never
+    everything: Callable[[MethodSettings], bool] = cannot_subtract
     scorers: Callable[[Any, Any], tuple[Scorer, ...]] = no_scorers
     covered_share: Callable[[Any, Any], float] = share_listed
     start: Callable[[Any, Any, MethodSettings], CommonSpectrum | None] = use_own_graph

@@ -180,7 +180,7 @@ def filter_spectrum(method: MethodSettings, kind: str, recipe: Recipe | None) ->
 
 
 def relate_scores(shard: Shard, served: ServedItems, interrupt: Interrupt) -> Relevance:
-    """Fits how likely an item with a score is one that its user takes."""
+    """Fits the probability that a user takes an item with a given score."""
     return fit_relevance(shard, served.ranker, interrupt)
 
 

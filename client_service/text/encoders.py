@@ -77,7 +77,7 @@ def encode_items(texts: CatalogueTexts, encoder: str, width: int) -> FeatureFile
     return found
 
 
-def encode_like(texts: CatalogueTexts, like: FeatureFile, path: Path) -> FeatureFile:
+def encode_by_file(texts: CatalogueTexts, like: FeatureFile, path: Path) -> FeatureFile:
     """Computes the features of items by the encoder of a file.
 
     DataError for an encoder that the file does not hold.

@@ -104,7 +104,7 @@ class TitleSearch:
 
     def find(self, text: str, shown: NDArray[np.bool_]) -> Found:
         """Finds shown items (N,) for a text, by words with typing errors, then by features."""
-        likely = {word: self._like(word) for word in _query_words(text)}
+        likely = {word: self._find_similar_words(word) for word in _query_words(text)}
         spelled = [int(row) for row in self._find_by_words(likely) if shown[row]]
         known = set(spelled)
         like = [int(row) for row in self._find_by_features(text, likely) if shown[row] and int(row) not in known]
@@ -164,7 +164,7 @@ class TitleSearch:
         named: Float32 = found / np.float32(max(1.0, np.square(found).sum()))  # the mean over the blocks that are named
         return named
 
-    def _like(self, word: str) -> dict[int, float]:
+    def _find_similar_words(self, word: str) -> dict[int, float]:
         """Finds the vocabulary's words that a searched word can mean, with likenesses in (0, 1]."""
         found: dict[int, float] = {}
         if len(word) >= FEWEST_LETTERS:

@@ -42,7 +42,7 @@ def encode(
     With these vectors a silo recommends items without interactions. Columns that users make (tags, ratings, counts of
     views) are never read: a new item cannot have them.
     """
-    from client_service.text.encoders import encode_items, encode_like
+    from client_service.text.encoders import encode_by_file, encode_items
     from client_service.text.feature_file import read_feature_file, write_feature_file
 
     texts, left_out = _read_texts(items, options.parse_file_options(columns, delimiter), attribute or [])
@@ -50,7 +50,7 @@ def encode(
         if like is None:
             found = encode_items(texts, encoder, width)
         else:
-            found = encode_like(texts, read_feature_file(like), like)
+            found = encode_by_file(texts, read_feature_file(like), like)
     digest = write_feature_file(out, found)
     known, size = int(found.values.any(axis=1).sum()), found.values.shape[1]
     if as_json:

@@ -181,7 +181,7 @@ def _unwrap_error(error: Any) -> Exception:
 
 
 def run_on_ray(experiment: Experiment, observe: Observe, cluster: RayCluster = RayCluster()) -> Outcome:
-    """Runs the experiment on a cluster, or the rest of it."""
+    """Runs the experiment on a cluster, or resumes it after its last stored round."""
     with cluster.connected() as ray:
         workers = RayWorkers(ray, experiment.threads, experiment.device)
         try:

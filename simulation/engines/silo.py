@@ -67,7 +67,7 @@ class SiloRun:
         Raises DataError for an unusable shard, SettingsError for a device that the machine lacks, PrivacyError for a
         silo that demands masks or noise, which are not added here.
         """
-        if settings.secure or settings.privacy.on:
+        if settings.secure or settings.privacy.is_on:
             raise PrivacyError(
                 "expected a silo without secure and privacy settings, which only the services apply, got one with them"
             )

@@ -24,11 +24,7 @@ class HostingWorkers(Workers, Protocol):
 
 
 def run_on_workers(experiment: Experiment, observe: Observe, workers: HostingWorkers) -> Outcome:
-    """Runs the experiment, or the rest of it.
-
-    Each silo's own files are in its folder of the experiment as soon as it has answered, so that the same experiment in
-    the same folder continues from there. Raises SettingsError for an experiment that needs the services.
-    """
+    """Runs the experiment, or resumes it after its last stored round."""
     require_no_boundary(experiment)
     workers.host_silos(_order_silos(experiment))
     watch = _RunObserver(experiment, observe)

@@ -102,15 +102,15 @@ class Experiment:
 
     @cached_property
     def catalogue(self) -> Path | None:
-        """File of the list of all items of the punctual clients, where one is needed.
+        """File of the initial silos' items, where the method needs such a list.
 
         That is where the strategy shares items, or statistics of items are summed.
         """
         shared = self._shares_items or needs_list(self.method)
-        return write_catalogue(self.punctual, self.folder, self.matches) if shared else None
+        return write_catalogue(self.initial_shards, self.folder, self.matches) if shared else None
 
     @property
-    def punctual(self) -> tuple[Path, ...]:
+    def initial_shards(self) -> tuple[Path, ...]:
         """Shards whose silos take part in the run from its start."""
         return tuple(path for path in self.shards if path not in self.late)
 
@@ -143,7 +143,12 @@ class Experiment:
 
     def run_request(self) -> RunIn:
         """Builds the request by which the operator starts the run."""
-        asked = {"rounds": self.rounds, "seed": self.seed, "clients": len(self.punctual), "method": self.agreed_method}
+        asked = {
+            "rounds": self.rounds,
+            "seed": self.seed,
+            "clients": len(self.initial_shards),
+            "method": self.agreed_method,
+        }
         return validate_settings(RunIn, {**asked, "deadline_seconds": self.deadline_seconds})
 
     def strict_request(self) -> RunIn:

@@ -61,7 +61,7 @@ async def open_federation(experiment: Experiment) -> AsyncIterator[Federation]:
                 found[shard.name] = await _enter_app(stack, app, token=experiment.operator_key)
             return found
 
-        clients = await open_clients(experiment.punctual)
+        clients = await open_clients(experiment.initial_shards)
         yield Federation(operator, clients, partial(open_clients, experiment.late))
 
 
@@ -73,10 +73,7 @@ async def _enter_app(stack: AsyncExitStack, app: FastAPI, *, token: str) -> http
 
 
 def simulate_experiment(experiment: Experiment, observe: Observe) -> Outcome:
-    """Runs the experiment in this process, or the rest of it.
-
-    An earlier process has left the rest in the experiment's folder.
-    """
+    """Runs the experiment in this process, or resumes it after its last stored round."""
 
     async def conduct_in_process() -> Outcome:
         async with open_federation(experiment) as federation:

@@ -81,10 +81,10 @@ class GridWorkers:
             yield SiloReply(name, body if verb == "fit" else read_words(reply.content)["applied"])
 
     def _message(self, name: str, verb: Verb, arguments: tuple[Any, ...]) -> Message:
-        words, body = self._say(verb, arguments)
+        words, body = self._encode_call(verb, arguments)
         return Message(write_records(words, body), dst_node_id=self._nodes[name], message_type=KINDS[verb])
 
-    def _say(self, verb: Verb, arguments: tuple[Any, ...]) -> tuple[dict[str, Any], bytes]:
+    def _encode_call(self, verb: Verb, arguments: tuple[Any, ...]) -> tuple[dict[str, Any], bytes]:
         """Builds the words and body of a message.
 
         Every message says where the run is, because each may reach another process of the node.
@@ -134,7 +134,7 @@ def find_nodes(grid: Grid, count: int, seconds: float) -> dict[str, int]:
 
 
 def run_on_grid(given: Mapping[str, Any], grid: Grid, context: Context) -> EngineResult:
-    """Runs the app's run, or the rest of it."""
+    """Runs the app's run, or resumes it."""
     settings = read_app_settings({**context.run_config, **given})
     request = run_request(settings)
     nodes = find_nodes(grid, settings.clients, settings.wait_seconds)

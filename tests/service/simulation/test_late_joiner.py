@@ -119,13 +119,13 @@ async def test_the_difference_of_two_sums_does_not_tell_the_late_silo(
     one = late_experiment(shared("exact"))
     async with open_federation(one) as federation:
         held = await execute_run(federation, one.run_request(), ignore_progress)
-        before = {shard: kept_basis(one, shard).digest for shard in one.punctual}
+        before = {shard: kept_basis(one, shard).digest for shard in one.initial_shards}
         await admit_late_clients(federation, held, ignore_progress)
         asked = await start(federation, one, part="basis", clients=4, seed=5)
         assert asked.status_code == 201, asked.text
         ended = await ending_of(federation, asked.json()["run"])
     assert ended["phase"] == "failed" and f"would tell of {one.late[0].name} alone" in ended["reason"]
-    assert {shard: kept_basis(one, shard).digest for shard in one.punctual} == before
+    assert {shard: kept_basis(one, shard).digest for shard in one.initial_shards} == before
 
 
 @pytest.mark.parametrize("send", [True, False])

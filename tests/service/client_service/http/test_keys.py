@@ -220,7 +220,7 @@ async def test_each_key_has_a_pace_of_its_own_and_guessing_is_slowed_down(
 
 
 def test_keys_do_not_show_in_what_is_printed(settings: ClientSettings) -> None:
-    shown = f"{settings!r} {CallerKeys.of(settings)!r}"
+    shown = f"{settings!r} {CallerKeys.from_settings(settings)!r}"
     assert APPLICATION not in shown and OPERATOR not in shown
 
 
@@ -286,7 +286,7 @@ def test_keys_come_from_files(tmp_path: Path) -> None:
         (tmp_path / name).write_text(f"{key}\n")
     files = {f"{name}_file": tmp_path / name for name in KEYS}
     found = client_settings(**NEEDED, host="0.0.0.0", **files)
-    assert CallerKeys.of(found) == CallerKeys(APPLICATION, OPERATOR)
+    assert CallerKeys.from_settings(found) == CallerKeys(APPLICATION, OPERATOR)
     with pytest.raises(SettingsError, match="application_key: expected either it or application_key_file, got both"):
         client_settings(**NEEDED, **files, application_key=APPLICATION)
     (tmp_path / "operator_key").unlink()

@@ -53,7 +53,7 @@ def test_a_list_is_that_of_a_basket_of_all_that_the_user_likes(silo: Silo, user:
     met = [] if row is None else [silo.shard.item_ids[one] for one in silo.shard.known_pairs[[row]].indices]
     limits = silo.recommender.limits(3, exclude=met)
     assert first.items == silo.recommender.for_basket(["item-00", *trained], limits).items
-    assert silo.recommender.at_once(user, ListRequest(3)) is None and silo.ask(user, ListRequest(3)) == first
+    assert silo.recommender.answer_by_lookup(user, ListRequest(3)) is None and silo.ask(user, ListRequest(3)) == first
     assert items(silo.ask(user, ListRequest(2, offset=1))) == items(first)[1:]
     forbidden = np.array([item == items(first)[0] for item in silo.shard.item_ids])
     assert items(silo.ask(user, ListRequest(2, forbidden=forbidden))) == items(first)[1:]
@@ -80,11 +80,11 @@ def test_who_has_seen_more_and_likes_the_same_is_ranked_by_his_row(silo: Silo) -
     user = silo.shard.user_ids[2]
     before = items(silo.ask(user, ListRequest(40)))
     silo.tell(user, before[0], rating=1.0)
-    known = silo.recommender.at_once(user, ListRequest(40))
+    known = silo.recommender.answer_by_lookup(user, ListRequest(40))
     assert known is not None and items(known) == before[1:]
     trained = silo.shard.item_ids[silo.shard.train[[2]].indices[0]]
     silo.tell(user, trained, rating=1.0)
-    assert silo.recommender.at_once(user, ListRequest(40)) is None
+    assert silo.recommender.answer_by_lookup(user, ListRequest(40)) is None
     assert before[0] not in items(silo.ask(user, ListRequest(40)))
 
 

@@ -92,7 +92,7 @@ def read_pages(recommender: Recommender, user: str, limits: ListRequest, size: i
     found: list[tuple[str, float]] = []
     for offset in range(0, DEEPEST - size + 1, size):
         page = replace(limits, k=size, offset=offset)
-        answer = recommender.at_once(user, page) or recommender.recommend_users((user, "user-007"), page)[0]
+        answer = recommender.answer_by_lookup(user, page) or recommender.recommend_users((user, "user-007"), page)[0]
         found += [(one.item, one.score) for one in answer.items]
     return [item for item, _ in found], [score for _, score in found]
 

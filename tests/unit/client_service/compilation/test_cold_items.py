@@ -23,11 +23,11 @@ def test_compressed_factors_score_as_the_scorer_does() -> None:
     likes = features @ generator.standard_normal((WIDE, USERS)) > 1.0
     train = sparse.csr_array(likes.T.astype(np.float64))
     scorer = fit_cold_items(train, features, ColdSetting())
-    left, narrow = compress_factors(scorer.factors, scorer.map.of(features), 64)
+    left, narrow = compress_factors(scorer.factors, scorer.map.apply(features), 64)
     assert left.shape == (ITEMS, 64) and narrow.shape[1] == 64 < scorer.factors.shape[1]
     new = unit_rows(generator.standard_normal((40, WIDE)).astype(np.float32))
     exact = scorer.score(train, new)
-    found = np.asarray(train.astype(np.float32) @ left) @ (scorer.map.of(new) @ narrow).T
+    found = np.asarray(train.astype(np.float32) @ left) @ (scorer.map.apply(new) @ narrow).T
     likeness = [np.corrcoef(one, other)[0, 1] for one, other in zip(exact, found, strict=True) if one.std() > 0]
     assert np.mean(likeness) > 0.99
 

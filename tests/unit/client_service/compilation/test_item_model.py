@@ -229,7 +229,7 @@ def test_a_silo_that_fits_on_everything_chooses_by_its_held_out_items(
     own = np.stack(
         [form_of(builder, Option("dense", 0)).scores_at(everything.train[[u]].indices, np.arange(40)) for u in users]
     )
-    told, exact = found.basket_relevance.of(own), served.relevance.of(served.ranker.scores(users, columns))
+    told, exact = found.basket_relevance.apply(own), served.relevance.apply(served.ranker.scores(users, columns))
     assert np.abs(told - exact).mean() < 0.1 * exact.std() + 0.01 and found.basket_relevance != served.relevance
 
 

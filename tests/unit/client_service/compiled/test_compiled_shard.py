@@ -83,7 +83,7 @@ def same(found: CompiledShard, shard: Shard) -> None:
             assert found.met_time(name, row) == met.get((name, item_id))
     assert found.popularity.tolist() == np.bincount(shard.train.indices, minlength=len(shard.item_ids)).tolist()
     rows = [] if shard.features is None else shard.features.rows(named=True)
-    assert [{name: one.of(row) for name, one in found.features.items()} for row in range(len(rows))] == rows
+    assert [{name: one.value_at(row) for name, one in found.features.items()} for row in range(len(rows))] == rows
 
 
 def moments(events: pl.DataFrame) -> list[tuple[int, int, int]]:

@@ -159,16 +159,16 @@ def test_a_small_basket_is_answered_at_once_and_a_long_computation_is_left_to_a_
     basket = Basket(("item-00", "enigma"), ListRequest(3))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CompiledModel, "is_quick", lambda *_: True)
-        found = recommender.for_basket_at_once(basket)
+        found = recommender.answer_quick_basket(basket)
         assert found == recommender.for_basket(basket.items, basket.limits)
         costly = [recommender.limits(3, explain=True), recommender.limits(3, mmr=0.5), ListRequest(QUICK + 1)]
-        assert [recommender.for_basket_at_once(replace(basket, limits=one)) for one in costly] == [None] * 3
-        assert recommender.for_basket_at_once(Basket(("enigma",) * 2, ListRequest(3))) is None
-        assert recommender.for_basket_at_once(Basket(("item-00",) * (QUICK + 1), ListRequest(3))) is None
+        assert [recommender.answer_quick_basket(replace(basket, limits=one)) for one in costly] == [None] * 3
+        assert recommender.answer_quick_basket(Basket(("enigma",) * 2, ListRequest(3))) is None
+        assert recommender.answer_quick_basket(Basket(("item-00",) * (QUICK + 1), ListRequest(3))) is None
     model = recommender.model
     assert model is not None and model.form == "exact" and not quick(model, np.array([0]))
-    assert recommender.for_basket_at_once(basket) is None
-    assert TrainedRecommender(shard).for_basket_at_once(basket) is None
+    assert recommender.answer_quick_basket(basket) is None
+    assert TrainedRecommender(shard).answer_quick_basket(basket) is None
 
 
 def test_unknown_items_of_a_basket_are_counted_and_change_nothing(recommender: Recommender) -> None:

@@ -52,7 +52,7 @@ def test_a_score_is_the_sum_of_the_rows_of_a_basket_times_what_follows_from_the_
     scorer = fit_cold_items(interactions, features, ColdSetting())
     new = features[:3] + np.float32(0.01)
     basket = sparse.csr_array(([1.0, 1.0], ([0, 0], [4, 7])), shape=(1, ITEMS))
-    by_rows = (scorer.factors[4] + scorer.factors[7]) @ scorer.map.of(new).T
+    by_rows = (scorer.factors[4] + scorer.factors[7]) @ scorer.map.apply(new).T
     np.testing.assert_allclose(scorer.score(basket, new)[0], by_rows, rtol=1e-5)
 
 

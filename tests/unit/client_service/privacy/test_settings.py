@@ -41,7 +41,7 @@ def client(tmp_path: Path, **changes: Any) -> ClientSettings:
 
 def test_it_is_off_unless_the_silo_says_otherwise(tmp_path: Path) -> None:
     settings = client_settings(name="east", shard=tmp_path, state_directory=tmp_path)
-    assert not settings.privacy.on and settings.privacy.mechanism == "off"
+    assert not settings.privacy.is_on and settings.privacy.mechanism == "off"
 
 
 def test_neither_a_run_nor_the_method_can_say_anything_of_it() -> None:
@@ -55,7 +55,7 @@ def test_nothing_can_be_said_while_it_is_off(name: str) -> None:
 
 @pytest.mark.parametrize("chosen", [GAUSSIAN, LAPLACE])
 def test_each_mechanism_needs_all_that_it_is_told_by(chosen: dict[str, Any]) -> None:
-    assert validate_settings(PrivacySettings, chosen).on
+    assert validate_settings(PrivacySettings, chosen).is_on
     for name in set(chosen) - {"mechanism"}:
         without = {key: value for key, value in chosen.items() if key != name}
         assert f"{name}: expected one with mechanism = {chosen['mechanism']}, got none" in refusal(without)
@@ -113,13 +113,13 @@ def test_what_no_account_covers_is_refused(tmp_path: Path, changes: dict[str, An
 
 @pytest.mark.parametrize("strategy", ["lpsfed", "fedavg", "fedprox", "fedper", "fedpub", "fedssp"])
 def test_strategies_of_small_networks_may_be_noised(tmp_path: Path, strategy: str) -> None:
-    assert client(tmp_path, strategy=strategy).privacy.on
+    assert client(tmp_path, strategy=strategy).privacy.is_on
 
 
 def test_a_table_may_be_noised_whose_mean_asks_for_no_moved_rows(tmp_path: Path) -> None:
     policy = Policy(strategies=("fedutr",))
     method = MethodSettings(catalogue=9)
-    assert client(tmp_path, strategy="fedutr", policy=policy, method=method).privacy.on
+    assert client(tmp_path, strategy="fedutr", policy=policy, method=method).privacy.is_on
     moved = method.model_copy(update={"strategy": {"table_mean": "moved"}})
     with pytest.raises(SettingsError, match="whose mean asks which rows have moved"):
         client(tmp_path, strategy="fedutr", policy=policy, method=moved)

@@ -85,7 +85,7 @@ async def fetch(folder: Path, told: dict[int, Parameters]) -> Part:
     async def personalised(_: object, number: int) -> Parameters:
         return told[number]
 
-    opening.personalised = personalised  # type: ignore[assignment,method-assign]
+    opening.wait_for_personalised = personalised  # type: ignore[assignment,method-assign]
     await opening.fetch_missing(cast(Any, part), 4)
     return part
 

@@ -41,7 +41,7 @@ def believes(folder: Path, names: str = "", least: int = 3) -> KnownMembers:
 
 
 def show(known: KnownMembers, names: str, declaration: Declaration = TRAINING) -> None:
-    assert set(known.of(roster(names, declaration), "ada", KEYS["ada"].public_key())) == set(names.split())
+    assert set(known.trusted_keys(roster(names, declaration), "ada", KEYS["ada"].public_key())) == set(names.split())
 
 
 @pytest.mark.parametrize("declaration", [TRAINING, SUMS])

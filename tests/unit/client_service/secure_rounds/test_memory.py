@@ -174,9 +174,9 @@ def test_the_file_of_members_is_read_again_once_it_has_changed(tmp_path: Path) -
     clients = [make_key_pair(name, tmp_path / "keys").public for name in ("ada", "bob")]
     file = write_registry(tmp_path / "members.toml", aggregator, clients[:1])
     known, own = KnownMembers(file, RoundMemory(Ledger(tmp_path / NAME))), new_key().public_key()
-    assert set(known.of(roster(terms()), "zoe", own)) == {"ada"}
+    assert set(known.trusted_keys(roster(terms()), "zoe", own)) == {"ada"}
     write_registry(file, aggregator, clients)
-    assert set(known.of(roster(terms()), "zoe", own)) == {"ada", "bob"}
+    assert set(known.trusted_keys(roster(terms()), "zoe", own)) == {"ada", "bob"}
     file.unlink()
     with pytest.raises(SettingsError, match="expected a file of members"):
         known.aggregator()
@@ -187,7 +187,7 @@ def test_a_file_with_another_key_of_the_silo_itself_is_another_federation_s(tmp_
     file = write_registry(tmp_path / "members.toml", aggregator, [make_key_pair("ada", tmp_path / "keys").public])
     known = KnownMembers(file, RoundMemory(Ledger(tmp_path / NAME)))
     with pytest.raises(PrivacyError, match="this client's own public key under 'ada'"):
-        known.of(roster(terms()), "ada", KEYS["ada"].public_key())
+        known.trusted_keys(roster(terms()), "ada", KEYS["ada"].public_key())
 
 
 def test_on_first_use_each_key_is_pinned_for_good(tmp_path: Path) -> None:
@@ -198,11 +198,11 @@ def test_on_first_use_each_key_is_pinned_for_good(tmp_path: Path) -> None:
     assert raw_hex(known.aggregator(first)) == first
     signed = (begin_secure_round(terms(), name, KEYS[name]).message for name in ("ada", "bob", "cyd"))
     shown = Roster(terms=terms(), members=tuple(signed))
-    known.of(shown, "ada", KEYS["ada"].public_key())
+    known.trusted_keys(shown, "ada", KEYS["ada"].public_key())
     again = KnownMembers(None, RoundMemory(Ledger(tmp_path / NAME)))
     assert raw_hex(again.aggregator(other)) == raw_hex(again.aggregator()) == first
     forged = shown.members[1].model_copy(update={"identity": other})
     lying = Roster(terms=shown.terms, members=(shown.members[0], forged, shown.members[2]))
     with pytest.raises(PrivacyError, match="members that this silo has consented to, got bob: `lpsfed members acc"):
-        again.of(lying, "ada", KEYS["ada"].public_key())
+        again.trusted_keys(lying, "ada", KEYS["ada"].public_key())
     assert [one.client for one in again.status.waiting] == ["bob"] and again.status.refused == "run-1"

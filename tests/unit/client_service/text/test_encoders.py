@@ -13,7 +13,7 @@ import pytest
 
 from client_service.data.interaction_files import FEATURES, load_shard, write_shard
 from client_service.event_log.shard_update import append_events
-from client_service.text.encoders import CatalogueTexts, encode_items, encode_like
+from client_service.text.encoders import CatalogueTexts, encode_by_file, encode_items
 from client_service.text.feature_file import FeatureFile, make_encoder, read_feature_file, write_feature_file
 from client_service.text.item_features import item_features
 from client_service.text.projection import make_text_table
@@ -79,7 +79,7 @@ def test_a_file_is_read_as_written_and_encodes_other_items_alike(encoder: str, t
     assert (found.item_ids, found.encoder) == (made.item_ids, made.encoder)
     np.testing.assert_array_equal(found.values, made.values)
     part = CatalogueTexts(["z"], TITLES[3:4], {name: column[3:4] for name, column in COLUMNS.items()})
-    np.testing.assert_allclose(encode_like(part, found, tmp_path).values[0], made.values[3], atol=1e-6)
+    np.testing.assert_allclose(encode_by_file(part, found, tmp_path).values[0], made.values[3], atol=1e-6)
     assert write_feature_file(tmp_path / "two.npz", made) == digest
     assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
 

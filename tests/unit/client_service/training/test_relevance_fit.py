@@ -44,7 +44,7 @@ def test_relevance_lies_between_0_and_1_and_keeps_the_order(
     scores: list[float], slope: float, intercept: float
 ) -> None:
     ascending = np.sort(np.array(scores, dtype=np.float32))
-    found = Relevance(slope, intercept).of(ascending)
+    found = Relevance(slope, intercept).apply(ascending)
     assert ((found >= 0.0) & (found <= 1.0)).all() and (np.diff(found) >= 0.0).all()
 
 
@@ -73,7 +73,7 @@ def test_relevance_is_on_average_the_share_of_validation_items_among_what_is_not
     every = np.tile(np.arange(40), (40, 1))
     unseen = planted.train.toarray() == 0
     expected = float(planted.valid.toarray()[unseen].mean())
-    assert float(found.of(ranker.scores(np.arange(40), every))[unseen].mean()) == pytest.approx(expected, rel=0.3)
+    assert float(found.apply(ranker.scores(np.arange(40), every))[unseen].mean()) == pytest.approx(expected, rel=0.3)
 
 
 def test_scores_that_say_the_opposite_still_keep_their_order(planted: Shard) -> None:
@@ -111,7 +111,7 @@ def test_an_answer_has_relevance_and_the_raw_score_where_it_is_asked_for(setting
     relevant, raw = scores(recommender), scores(recommender, raw=True)
     assert [item for item, _ in relevant] == [item for item, _ in raw]
     values = np.array([score for _, score in raw], dtype=np.float32)
-    assert [score for _, score in relevant] == pytest.approx(recommender.served.relevance.of(values).tolist())
+    assert [score for _, score in relevant] == pytest.approx(recommender.served.relevance.apply(values).tolist())
     assert all(0.0 <= score <= 1.0 for _, score in relevant)
     popular = recommender.for_user("nobody", ListRequest(12))
     assert all(0.0 <= one.score <= 1.0 for one in popular.items)
