@@ -38,8 +38,9 @@ class Demonstration:
 def plant_break(parts: Sequence[PartEvidence], requirements: ReportRequirements = RECORDS_ONLY) -> Demonstration:
     """Removes a probe's statement about an undeclared update, and makes the report.
 
-    Of the first client whose probes sent one. Raises DataError where none did, or where the report holds all the
-    same: then it would not have named a dishonest client either.
+    It takes the first client whose probes sent such an update. Raises DataError where there is none, or where the
+    report
+    finds no fault: then it would not name a dishonest client either.
     """
     for part in parts:
         if part.declaration is not None and (silent := _without_break(part, part.declaration)) != part:

@@ -90,9 +90,10 @@ class PrivacyReport(Message):
 def make_report(
     case: AuditCase, requirements: ReportRequirements = RECORDS_ONLY, keys: Mapping[str, PrivateKey] | None = None
 ) -> PrivacyReport:
-    """Makes the privacy report of a case, whatever the time now.
+    """Makes the privacy report of a case, independent of the present time.
 
-    requirements: evidence that must be there. keys: clients' private keys, to make their signatures again and compare.
+    requirements: evidence that must be there. keys: clients' private keys, to make their signatures again and
+    compare.
     """
     matches = records.match_arrivals(case)
     probed = any(part.probes or part.sent for part in case.parts)

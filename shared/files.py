@@ -145,7 +145,7 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mappi
 
 
 def load_message(path: Path, kind: type[Stored]) -> Stored | None:
-    """Reads the message of a JSON file; None where it is missing or different."""
+    """Reads the message of a JSON file; None where it is missing or invalid."""
     from pydantic import ValidationError  # which the list of commands does without
 
     try:
@@ -217,7 +217,7 @@ def lock_directory(directory: Path, process: int | None = None, held: int | None
     try:
         make_private_folder(directory)
         remove_public_access(directory)  # an earlier version may have left it open
-        owner = (directory / LOCK).open("a", encoding="utf-8")  # and not "w": whose it is stands in it
+        owner = (directory / LOCK).open("a", encoding="utf-8")  # not "w": the file holds its owner's id
     except OSError as error:
         raise SettingsError(f"state_directory: expected a writable directory ({error})") from None
     try:
@@ -229,7 +229,7 @@ def lock_directory(directory: Path, process: int | None = None, held: int | None
         raise SettingsError(
             f"state_directory: expected a free directory, {user} is using {directory}: stop it, or choose another"
         ) from None
-    with suppress(OSError):  # a full disk: the lock holds without the words
+    with suppress(OSError):  # a full disk: the lock holds without the id
         os.ftruncate(owner.fileno(), 0)
         os.write(owner.fileno(), str(process or os.getpid()).encode())
     remove_leftovers(directory)

@@ -22,7 +22,7 @@ class HeatCell:
 
 @dataclass(frozen=True)
 class HeatRow:
-    """Weights with which one client's mixture holds the others."""
+    """Row of a client: the weights of all clients in its mixture."""
 
     client: str
     cells: tuple[HeatCell, ...]

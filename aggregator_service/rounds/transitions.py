@@ -201,7 +201,7 @@ def reopen_damaged_round(run: Run, clients: Collection[str], *, now: float) -> R
 
 
 def quarantine_clients(run: Run, causes: Mapping[str, Cause], *, now: float) -> Run:
-    """Removes clients from the run: no round waits for them or uses what they sent.
+    """Removes clients from the run: rounds neither wait for them nor use their updates.
 
     A round may then close, or fail to reach its quorum: then the run fails. A masked vector stays in its secure
     round, where the others' vectors hold its masks; its client is out of the next round.

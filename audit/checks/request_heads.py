@@ -1,4 +1,4 @@
-"""Compares the heads of requests on the ledgers with those that arrived."""
+"""Compares the heads of requests on the ledgers with the heads that arrived."""
 
 from __future__ import annotations
 

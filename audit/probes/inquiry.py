@@ -46,7 +46,7 @@ def ignore_announcement(evidence: PartEvidence) -> None:
 
 
 async def skip_waiting() -> None:
-    """Returns at once, where parts are probed one by one."""
+    """Returns at once, for parts that are probed one after another."""
 
 
 @dataclass(frozen=True)

@@ -124,12 +124,12 @@ class Update:
 class State:
     """State that the aggregator keeps between rounds.
 
-    arrays, scalars: the centre of the clients' updates, or what a strategy's step makes of it; of a U32 tensor their
-    sum modulo 2^32. latest: the last scalars of each enrolled client. own: the arrays made for one client alone.
-    memory: what the step remembers, such as an optimiser's moments; no client is ever sent it, but for the tensors
-    that
-    the strategy declares as its broadcasts. reports: the centre of
-    the tensors that only go up, while a step reads them; they are not kept.
+    arrays, scalars: the centre of the clients' updates, or a strategy's step from it; of a U32 tensor the sum modulo
+    2^32.
+    latest: the last scalars of each enrolled client.
+    own: arrays made for one client alone.
+    memory: memory of the step, such as an optimiser's moments; clients get only the strategy's broadcasts of it.
+    reports: the centre of the tensors that only clients send, for the step; it is not kept.
     """
 
     arrays: Arrays

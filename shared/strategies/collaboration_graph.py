@@ -23,10 +23,12 @@ Terms = Literal["both", "low", "high"]
 class GraphRule:
     """Rule by which weights follow from signatures.
 
-    weight_floor: kappa; the spread of a column counts as kappa times the mean spread at least; 0: as published.
-    sharpness: g; gamma is g times the mean |t_ij|. gamma: a fixed one in its place. least_own: what each client keeps
-    of its own at least. uniform: all columns weigh alike. terms: likeness at low frequencies, unlikeness at high ones,
-    or both.
+    weight_floor: kappa; the spread of a column counts as at least kappa times the mean spread; 0: as published.
+    sharpness: g; gamma is g times the mean |t_ij|.
+    gamma: fixed gamma in place of sharpness.
+    least_own: least weight of a client's own parameters.
+    uniform: all columns have equal weight.
+    terms: low: similarity at low frequencies; high: dissimilarity at high frequencies; both: their difference.
     """
 
     weight_floor: float = 0.1
@@ -213,7 +215,7 @@ class Collaboration:
 
 
 def recall_collaboration(memory: Arrays) -> Collaboration | None:
-    """Reads W of the round before from the state's memory; None before the first."""
+    """Reads W of the previous round from the state's memory; None before the first round."""
     clients = tuple(sorted(name.removeprefix(ROW) for name in memory if name.startswith(ROW)))
     if not clients:
         return None

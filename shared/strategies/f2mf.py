@@ -67,7 +67,7 @@ def fit_fair(client: LocalClient, received: Parameters, *, settings: F2MFSetting
 def f2mf(method: MethodSettings) -> Strategy:
     """Builds F2MF: the item table and noisy group losses are shared.
 
-    Private: user vectors, and who is in which group.
+    User vectors and the users' groups stay private.
     """
     settings = read_strategy_settings(F2MFSettings, method)
     return Strategy(

@@ -44,9 +44,13 @@ MEASURES = {LOW: "signature_low", HIGH: "signature_high"}
 class FedGSPSettings(OwnSettings):
     """Settings of the collaboration graph.
 
-    weight_floor: kappa, the least spread of a column as a multiple of the mean one; 0 as published. sharpness: g, gamma
-    over the mean |t|. gamma: of Eq. 19, in its place; 0: by sharpness. least_own: what a client keeps of its own.
-    uniform: all columns weigh alike. terms: which half of t counts. shares: all tensors, or the filter's alone.
+    weight_floor: kappa, least spread of a column as a multiple of the mean one; 0: as published.
+    sharpness: g, gamma over the mean |t|.
+    gamma: gamma of Eq. 19, in place of sharpness; 0: by sharpness.
+    least_own: least weight of a client's own parameters.
+    uniform: all columns have equal weight.
+    terms: half of t that counts, or both.
+    shares: all tensors, or the filter's alone.
     """
 
     weight_floor: float = Field(0.1, ge=0, le=1e6)

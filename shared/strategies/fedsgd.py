@@ -48,9 +48,10 @@ def send_gradients(client: LocalClient, received: FitInput) -> Parameters:
 def step_by_gradients(before: State, centre: State, *, method: MethodSettings, own: FedSGDSettings) -> State:
     """Makes Adam's step by the mean gradient over all clients' examples.
 
-    Both corrections are those of Kingma and Ba 2015.
+    Bias corrections of both moments as in Kingma and Ba 2015.
 
-    The centre is a mean over clients of sums over examples, and so is the reported number: their ratio is the mean over
+    The centre is a mean over clients of sums over examples, and so is the reported number: their ratio is the mean
+    over
     examples, whichever client has them. Without an example nothing changes.
     """
     examples = float(np.asarray(centre.reports[EXAMPLES.name])[0])

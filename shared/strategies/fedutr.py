@@ -26,11 +26,13 @@ REGULARISED = (f"{FUSION}weight", f"{FUSION}bias")
 class FedUTRSettings(OwnSettings):
     """Settings of FedUTR.
 
-    sparsity: lambda of the L1 norm. fusion (CIFM), normalise (LayerNorm), adaptation (LAM): false leaves it out.
-    table_mean: each row's mean over all clients, or over those that moved it, which secure aggregation cannot tell.
-    taken_negatives: sample negatives among items alone that some user of the silo has, so that no new item is pushed
-    down for being new. noise_scale: of the Laplace noise on the table that leaves; it clips nothing, so that no epsilon
-    follows.
+    sparsity: lambda of the L1 norm.
+    fusion (CIFM), normalise (LayerNorm), adaptation (LAM): false leaves it out.
+    table_mean: each row's mean over all clients, or over the clients that moved it, which secure aggregation cannot
+    use.
+    taken_negatives: sample negatives only among items that some user of the silo has, so that new items keep their
+    scores.
+    noise_scale: scale of the Laplace noise on the table that leaves; nothing is clipped, so that no epsilon follows.
     """
 
     sparsity: float = Field(0.1, ge=0, le=1e3)

@@ -54,9 +54,9 @@ PLAIN = Objective()
 class FitInput(Parameters):
     """Input of a client's round: the model's parameters, broadcasts and client memory.
 
-    broadcast: what the server sends to every client (`Strategy.broadcasts`). memory: what this client kept of its
-    last
-    round (`Strategy.client_memory`). Each has all declared tensors, zeros at first.
+    broadcast: tensors that the server sends to every client (`Strategy.broadcasts`).
+    memory: tensors that this client kept of its last round (`Strategy.client_memory`).
+    Each has all declared tensors, zeros at first.
     """
 
     broadcast: Arrays = field(default_factory=dict)
@@ -65,7 +65,7 @@ class FitInput(Parameters):
 
 @dataclass(frozen=True)
 class FitResult(Parameters):
-    """Result of a client's round: what it sends, and the memory that it keeps."""
+    """Result of a client's round: the parameters that it sends, and the memory that it keeps."""
 
     memory: Arrays = field(default_factory=dict)
 

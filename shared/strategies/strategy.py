@@ -44,14 +44,13 @@ def fit_plain(
 class Scalar:
     """Declaration of one scalar that leaves a client beside its tensors.
 
-    range: what it may be by its equation; another value is refused. visible: the aggregator needs each client's
-    value,
-    so that it is not masked under secure aggregation. returned: clients get its mean back. released: the range that
-    it
-    is clipped into before its noise (differential privacy); None: no noise is known for it. compares_spectra: it
-    tells
-    how far the shard's spectrum is from the anchor's, so that a client needs the anchor of the round. steady: it
-    follows from the shard and the anchor alone, and so is the same in every round of every run with that anchor.
+    range: its possible values, by its equation; another value is refused.
+    visible: the aggregator needs each client's value, which therefore is not masked under secure aggregation.
+    returned: clients get its mean back.
+    released: range into which it is clipped before its noise (differential privacy); None: it has no noise.
+    compares_spectra: it compares the shard's spectrum with the anchor's, so that a client needs the anchor of the
+    round.
+    steady: it follows from the shard and the anchor alone, the same in every round of every run with that anchor.
     """
 
     range: Range

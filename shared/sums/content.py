@@ -53,7 +53,7 @@ def content_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
 
 
 def content_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
-    """Returns no sizes, as all follow from the encoder that the settings name."""
+    """Returns no sizes, because all follow from the encoder in the settings."""
     del basis, shapes
     return {}
 

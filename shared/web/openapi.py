@@ -148,7 +148,7 @@ class ExampleMaker:
 
 
 def _is_exception(field: Schema) -> bool:
-    """Tells whether an optional field has a plain value, which is usually absent."""
+    """Tells whether an optional field is usually absent, so that examples leave it out."""
     kinds = [one for one in field.get("anyOf", ()) if one.get("type") != "null"]
     return bool(kinds) and field.get("default") is None and not {"$ref", "examples"} & kinds[0].keys()
 

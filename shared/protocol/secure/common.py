@@ -50,7 +50,7 @@ def describe_terms(own: RoundTerms, other: RoundTerms) -> str:
 
 
 def describe_unlike_lists(members: Iterable[PublicKeys]) -> str | None:
-    """Describes which members count over different lists of items; None for one list."""
+    """Describes which members sum over different lists of items; None for one list."""
     owners: dict[str | None, list[str]] = {}
     for one in members:
         if one.catalogue != EMPTY_PART_DIGEST:

@@ -18,9 +18,9 @@ PRIMES = (2**31 - 1, 2**31 - 19)  # products of two residues fit into 64 bits
 
 
 class MemberSum(NamedTuple):
-    """Members of a sum, and those whose update a change of members may tell.
+    """Members of a sum, and those whose update a change of members may reveal.
 
-    bearing: because what they send is noised, or because operator and silo have allowed it.
+    bearing: members that allow it, because their updates are noised, or because operator and silo have agreed.
     """
 
     members: frozenset[str]

@@ -71,7 +71,8 @@ def sum_piece(name: str, form: Form, vectors: Sequence[Vector]) -> Array:
 def restore_masks(state: SecureRound) -> tuple[MaskStream, ...]:
     """Restores the masks to subtract from the sum.
 
-    The survivors' own masks, and those that they share with clients who dropped out after checking their shares.
+    They are the survivors' own masks, and the masks that survivors share with clients that dropped out after checking
+    their shares.
     """
     require_answers(state)
     everybody = make_roster(state)

@@ -1,12 +1,12 @@
 """Signatures of requests: made, read and verified, in one canonical form.
 
-HTTP Message Signatures (RFC 9421) by Ed25519 over method, path, query and the digest of the body (RFC 9530). One form
-alone is written and read: one signature, these components in this order, these parameters, each in one spelling. So
-nothing can be added to it.
+HTTP Message Signatures (RFC 9421) by Ed25519 over method, path, query and the digest of the body (RFC 9530). Only one
+form is written and read: one signature, these components and parameters in this order, each in canonical spelling. So
+no data can hide in it.
 
-The authority is left out: what ends TLS, forwards a port or stands before a network calls the aggregator by another
-name than the client did. With it a request could not be repeated to another aggregator; a key pair of its own for
-each federation does the same.
+The authority (host) is not signed, because a proxy or a forwarded port calls the aggregator by another name than the
+client did. A signed host would prevent the replay of a request at another aggregator; so does a separate key pair for
+each federation.
 """
 
 from __future__ import annotations
