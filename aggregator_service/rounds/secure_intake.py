@@ -36,7 +36,7 @@ masked: members of the sum, and the others. consents: the survivors' signatures 
 
 
 class MessageIntake:
-    """Stores the messages of the current run."""
+    """Intake of secure messages: verifies and stores the messages of the current run."""
 
     def __init__(self, round_loop: RoundLoop, keys: RegisteredKeys, *, clock: Clock) -> None:
         self._round_loop, self._keys, self._clock = round_loop, keys, clock

@@ -354,7 +354,7 @@ def check_acceptances(case: AuditCase, matches: Matches) -> AuditFinding:
 def check_undeclared(matches: Matches) -> AuditFinding:
     """Checks that no update on a ledger was refused as undeclared.
 
-    No gate lets such a body out, so the ledger would be false.
+    No gate lets such a body out: a ledger with one is false.
     """
     undeclared = {
         name: [arrival for arrival in matched.refused_from("ledger") if _is_undeclared(arrival)]

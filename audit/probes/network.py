@@ -248,7 +248,7 @@ async def _test_unknown_name(name: str) -> ProbeResult:
 
 
 async def _run_side_by_side(tries: Sequence[Try]) -> list[ProbeResult]:
-    """Runs tries side by side, at most SIDE_BY_SIDE at once; returns results in order."""
+    """Runs tries concurrently, at most SIDE_BY_SIDE at once; returns results in order."""
     free = asyncio.Semaphore(SIDE_BY_SIDE)
 
     async def run_bounded(tried: Try) -> ProbeResult:

@@ -65,7 +65,7 @@ class FitInput(Parameters):
 
 @dataclass(frozen=True)
 class FitResult(Parameters):
-    """Result of a client's round: the parameters that it sends, and the memory that it keeps."""
+    """Result of a client's round: parameters to send, and client memory to keep."""
 
     memory: Arrays = field(default_factory=dict)
 

@@ -69,7 +69,7 @@ def _middle_of(values: Sequence[float], trim: int) -> float:
 
 
 def _centre_state(state: State, updates: Sequence[Update], columns: Columns, numbers: Numbers) -> State:
-    """Computes a state of these centres, independent of the order of updates."""
+    """Computes a state of robust centres, independent of the order of updates."""
     arrays = {
         name: _centre(stack_tensor(name, updates), columns).reshape(np.shape(updates[0].arrays[name]))
         for name in tensor_names(state, updates)

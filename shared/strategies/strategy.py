@@ -29,9 +29,9 @@ def fit_plain(
     objectives: Sequence[Objective] = (PLAIN,),
     sent: Callable[[str], bool] | None = None,
 ) -> Parameters:
-    """Loads, trains for one objective after the other, and sends (FedAvg).
+    """Trains for each objective in turn from the received parameters, as FedAvg does.
 
-    sent: which tensors; None: all.
+    sent: test for the tensors to send; None: all.
     """
     client.load(received)
     for objective in objectives:

@@ -65,8 +65,7 @@ def describe_unlike_lists(members: Iterable[PublicKeys]) -> str | None:
 def describe_few_parts(members: Iterable[PublicKeys], least: int) -> str | None:
     """Describes why a sum with too few non-zero parts must stay closed; else None.
 
-    least: number of parts that are not zeros, where some are. Such a sum would tell of those few, however many
-    members it has.
+    least: smallest number of parts that are not zeros. A sum of fewer would reveal them, however many members it has.
     """
     adding = [one.catalogue != EMPTY_PART_DIGEST for one in members]
     if all(adding) or sum(adding) >= least:

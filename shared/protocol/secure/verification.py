@@ -1,7 +1,7 @@
 """Verification of a secure round's messages against what was published before.
 
-Pure, and slow: with a thousand clients some messages take a second. Without it a cheat could end the round without
-being identified.
+The functions change no state, and are slow: with a thousand clients some messages take a second. Without them a
+cheating client could end the round without being identified.
 """
 
 from __future__ import annotations
