@@ -64,7 +64,7 @@ class Part:
     def missing_round(self, number: int) -> int | None:
         return next((before for before in range(1, number) if before not in self.found), None)
 
-    def remember(self, received: Parameters, number: int) -> None:
+    def store_received(self, received: Parameters, number: int) -> None:
         self.found[number] = received
 
 
