@@ -123,7 +123,9 @@ class Server(AnswerService):
         return_free_memory(frozen=True)  # before anybody asks: what is imported lives as long as the process
         self._following = asyncio.create_task(self._follow())
         try:
-            async with run_background_jobs(*(() if self.trainer is None else (self._watch(self.trainer),))):
+            async with run_background_jobs(
+                *(() if self.trainer is None else (self._kill_silent_trainer(self.trainer),))
+            ):
                 yield
         finally:
             self._following.cancel()
@@ -144,7 +146,7 @@ class Server(AnswerService):
                 read = await asyncio.to_thread(self._follow_log, self._feedback)
                 self._unread = 0 if read else self._unread + 1
 
-    async def _watch(self, trainer: ChildProcess) -> None:
+    async def _kill_silent_trainer(self, trainer: ChildProcess) -> None:
         """Kills a trainer that has not answered for SILENT_LOOKS checks; another one is started."""
         silent = 0
         while True:
