@@ -211,7 +211,7 @@ class LocationFlags:
 
 @dataclass(frozen=True)
 class MeetingFlags:
-    """Flags of the folder in which parts find each other, and the parts to wait for."""
+    """Flags of the folder where parts find each other, and the parts awaited."""
 
     meeting: Annotated[
         Path | None, typer.Option("--meet", envvar="LPSFED_PROBE_MEET", help="Folder in which all parts meet")
