@@ -106,7 +106,7 @@ def test_a_place_belongs_to_one_aggregator(make: Make, store: Store) -> None:
     blob = make().save([b"ours"])
     with pytest.raises(SettingsError, match="got one of another signing key"):
         make("other", owner="another key")
-    with pytest.raises(SettingsError, match="expected an empty place for a new database"):
+    with pytest.raises(SettingsError, match="expected an empty prefix for a new database"):
         make("other", may_hold=False)
     assert store.names() == {blob.name}
 

@@ -62,7 +62,7 @@ def test_places_with_spaces_are_read_as_they_are(tmp_path: Path) -> None:
 
 
 def test_how_a_part_is_deployed_must_be_known() -> None:
-    with pytest.raises(SettingsError, match=r"gateway.toml: expected of compose, got 'kubernetes'"):
+    with pytest.raises(SettingsError, match=r"gateway.toml: expected one of compose, got 'kubernetes'"):
         read_expected("gateway", "kubernetes", "gateway")
 
 
