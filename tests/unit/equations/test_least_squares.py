@@ -63,7 +63,7 @@ def test_it_solves_each_row_s_own_equations_however_many_entries_it_has(rank: in
     drawn = np.random.default_rng(9)
     other = drawn.standard_normal((90, rank)).astype(np.float32)
     rows = (drawn.random((60, 90)) < np.linspace(0.0, 0.9, 60)[:, None]).astype(np.float32)
-    turned = client_service.models.closed_form.least_squares._turn(other, WEIGHTING.absent)
+    turned = client_service.models.closed_form.least_squares._diagonalise(other, WEIGHTING.absent)
     found = client_service.models.closed_form.least_squares._solve(turned, sparse.csr_array(rows), WEIGHTING)
     wide = other.astype(np.float64)
     for row, vector in zip(rows, found, strict=True):

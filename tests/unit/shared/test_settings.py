@@ -51,8 +51,8 @@ def test_replacing_a_field_leaves_the_preset_itself_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"widht": 64}, ["widht", "64"]),
-        ({"anchor.nodes": 7}, ["anchor.nodes", "7"]),
+        ({"widht": 64}, ["widht: expected the name of a setting"]),
+        ({"anchor.nodes": 7}, ["anchor.nodes: expected the name of a setting"]),
         ({"width": 0}, ["width", "greater than or equal to 1", "got 0"]),
         ({"layers": 9}, ["layers", "less than or equal to 8", "got 9"]),
         ({"temperature": 0.0}, ["temperature", "greater than 0", "got 0.0"]),

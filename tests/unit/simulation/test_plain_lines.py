@@ -50,7 +50,7 @@ def test_another_line_is_told_as_it_is(line: str) -> None:
 def test_a_command_tells_so_and_a_service_does_not() -> None:
     warn = "from client_service.runtime.logs import LOGGER; LOGGER.warning('warning', reason='with two clients')"
     install = "from simulation.cli import configure_plain_log; configure_plain_log(); "
-    serve = "from shared.web.logs import configure; configure('client_service', 'info'); "
+    serve = "from shared.web.logs import configure_logging; configure_logging('client_service', 'info'); "
     said = [
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=LONGEST_SECONDS, check=True

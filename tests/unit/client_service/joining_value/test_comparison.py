@@ -156,7 +156,7 @@ FOUND = ComparisonOut(measure="ndcg@20", users=60, few=False, groups=(GROUP,), v
 
 def test_the_page_says_in_plain_words_that_what_is_served_is_worse_than_alone() -> None:
     [said] = worth_notices(FOUND)
-    assert "worse than what this silo has alone, by 0.0200" in said and "chance" not in said
+    assert "worse than this silo alone, by 0.0200" in said and "chance" not in said
     perhaps = FOUND.model_copy(
         update={"validation_gain": GAIN.model_copy(update={"high": 0.01}), "few": True, "users": 9}
     )
@@ -186,10 +186,10 @@ def test_the_page_holds_alone_every_earlier_run_and_the_last_one_beside_one_anot
     assert [(who, figures[at]) for who, figures, _ in table.rows] == [
         ("this silo alone", alone),
         ("run-1", "0.2000"),
-        ("run-3, the last", "0.2500"),
+        ("run-3, the latest", "0.2500"),
     ]
     shown = TEMPLATE.environment.get_template("parts.html").module.runs(table)  # type: ignore[attr-defined]
-    assert re.findall(r'<th scope="row">(.*?)</th>', shown) == ["this silo alone", "run-1", "run-3, the last"]
+    assert re.findall(r'<th scope="row">(.*?)</th>', shown) == ["this silo alone", "run-1", "run-3, the latest"]
     assert runs_table(ended.model_copy(update={"earlier": ()}), tuple(LABELS.values())) is None
     going_on = ended.model_copy(update={"test": None, "comparison": None})
     assert runs_table(going_on, tuple(LABELS.values())) is not None

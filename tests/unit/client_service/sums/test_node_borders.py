@@ -190,7 +190,7 @@ def test_numbers_in_rows_that_nobody_claims_are_refused() -> None:
     run = BorderRun(shards, border_settings())
     run.finish()
     run.sums[3][TABLE][-1] = 7
-    with pytest.raises(ProtocolError, match=r"^expected zeros in rows of border sums that nobody claims"):
+    with pytest.raises(ProtocolError, match=r"^expected zeros in unclaimed rows of border sums"):
         NODE_BORDERS_SUM.finish(run.at(0, 3, run.sums))
 
 

@@ -215,7 +215,7 @@ def test_a_kept_model_is_rebuilt_with_its_own_basis_alone(shared: tuple[Shard, C
     best.judge(RoundCosts(round=0))
     head = load_head(models)
     assert head is not None and head.basis == basis.digest
-    with pytest.raises(DataError, match="there is none"):
+    with pytest.raises(DataError, match="of the kept model, got none"):
         rebuild_training(head, shard, models, torch.device("cpu"))
     save_basis(tmp_path / "basis", "run-0", basis)
     again = rebuild_training(head, shard, models, torch.device("cpu"))
