@@ -171,7 +171,7 @@ async def test_an_anchor_is_the_same_for_everybody(running: Running) -> None:
 async def test_below_three_clients_joining_warns(running: Running) -> None:
     async with running() as federation:
         warnings = [(await federation.client(name).join()).json()["warnings"] for name in ("a", "b", "c")]
-        assert "give away the other's" in warnings[1][0]
+        assert "tell the other's" in warnings[1][0]
         assert [len(one) for one in warnings] == [1, 1, 0]
 
 

@@ -77,7 +77,7 @@ async def test_a_gate_that_lets_a_header_pass_is_named_by_the_running_client(
 async def test_a_gate_that_lets_bodies_pass_is_named_by_the_running_client(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GateTransport, "_update", lambda *_: {})
+    monkeypatch.setattr(GateTransport, "_open_update_entry", lambda *_: {})
     found = failed(await own_gate.probe_own_gate(client, HERE))
     assert set(found.values()) == {"passed"}
     assert {name for _, name in found} == {

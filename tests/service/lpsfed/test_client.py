@@ -102,7 +102,7 @@ def test_interactions_count_once_however_often_they_are_sent(client: Client, mon
     again = client.send_interactions(iter(told))
     assert (again.accepted, again.repeated) == (0, 5)
     assert client.recommend("new").fallback is None
-    with pytest.raises(ValueError, match="expected one with an offset"):
+    with pytest.raises(ValueError, match="expected a datetime with an offset from UTC"):
         client.send_interactions([Interaction("new", "item-00", datetime(2026, 11, 1))])
 
 

@@ -96,7 +96,7 @@ async def test_clients_that_never_finish_are_named_with_their_problem(
     monkeypatch.setattr("client_service.federation.training_run.TrainingRun.finish", lambda *_: None)
     described = experiment("run")
     async with open_federation(described) as federation:
-        with pytest.raises(UnavailableError, match="do not finish"):
+        with pytest.raises(UnavailableError, match="expected the clients to finish their evaluation"):
             await execute_run(
                 Federation(federation.operator, federation.clients), described.run_request(), lambda _: None
             )

@@ -61,7 +61,7 @@ def ask(silo: str, tmp_path: Path, *words: str) -> Result:
 
 
 def test_a_refresh_is_waited_for_and_told(silo: str, tmp_path: Path) -> None:
-    assert "nothing is changed" in ask(silo, tmp_path, "refresh").stdout
+    assert "the shard is unchanged" in ask(silo, tmp_path, "refresh").stdout
     with Client(silo, APPLICATION) as application:
         application.send_interactions([Interaction("new", "item-00")])
         told = ask(silo, tmp_path, "refresh", "--json")

@@ -100,7 +100,7 @@ RAW = {
 @pytest.mark.parametrize("request_bytes", RAW.values(), ids=RAW)
 def test_what_is_no_http_is_refused_in_words(url: str, request_bytes: bytes) -> None:
     refused = require_problem(ask_raw(url, request_bytes), 400)
-    assert "expected a request of HTTP/1.1" in refused["detail"] and len(refused["detail"]) < 400
+    assert "expected an HTTP/1.1 request" in refused["detail"] and len(refused["detail"]) < 400
 
 
 def ask_raw(url: str, request: bytes) -> httpx.Response:

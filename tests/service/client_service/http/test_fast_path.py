@@ -648,7 +648,7 @@ def test_new_items_by_each_way(pair_of: Callable[..., Pair], tmp_path: Path, lin
             elif turn == 1:
                 tell(one, post("/v1/interactions", {"interactions": met}))
     page = silo.ask(get("/?user=user-00&k=10", key=OPERATOR)).decode()
-    assert page.count("new: nobody has it yet") == 1 and "reads like" in page, "the page says why"
+    assert page.count("new: no interactions yet") == 1 and "reads like" in page, "the page says why"
     before = passed[0]
     for user in ("user-00", "user-01"):
         told = silo.ask(get(f"/v1/users/{user}/recommendations?k=10"))

@@ -245,7 +245,7 @@ def test_features_of_the_shard_are_filtered_by_until_something_else_is_said(tmp_
     assert told.mask([("colour", ("blue", "red"))]).tolist() == [True, True, False]
     assert not told.mask([("colour", ("red",))]).any()
     assert not told.mask([(CATEGORY, ("film",))]).any()
-    found = told.of("a")
+    found = told.describe("a")
     assert found is not None and found.attributes == {"colour": "blue", "year": 1999.0}
 
 

@@ -70,7 +70,7 @@ async def test_a_run_is_noised_charged_and_shown(private: Any, until: Until, mon
     after = pytest.approx(spent(2))
     expected = {"mechanism": "gaussian", "epsilon": after, "delta": 1e-5, "budget": 30.0, "exhausted": False}
     assert status["privacy"] == expected and "problem" not in status
-    assert f"{spent(2):.3g} of 30" in page and "epsilon so far of the budget" in page
+    assert f"{spent(2):.3g} of 30" in page and "epsilon spent of the budget" in page
     series = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line.startswith("lpsfed_client_privacy"))
     assert {name: float(value) for name, value in series.items()} == {
         "lpsfed_client_privacy_epsilon": after,
@@ -149,7 +149,7 @@ async def test_once_the_budget_is_spent_nothing_leaves_and_all_else_goes_on(priv
         [said] = [words for words in status["warnings"] if "privacy budget" in words]
         assert "no update leaves any more, while parameters are still received" in said
         assert status["privacy"]["exhausted"] and status["privacy"]["epsilon"] == pytest.approx(spent(1))
-        assert "spent: no update leaves any more" in (await noised.get("/")).text
+        assert "spent: no further update leaves" in (await noised.get("/")).text
         assert [entry["round"] for entry in quality["rounds"]] == [0, 1, 2] and quality["test"] is not None
         answer = (await noised.get("/v1/users/user-00/recommendations?k=3")).json()
         assert len(answer["items"]) == 3 and "fallback" not in answer
@@ -179,7 +179,7 @@ async def test_a_silo_s_gate_lets_no_update_out_that_is_not_its_release(
         del self, part
         return update
 
-    monkeypatch.setattr(UpdateSender, "_leaving", forgotten)
+    monkeypatch.setattr(UpdateSender, "_release", forgotten)
     async with private() as running:
         noised, _ = await running.enter()
         await running.start()

@@ -38,7 +38,7 @@ async def test_an_open_aggregator_gets_nothing_of_a_silo_that_demands_secure_rou
     problem: str,
 ) -> None:
     if lies:
-        monkeypatch.setattr("aggregator_service.coordinator.require_same", believed)
+        monkeypatch.setattr("aggregator_service.coordinator.require_same_declaration", believed)
     one = Experiment(silos(1), tmp_path / "run", small, rounds=1, device="cpu")
     demanding = replace(one, secure=True).make_client_settings(one.shards[0], aggregator_url=URL)
     async with run_federation(one.make_aggregator_settings(), [demanding]) as running:

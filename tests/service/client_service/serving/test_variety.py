@@ -152,7 +152,7 @@ def test_test_interactions_do_not_tell_when_an_item_was_met(tmp_path: Path) -> N
 
 def test_a_silo_without_times_refuses_freshness(shard: Shard, small: MethodSettings) -> None:
     recommender = serving(shard, small)
-    with pytest.raises(ProtocolError, match="interactions have times"):
+    with pytest.raises(ProtocolError, match="expected interactions with times"):
         recommender.limits(5, freshness=0.5)
     assert recommender.limits(5, freshness=0.0).depth == 5
 

@@ -84,7 +84,7 @@ async def test_shops_without_a_common_item_make_their_models_of_the_content_sums
         assert (listed["sum"]["opened"], listed["sum"]["common"]) == (True, 0)
         summed = await hold(running, "run-2", "content")
         assert summed["phase"] == "finished" and summed["request"]["makes_models"] and summed["sum"]["opened"]
-        assert "no item in common" in summed["sum"]["reason"]
+        assert "no common item" in summed["sum"]["reason"]
         await await_judged(running, "run-2")
         refused = await running.operator.post("/v1/runs", json={"clients": 3, "part": "basis"})
         assert refused.status_code == 422 and "got none: nothing is summed over items" in refused.text
@@ -133,7 +133,7 @@ async def test_content_sums_of_one_silo_are_not_opened_and_the_items_are_summed_
             assert head is not None and head.basis and not head.content
         runs = [RunHistoryOut.model_validate(await running.history(f"run-{number}")) for number in (1, 2, 3)]
         facts = {fact.label: fact for fact in operator_overview(runs[-1], (), url="http://x/", runs=runs).facts}
-        assert facts["Common items"].value == "opened" and facts["Content sums"].value == "not opened"
+        assert facts["Common items"].value == "made" and facts["Content sums"].value == "not made"
         assert FEW in facts["Content sums"].note
         status = StatusOut.model_validate(await read(running.silos["client-1"], "status"))
         shown = build_silo_overview(
