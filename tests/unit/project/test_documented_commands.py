@@ -19,6 +19,7 @@ from audit.cli import app as audit
 from benchmarks.harness.command import make_parser
 from client_service.app import create_app as create_client
 from simulation.cli import app
+from simulation.progress import command_progress
 from tests.support.small import small_client
 
 ROOT = Path(__file__).parents[3]
@@ -97,7 +98,8 @@ def parse_command(root: typer.Typer, words: list[str]) -> None:
 def faults_of(root: typer.Typer, words: list[str]) -> str:
     """Says what the command line finds wrong with the words; nothing where it takes them."""
     try:
-        parse_command(root, words)
+        with command_progress():  # --quiet and --json hide progress until the command ends, not in later tests
+            parse_command(root, words)
     except Exception as error:  # of the command line's library, which typer may bring with it
         message = getattr(error, "message", None) or str(error)
         is_help = type(error).__name__ == "Exit"  # --help and its like
