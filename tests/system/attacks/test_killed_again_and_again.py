@@ -29,23 +29,25 @@ def kill_a_process_amid(folder: Path, run: str, work: str) -> None:
     """As the system does: nothing of it is done after that, and no context is left."""
     child = os.fork()
     if child == 0:
-        with KilledRuns(folder).amid(run, work):
-            os.kill(os.getpid(), signal.SIGKILL)
-        os._exit(0)
+        try:
+            with KilledRuns(folder).guard(run, work):
+                os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)  # whatever goes wrong: this copy of the test run ends here
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
 def test_three_deaths_in_one_kind_of_work_of_a_run_are_enough(tmp_path: Path) -> None:
     for _ in range(MOST_DEATHS):
-        with KilledRuns(tmp_path).amid("run-1", "preparing"):  # each process gets so far
+        with KilledRuns(tmp_path).guard("run-1", "preparing"):  # each process gets so far
             pass
         kill_a_process_amid(tmp_path, "run-1", "training")
     said, again = r"^run-1: expected .*\(training\), got 3 processes killed amid it", KilledRuns(tmp_path)
-    with pytest.raises(SettingsError, match=said), again.amid("run-1", "training"):
+    with pytest.raises(SettingsError, match=said), again.guard("run-1", "training"):
         raise AssertionError("begun")
-    with KilledRuns(tmp_path).amid("run-1", "preparing"):
+    with KilledRuns(tmp_path).guard("run-1", "preparing"):
         pass
-    with KilledRuns(tmp_path).amid("run-2", "training"):
+    with KilledRuns(tmp_path).guard("run-2", "training"):
         pass
     assert not (tmp_path / NAME).exists()
 
@@ -54,21 +56,21 @@ def test_work_that_ends_takes_its_mark_away(tmp_path: Path) -> None:
     for _ in range(MOST_DEATHS - 1):
         kill_a_process_amid(tmp_path, "run-1", "training")
     assert stat.S_ISREG((tmp_path / NAME).stat().st_mode)
-    with KilledRuns(tmp_path).amid("run-1", "training"):
+    with KilledRuns(tmp_path).guard("run-1", "training"):
         pass
     for error in (MemoryError(), KeyboardInterrupt(), OSError()):
-        with pytest.raises(type(error)), KilledRuns(tmp_path).amid("run-1", "training"):
+        with pytest.raises(type(error)), KilledRuns(tmp_path).guard("run-1", "training"):
             raise error
     for _ in range(MOST_DEATHS - 1):
         kill_a_process_amid(tmp_path, "run-1", "training")
-    with KilledRuns(tmp_path).amid("run-1", "training"):
+    with KilledRuns(tmp_path).guard("run-1", "training"):
         pass
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"run": "run-1", "deaths": 3}'])
 def test_a_file_that_cannot_be_read_counts_nothing(tmp_path: Path, content: bytes) -> None:
     (tmp_path / NAME).write_bytes(content)
-    with KilledRuns(tmp_path).amid("run-1", "training"):
+    with KilledRuns(tmp_path).guard("run-1", "training"):
         pass
 
 

@@ -135,8 +135,8 @@ def test_a_page_is_put_together_so_that_anybody_can_find_their_way(browser: Brow
 def test_what_is_shown_is_what_the_services_know(browser: Browser, place: Place) -> None:
     browser.open(pages(place)["client"])
     assert browser.driver.title == "client-1 – LPSFed client"
-    assert browser.text("#phase") == "Finished run-1 is over after 3 rounds."
-    assert "3 updates on record, each of the declared fields" in browser.text("#verdicts")
+    assert browser.text("#phase") == "Finished run-1 ended after 3 rounds."
+    assert "3 updates sent, each with the declared fields" in browser.text("#verdicts")
     assert browser.run("return document.querySelectorAll('#updates details').length") == 3
     assert browser.text("#answer h3") == "For user-03"
     titles = browser.run(
@@ -220,12 +220,12 @@ def test_records_lie_behind_tabs_that_are_used_by_arrow_keys_and_by_their_addres
     browser: Browser, place: Place
 ) -> None:
     browser.open(place.silo)
-    names = ("What left", "What came in", "All calls", "Ledger")
+    names = ("Sent updates", "Received", "All calls", "Ledger")
 
     def seen(chosen: str) -> list[list[object]]:
         return [[name, str(name == chosen).lower(), name == chosen] for name in names]
 
-    assert browser.run(TABS) == seen("What left")
+    assert browser.run(TABS) == seen("Sent updates")
     browser.run("document.querySelector('[role=tab]').focus()")
     for key, chosen in ((Keys.ARROW_RIGHT, names[1]), (Keys.END, names[3]), (Keys.ARROW_RIGHT, names[0])):
         ActionChains(browser.driver).send_keys(key).perform()
