@@ -81,7 +81,7 @@ def test_who_follows_the_readme_is_told_what_joining_has_brought(terminal: Termi
     invited = [word for name in SHOPS for word in ("--invite", name)]
     started = terminal.lpsfed(*begin, "--share", "sums", *invited)
     assert "this federation shares sums, masked: first which hashed ids silos have in common" in started.stderr
-    assert "then how features of items go together" in started.stderr
+    assert "then which features of items occur together" in started.stderr
     for number, name in enumerate(SHOPS):
         joined = terminal.lpsfed(
             *("join", f"{name}.invite", "--data", f"shop{number + 1}.csv"),

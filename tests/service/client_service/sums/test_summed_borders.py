@@ -30,7 +30,7 @@ def settings(**changed: Any) -> MethodSettings:
     sizes = {"nodes.features": 3, "nodes.classes": 2, "nodes.hops": 2, "nodes.random_features": 4}
     sums = {"basis.kind": "node_gram", "sums.node_borders.kind": "node_borders", "basis.least_pairs": 1}
     alone = {"model": "node_ridge", "strategy.train": False, "strategy.send": False}
-    return method_settings(**alone, **sums, **sizes, **{"nodes.border_numbers": 1 << 12}, **changed)
+    return method_settings(**alone, **sums, **sizes, **{"nodes.border_numbers": 1 << 15}, **changed)
 
 
 def silos(count: int = 4) -> list[NodeShard]:
