@@ -21,7 +21,7 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER for no time at all: closing sends R
 LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)\r\n", re.IGNORECASE)
 GONE = (ConnectionError, asyncio.IncompleteReadError)
 
-ServingOption = Literal["request", "answer"]
+Direction = Literal["request", "answer"]
 End = Literal["none", "reset", "close", "silence", "vanish"]
 
 
@@ -38,13 +38,13 @@ class Fault:
 
     delay: float = 0.0
     chunk: int = 512
-    slow: tuple[ServingOption, ...] = ("request", "answer")
+    slow: tuple[Direction, ...] = ("request", "answer")
     end: End = "none"
-    way: ServingOption = "request"
+    way: Direction = "request"
     share: float | None = None
     repeat: Literal["none", "before", "beside", "after"] = "none"
 
-    def breaks(self, way: ServingOption) -> bool:
+    def breaks(self, way: Direction) -> bool:
         return self.end != "none" and self.way == way
 
 
@@ -216,7 +216,7 @@ async def _hung_up(reader: asyncio.StreamReader) -> None:
         assert await reader.read(1) == b""
 
 
-async def _pass(message: bytes, writer: asyncio.StreamWriter, fault: Fault, way: ServingOption) -> None:
+async def _pass(message: bytes, writer: asyncio.StreamWriter, fault: Fault, way: Direction) -> None:
     """Piece by piece; BrokenOffError where the fault says so."""
     breaks = fault.breaks(way)
     for piece in _pieces(message, fault, fault.share if breaks else 1.0):

@@ -10,9 +10,9 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Cluster, Document, Reached, Render
 
-ServingOption = tuple[str, str, int, str]
+Connection = tuple[str, str, int, str]
 
-OPEN: list[ServingOption] = [
+OPEN: list[Connection] = [
     ("client-1", "aggregator", 8800, "TCP"),
     ("client-4", "aggregator", 8800, "TCP"),
     ("client-1", "dns", 53, "UDP"),
@@ -22,7 +22,7 @@ OPEN: list[ServingOption] = [
     ("operator", "dns", 53, "TCP"),
     ("app-1", "client-1", 8801, "TCP"),
 ]
-KEPT_IN: list[ServingOption] = [  # by the policies of the one that sends
+KEPT_IN: list[Connection] = [  # by the policies of the one that sends
     ("client-1", "client-2", 8801, "TCP"),
     ("client-1", "aggregator", 8801, "TCP"),
     ("client-1", "aggregator", 8800, "UDP"),
@@ -48,7 +48,7 @@ KEPT_IN: list[ServingOption] = [  # by the policies of the one that sends
     ("other-1", "client-1", 8801, "TCP"),
     ("other-1", "internet", 443, "TCP"),
 ]
-KEPT_OUT: list[ServingOption] = [  # by the policies of the one that is spoken to
+KEPT_OUT: list[Connection] = [  # by the policies of the one that is spoken to
     ("client-1", "client-2", 8801, "TCP"),
     ("app-1", "client-2", 8801, "TCP"),
     ("other-1", "client-1", 8801, "TCP"),
@@ -83,17 +83,17 @@ def test_every_namespace_denies_both_ways_by_default(documents: list[Document]) 
 
 
 @pytest.mark.parametrize("way", OPEN, ids=str)
-def test_what_the_demo_needs_is_open(way: ServingOption, demo: Cluster) -> None:
+def test_what_the_demo_needs_is_open(way: Connection, demo: Cluster) -> None:
     assert demo.allows(*way)
 
 
 @pytest.mark.parametrize("way", KEPT_IN, ids=str)
-def test_all_else_is_kept_in_whatever_the_other_end_says(way: ServingOption, demo: Cluster) -> None:
+def test_all_else_is_kept_in_whatever_the_other_end_says(way: Connection, demo: Cluster) -> None:
     assert not demo.lets_out(*way)
 
 
 @pytest.mark.parametrize("way", KEPT_OUT, ids=str)
-def test_all_else_is_kept_out_whatever_the_other_end_says(way: ServingOption, demo: Cluster) -> None:
+def test_all_else_is_kept_out_whatever_the_other_end_says(way: Connection, demo: Cluster) -> None:
     assert not demo.lets_in(*way)
 
 
