@@ -44,7 +44,7 @@ def test_the_page_shows_what_an_operator_does() -> None:
 
 def test_a_server_answers_what_the_page_says() -> None:
     settings = small_client(Path("unused"), Path("unused"))
-    words = r"answers what the reference lists under `(\w+)`, `(\w+)` and\s+`(\w+)`, and (`/.*?)\. The trainer"
+    words = r"answers the routes under `(\w+)`, `(\w+)` and\s+`(\w+)` of the reference, and\s+(`/.*?)\. The trainer"
     said = re.search(words, PAGE, flags=re.S)
     assert said is not None
     tags, named = {said[1], said[2], said[3]}, set(re.findall(r"`(/[a-z/]+)`", said[4]))

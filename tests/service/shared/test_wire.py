@@ -220,7 +220,7 @@ def test_integers_are_taken_whatever_their_bytes_are(opened: Callable[[bytes], O
     require_content(SUMMED, *opened(encode_body(content)))
     (tmp_path / "update").write_bytes(encode_body(content))
     require_canonical(tmp_path / "update", SUMMED, {})
-    with pytest.raises(ProtocolError, match="one form"):
+    with pytest.raises(ProtocolError, match="canonical form"):
         require_canonical(tmp_path / "update", DECLARATION, {})
 
 

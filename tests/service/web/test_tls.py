@@ -191,7 +191,7 @@ def test_files_of_no_use_are_named_with_what_is_wrong(name: str, papers: Papers)
 def test_half_a_certificate_is_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         ListenSettings(**given)
-    with pytest.raises(SettingsError, match="together with its key"):
+    with pytest.raises(SettingsError, match="expected a certificate and its key"):
         OutgoingTls(None, Path("a"), None)
 
 
