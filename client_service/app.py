@@ -73,10 +73,8 @@ def create_app(
     `app.state.service` is the `ClientService`.
 
     `outside`: transport of requests to the aggregator, beneath the gate; by default the network. `turns`: held while
-    the
-    silo computes, where several silos share a process. `behind_server`: a server process has the port; it checks
-    hosts,
-    counts, limits and logs requests.
+    the silo computes, where several silos share a process. `behind_server`: a server process has the port; it checks
+    hosts, counts, limits and logs requests.
     """
     app = create_api("LPSFed", ABOUT, "http://127.0.0.1:8801", lifespan)
     identities = app.state.identities = {} if behind_server else settings.identities()

@@ -1,7 +1,6 @@
 """Prometheus metrics of a client.
 
-No metric tells the quality of a model or the number of users, items or edges: those who read a silo's monitoring may
-be
+No metric tells the quality of a model or the number of users, items or edges: those who read a silo's monitoring may be
 others than those who may read its data.
 """
 

@@ -439,7 +439,7 @@ class ClientSettings(ListenSettings, EnvironmentSettings):
         return _read_proxy(self.outbound_proxy, self.outbound_proxy_file)
 
     def list_warnings(self) -> list[str]:
-        """Lists warnings of `Listening`, of missing keys, and of an aggregator without https."""
+        """Lists warnings of `ListenSettings`, of missing keys, and of an aggregator without https."""
         found = [
             f"without {name} every caller can see {what}: set a key"
             for name, what in KEYS.items()

@@ -22,10 +22,8 @@ class Reason:
 class RecommendedItem:
     """Item of a list.
 
-    score: relevance in [0, 1], or with `raw` the score by which the model ranks; the cosine in a list of similar
-    items.
-    reason: "new" for an item that nobody has yet, which has a reserved place. because, explained: with `explain`,
-    where
+    score: relevance in [0, 1], or with `raw` the score by which the model ranks; the cosine in a list of similar items.
+    reason: "new" for an item that nobody has yet, which has a reserved place. because, explained: with `explain`, where
     the served model has a closed-form part.
     """
 

@@ -172,7 +172,7 @@ def kept_sums(database: Database) -> frozenset[str]:
 def leaves_no_model(run: Run) -> bool:
     """Tells whether this newest run gives silos no model.
 
-    It failed, or only summed a list.
+    It failed or was cancelled, or its sum is one that no training run uses, such as a list of items.
     """
     summed = run.request.part != TRAINING and not is_basis(run.request.method.basis)
     return run.phase in BROKEN_OFF or (run.phase == "finished" and summed)

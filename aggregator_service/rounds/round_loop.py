@@ -240,7 +240,10 @@ class RoundLoop:
         LOGGER.info("disk_takes_again")
 
     async def _close_round(self, run: Run) -> Run | None:
-        """Aggregates a closed round; None where damaged or distant updates change the run first."""
+        """Aggregates a closed round and returns its run.
+
+        None where damaged or distant updates change the run first, and where aggregation fails, which ends the run.
+        """
         if lost := await run_in_worker(self._computation.damaged_updates, self.archive, run):
             await self._reopen_damaged_round(run, lost)
             return None

@@ -86,9 +86,9 @@ def _areas_under_curve(present: Float64, absent: Float64, weights: Float64) -> F
 
 
 def _true_positive_rate(present: Float64, absent: Float64) -> float | None:
-    """Computes the share of targets above 1 % of the absent trials.
+    """Computes the share of targets with a score that few absent trials reach.
 
-    None with too few trials.
+    Few: at most the share FALSE_ALARMS of them. None with too few trials.
     """
     if absent.sum() < FEWEST_ABSENT or not present.sum():
         return None

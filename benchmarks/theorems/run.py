@@ -89,11 +89,9 @@ def community_indicators(nodes: int, communities: int) -> Float64:
 def both_sides(graph: sparse.csr_array, communities: int) -> dict[str, float]:
     """Computes both sides of Lemma 1 and Theorem 4.2 for one graph.
 
-    lemma: largest |P_k P_k^T x - chi chi^T x| over |x| = 1, and its bound. smoothness: largest |Var(z) - Var(z*)|
-    over
+    lemma: largest |P_k P_k^T x - chi chi^T x| over |x| = 1, and its bound. smoothness: largest |Var(z) - Var(z*)| over
     |x| <= 1 with Var(z) = z^T L z, and its bound, the term that the proof's last step drops (Eq. 82), and 2, which
-    holds for
-    any two vectors no longer than 1.
+    holds for any two vectors no longer than 1.
     """
     spectrum = low_spectrum(graph, communities + 1)
     gap = community_eigengap(spectrum.eigenvalues, communities)

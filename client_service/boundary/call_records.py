@@ -105,7 +105,7 @@ class CallRecorder:
             self._add_series(call, fingerprint, _RepeatedCalls(intent, call.fields, outcome))
 
     def write_intent(self, call: PendingCall) -> int:
-        """Writes the intent of a call that has none yet, and returns the entry's number."""
+        """Writes the intent of a call unless it has one, and returns the entry's number."""
         if call.intent is not None:
             return call.intent
         self.flush()

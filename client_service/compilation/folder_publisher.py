@@ -1,6 +1,6 @@
 """Publishes a compiled shard and its models for the serving processes.
 
-Where the disk refuses, it continues without one.
+Where the disk refuses, this process answers without a publication.
 """
 
 from __future__ import annotations
@@ -18,6 +18,15 @@ from client_service.runtime.logs import LOGGER
 from shared.errors import DataError
 
 T = TypeVar("T")
+
+
+def read_known_publication(serving: Path) -> Publication | None:
+    """Reads what is published; None, with a line in the log, for an unreadable file."""
+    try:
+        return read_publication(serving)
+    except DataError as error:
+        LOGGER.warning("publication_not_read", reason=str(error))
+        return None
 
 
 class DigestedShard(Protocol):
@@ -61,10 +70,7 @@ class FolderPublisher:
         """
         if (here := self._here) is None:
             return
-        try:
-            before = read_publication(self._serving)
-        except DataError:
-            before = None
+        before = read_known_publication(self._serving)
         self._publish(here if before is None or before.shard != here.shard else None)
 
     def save_model(self, kind: str, head: BaseModel, arrays: Arrays) -> Path | None:

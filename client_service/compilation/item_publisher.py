@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_service.compilation.cold_items import CompiledCold, compile_cold_items, rank_cold_items
+from client_service.compilation.folder_publisher import read_known_publication
 from client_service.compilation.item_model import (
     compile_exactly,
     compile_in_memory,
@@ -37,7 +38,7 @@ from client_service.compiled.model import (
     map_lists,
     open_model,
 )
-from client_service.compiled.publication import Publication, drop_unpublished, publish, read_publication
+from client_service.compiled.publication import Publication, drop_unpublished, publish
 from client_service.compiled.shard import open_shard
 from client_service.data.interactions import Shard
 from client_service.model_store.model_files import ServedItems
@@ -246,15 +247,6 @@ class _Work(NamedTuple):
     head: CompiledModelHead
     chooses_form: bool
     cold: CompiledCold | None
-
-
-def read_known_publication(serving: Path) -> Publication | None:
-    """Reads what is published; None, with a line in the log, for an unreadable file."""
-    try:
-        return read_publication(serving)
-    except DataError as error:
-        LOGGER.warning("publication_not_read", reason=str(error))
-        return None
 
 
 def fill_lists(

@@ -64,9 +64,9 @@ def require_text_memory(path: Path, text: str, separator: str) -> None:
 
 
 def unpack_content(path: Path, packed: bytes) -> bytes:
-    """Unpacks a gzip file, which its name must state.
+    """Unpacks the content of a file named .gz; other content stays as it is.
 
-    It is unpacked once. Raises DataError where name and content differ.
+    Raises DataError where name and content differ, for a damaged file, and for one that was packed twice.
     """
     named, is_gzip = path.name.endswith(".gz"), packed.startswith(GZIP)
     if not packed:

@@ -6,7 +6,7 @@ this order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,11 @@ class MeasureLabel:
     key: str
     title: str
     brief: bool = True
+
+
+def find_title(key: str, labels: Iterable[MeasureLabel]) -> str:
+    """Returns the title of a measure by its key; the key without one."""
+    return next((label.title for label in labels if label.key == key), key)
 
 
 LABELS = {name: MeasureLabel(f"{name}@{K}", f"{metric.title}@{K}") for name, metric in METRICS.items()}

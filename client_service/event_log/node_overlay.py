@@ -41,8 +41,7 @@ class NodeChanges:
         """Replaces the posted features, edges and labels of these nodes.
 
         The log has each edge at one end. Dictionaries of links are replaced and not changed, because an answer may be
-        reading
-        one; each once, because a node may be at one end of most edges.
+        reading one; each once, because a node may be at one end of most edges.
         """
         links: dict[str, dict[str, float]] = {}
 

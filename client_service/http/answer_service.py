@@ -244,7 +244,7 @@ class AnswerService:
 
     @property
     def trainer_status(self) -> TrainerStatus | None:
-        """Tells whether the trainer process beside this one runs.
+        """State of the trainer process beside this one.
 
         None: this process trains itself, or no process trains.
         """

@@ -63,8 +63,7 @@ async def remove_item(item: ItemPath, service: Service) -> ItemIn:
 async def erase_user(user: UserPath, service: Service) -> ErasedOut:
     """Erases a user.
 
-    The user is unknown from the next answer on. Shard, caches, checkpoints and model follow in a refresh that begins
-    by
+    The user is unknown from the next answer on. Shard, caches, checkpoints and model follow in a refresh that begins by
     itself; the receipt tells when that is done.
     """
     return await run_in_threadpool(service.feedback.erase_user, user)

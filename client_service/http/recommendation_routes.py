@@ -162,8 +162,7 @@ def search_items(service: Service, query: Words = "", offset: Place = 0, k: Coun
     """Searches the catalogue for items whose titles contain all words; without words lists all items.
 
     Upper and lower case, composed and decomposed accents are the same (NFKC, full case folding); a letter with and
-    without
-    its accent is not.
+    without its accent is not.
     """
     return service.model_server(Recommender).catalogue.search(query, offset, k)
 

@@ -117,7 +117,7 @@ class Server(AnswerService):
     async def running(self) -> AsyncIterator[None]:
         """Runs the jobs of the server while the body runs.
 
-        DataError or SettingsError: the log of events cannot be used.
+        Raises SettingsError where settings and shard state different smallest positive ratings.
         """
         await asyncio.to_thread(self._take_up_published)
         return_free_memory(frozen=True)  # before anybody asks: what is imported lives as long as the process

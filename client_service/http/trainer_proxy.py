@@ -83,8 +83,7 @@ class RequestActivity:
 class TrainerAccessLog(AccessLog):
     """Access log of the trainer, which leaves lines and samples to its server.
 
-    Each answer carries the name of its route, for the server's line and sample. activity: counts requests, without
-    the
+    Each answer carries the name of its route, for the server's line and sample. activity: counts requests, without the
     server's own questions and refused requests.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -179,8 +180,13 @@ def load_parameters(folder: Path, head: ModelHead, model: nn.Module) -> bool:
     False, with nothing changed, if the file is missing, damaged, or has parameters of another shape.
     """
     tensors = load_tensors(folder, head)
+    return tensors is not None and copy_parameters(tensors, model)
+
+
+def copy_parameters(tensors: Mapping[str, Tensor], model: nn.Module) -> bool:
+    """Copies parameters into a model; False, with nothing changed, for other names or shapes."""
     own = dict(model.named_parameters())
-    if tensors is None or {k: v.shape for k, v in tensors.items()} != {k: v.shape for k, v in own.items()}:
+    if {k: v.shape for k, v in tensors.items()} != {k: v.shape for k, v in own.items()}:
         return False
     with torch.no_grad():
         for name, value in tensors.items():

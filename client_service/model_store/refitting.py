@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from client_service.data.interactions import Shard
-from client_service.model_store.model_files import ModelHead, ServedItems, freeze
+from client_service.model_store.model_files import ModelHead, ServedItems, copy_parameters, freeze
 from client_service.models.initial_filter import build_start
-from client_service.models.parameter_transfer import MatchedRows, is_same_model_kind
+from client_service.models.parameter_transfer import MatchedRows
 from client_service.runtime.logs import LOGGER
 from client_service.sums.content import ContentStatistics
 from client_service.sums.silo_sum import Statistics
@@ -71,15 +71,10 @@ class Refit:
         """
         training, start = self._begin(head)
         model, encoder = training.model, training.model.encoder
-        own = dict(model.named_parameters())
-        if not is_same_model_kind(model, {}, trained) or any(
-            own[name].shape != value.shape for name, value in trained.items()
-        ):
+        if not copy_parameters(trained, model):
             LOGGER.warning("model_not_refitted", reason="its parameters do not fit the graph of all pairs")
             return None
         with torch.no_grad():
-            for name, value in trained.items():
-                own[name].copy_(value)
             encoder.finish_training()
             if encoder.starts_at_filter:
                 encoder.embedding.copy_(start)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from client_service.evaluation.metrics import MeasureLabel
+from client_service.evaluation.metrics import MeasureLabel, find_title
 from client_service.federation.messages import EarlierRun, QualityOut, SpectrumOut
 from client_service.joining_value.comparison import EASE_SIDE
 from client_service.joining_value.messages import ComparisonOut, FigureOut, GroupOut
@@ -196,7 +196,7 @@ def _ended_run(quality: QualityOut) -> tuple[EarlierRun, ...]:
     return (EarlierRun(run=f"{quality.run}, the latest", test=quality.test, test_users=quality.test_users),)
 
 
-def comparison_chart(quality: QualityOut, nouns: Nouns = USERS) -> IntervalChart:
+def comparison_chart(quality: QualityOut, labels: Sequence[MeasureLabel], nouns: Nouns = USERS) -> IntervalChart:
     """Draws popularity, local model and served model, overall and by groups.
 
     Groups are by the activity of users and by the frequency of items.
@@ -205,7 +205,7 @@ def comparison_chart(quality: QualityOut, nouns: Nouns = USERS) -> IntervalChart
     groups = () if found is None else tuple(_interval_group(group, nouns) for group in found.groups)
     floors = () if found is None or not found.groups else tuple(FLOORS[name] for name in found.groups[0].floors)
     names = (nouns.popular, *floors, *NAMES[1:])
-    said = "Appears after the first run." if not groups else _describe(quality, groups, nouns)
+    said = "Appears after the first run." if not groups else _describe(quality, groups, labels, nouns)
     notices = () if found is None else worth_notices(found, nouns)
     return IntervalChart(
         "comparison",
@@ -233,7 +233,9 @@ def worth_notices(found: ComparisonOut, nouns: Nouns = USERS) -> tuple[str, ...]
     return tuple(one for one in (few if found.few else "", worse) if one)
 
 
-def _describe(quality: QualityOut, groups: tuple[IntervalGroup, ...], nouns: Nouns) -> str:
+def _describe(
+    quality: QualityOut, groups: tuple[IntervalGroup, ...], labels: Sequence[MeasureLabel], nouns: Nouns
+) -> str:
     assert quality.comparison is not None, "groups come from a comparison"
     found, whole = quality.comparison, groups[0]
     floors = ""
@@ -242,8 +244,8 @@ def _describe(quality: QualityOut, groups: tuple[IntervalGroup, ...], nouns: Nou
         floors = f"{'Transitions' if counted else 'Filters and EASE'} are closed forms that need no training either. "
     dear = "".join(f"{TOO_COSTLY[name]} " for name in found.left_out)
     return (
-        f"{found.measure.upper()} of {quality.run} on test items, a mean over the silo’s {nouns.judged}s with its "
-        f"95 % interval. Over {whole.note} the gain (federated - alone) is {whole.more}. {floors}{dear}"
+        f"{find_title(found.measure, labels)} of {quality.run} on test items, a mean over the silo’s {nouns.judged}s "
+        f"with its 95 % interval. Over {whole.note} the gain (federated - alone) is {whole.more}. {floors}{dear}"
         f"{REFITTED if quality.refitted else ''}None of these figures leaves the silo."
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from client_service.evaluation.metrics import MeasureLabel
+from client_service.evaluation.metrics import MeasureLabel, find_title
 from client_service.federation.messages import BasisOut, QualityOut, StatusOut
 from client_service.pages.ledger_view import Summary
 from client_service.privacy.accounting import PrivacyOut
@@ -106,8 +106,7 @@ def _worth_lines(quality: QualityOut, labels: Labels, nouns: Nouns) -> tuple[str
     if compared is None or not compared.groups:
         return ()
     whole = compared.groups[0]
-    titles = {label.key: label.title for label in labels.values()}
-    measure = titles.get(compared.measure, compared.measure)
+    measure = find_title(compared.measure, labels.values())
     alone, together = (format_number(one.mean) for one in (whole.alone, whole.federated))
     gain = f"Joining: {measure} alone {alone} → together {together}"
     if (ratio := whole.ratio) is not None:

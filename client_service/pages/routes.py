@@ -60,6 +60,7 @@ class Page:
     def html(self, before: int | None, question: Question) -> str:
         service, summary = self.service, self.record.update()
         status, quality, nouns = service.status(), service.quality(), service.task.nouns
+        labels = tuple(service.task.labels.values())
         last = summary.written if before is None else min(before - 1, summary.written)
         return TEMPLATE.render(
             head=PageHead("LPSFed client", status.client, _address(before), SECTIONS),
@@ -74,8 +75,8 @@ class Page:
                 limits=list_protection_limits(service.settings, service.settings.method),
             ),
             shard=describe_sizes(quality, nouns, counts_given=service.settings.policy.counts),
-            worth=comparison_chart(quality, nouns),
-            runs_shown=runs_table(quality, tuple(service.task.labels.values()), nouns),
+            worth=comparison_chart(quality, labels, nouns),
+            runs_shown=runs_table(quality, labels, nouns),
             charts=(
                 *draw_measures(quality, service.task),
                 *(graph_charts(quality) or (draw_spectrum(service.spectrum()),)),

@@ -96,10 +96,8 @@ SECRET_BYTES = 32
 class Masking:
     """State of a client's secure rounds: keys, members, memory, secrets and policy.
 
-    folder: the client's state directory. noised: the client's updates are differentially private. changing_members:
-    see
-    `PublicKeys`. basis_changes: smallest number of silos by whose data two sums of the common basis may differ, as
-    the
+    folder: the client's state directory. noised: the client's updates are differentially private. changing_members: see
+    `PublicKeys`. basis_changes: smallest number of silos by whose data two sums of the common basis may differ, as the
     silo's policy says.
     """
 
@@ -131,8 +129,7 @@ class Masking:
         """Computes a keyed digest of the silo's data for sums, 64 hexadecimal digits.
 
         32 digits are for its training data, 32 for all its data; each sum uses those that it counts. Without the
-        secret the
-        data cannot be guessed from it.
+        secret the data cannot be guessed from it.
         """
         halves = (f"stamp of {one}".encode() for one in (training, everything or training))
         first, second = (hmac.digest(self.draw_secret, half, hashlib.sha256).hex() for half in halves)

@@ -86,7 +86,7 @@ def add_products(at: SumRound) -> Sums:
 
 
 def finish_products(at: SumRound) -> CommonBasis:
-    """Computes the basis from the sums of all rounds."""
+    """Computes the basis from the last round's sums; with basis.words, from those of all rounds."""
     basis, sums = at.method.basis, at.sums[at.number]
     if basis.words is not None:
         return require_possible(make_iterated_basis(_explore_rounds(at, at.number), sums[DEGREES], basis.rank))

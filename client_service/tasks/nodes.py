@@ -22,7 +22,7 @@ from client_service.event_log.node_log import open_node_log
 from client_service.event_log.node_store import NodeStore
 from client_service.event_log.node_update import lock_node_shard, merge_nodes_into_shard
 from client_service.joining_value.node_comparison import compare_nodes, describe_graph
-from client_service.model_store.model_files import ModelHead
+from client_service.model_store.model_files import ModelHead, copy_parameters
 from client_service.model_store.node_models import ServedNodes, freeze_nodes
 from client_service.model_store.refitting import load_model_basis
 from client_service.runtime.interruption import Interrupt
@@ -127,13 +127,9 @@ class NodeRefit:
         if self._begun is None or self._begun[0] != chosen:
             self._begun = chosen, rebuild_training(head, self._shard, self._folder, self._device)
         training = self._begun[1]
-        own = dict(training.model.named_parameters())
-        if own.keys() != trained.keys() or any(own[name].shape != value.shape for name, value in trained.items()):
+        if not copy_parameters(trained, training.model):
             LOGGER.warning("model_not_refitted", reason="its parameters do not fit the network")
             return None
-        with torch.no_grad():
-            for name, value in trained.items():
-                own[name].copy_(value)
         return freeze_nodes(head.version, training, refitted=True)
 
 

@@ -40,8 +40,7 @@ def protect_table(
 
     For a change of 2 CLIP, an entry's privacy budget in one round is 2 CLIP / SCALE = 100: the noise blurs, and is no
     useful guarantee. Pseudo items hide the items that a silo has. They are the same in all rounds of a run: new ones
-    each
-    round could be told from the silo's own items, which are in every round.
+    each round could be told from the silo's own items, which are in every round.
     """
     start = np.asarray(before, dtype=np.float64)
     change, real = after - start, moved_rows(before, after)

@@ -50,8 +50,7 @@ def step_by_gradients(before: State, centre: State, *, method: MethodSettings, o
 
     Bias corrections of both moments as in Kingma and Ba 2015.
 
-    The centre is a mean over clients of sums over examples, and so is the reported number: their ratio is the mean
-    over
+    The centre is a mean over clients of sums over examples, and so is the reported number: their ratio is the mean over
     examples, whichever client has them. Without an example nothing changes.
     """
     examples = float(np.asarray(centre.reports[EXAMPLES.name])[0])

@@ -140,7 +140,7 @@ def update_distances(state: State, updates: Sequence[Update]) -> dict[str, float
 def find_far_clients(found: Mapping[str, float], factor: float) -> dict[str, float]:
     """Finds clients further than `factor` times the median, with that ratio.
 
-    None where the median is 0: of a round in which most have changed nothing, no length is usual.
+    Empty where the median is 0: in a round in which most have changed nothing, no length is usual.
     """
     median = statistics.median(found.values()) if found else 0.0
     if median == 0.0:

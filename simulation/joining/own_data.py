@@ -231,7 +231,8 @@ def _convert_graph(shard: Path, name: str, path: Path, given: OwnTables, method:
 def _save_graph(folder: Path, name: str, graph: NodeShard, rules: GraphRules, method: MethodSettings) -> Sequence[str]:
     """Saves a graph as the silo's shard.
 
-    A split in the data is kept, else one is drawn. DataError for features that the federation cannot sum.
+    A split in the data is kept, else one is drawn. Raises DataError without a labelled node for training, and for
+    features that the federation cannot sum.
     """
     from client_service.data.node_files import save_node_shard
     from client_service.data.node_graphs import TRAIN

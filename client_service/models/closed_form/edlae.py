@@ -21,9 +21,9 @@ USUAL_DROPOUT = 0.4
 
 
 def edlae_from_pairs(pairs: Float32, dropout: float) -> Float32:
-    """Computes the item weights of EDLAE from item pair counts.
+    """Computes the item weights B of EDLAE, (N, N), from item pair counts.
 
-    Both B and X^T X are (N, N).
+    pairs: X^T X, (N, N).
     """
     matrix = np.array(pairs, dtype=np.float32, order="C")
     matrix.flat[:: len(matrix) + 1] += dropout / (1.0 - dropout) * np.diag(pairs) + RIDGE

@@ -61,7 +61,7 @@ def require_share_signature(context: Context, dealer: str, holder: str, share: S
 
 
 def identity_key(identity: str) -> PublicKey:
-    """Returns the public key of 32 bytes in hexadecimal."""
+    """Reads a public key from its 32 bytes in hexadecimal."""
     return public_key(bytes.fromhex(identity))
 
 

@@ -174,8 +174,7 @@ class SecureRound(Message):
 def accept_message(state: SecureRound, message: RelayedMessage) -> SecureRound:
     """Adds a verified message of the current phase; a repeat changes nothing.
 
-    Raises ProtocolError (message of another round, or invalid), RoundClosedError (of another phase), NotFoundError
-    (the
+    Raises ProtocolError (message of another round, or invalid), RoundClosedError (of another phase), NotFoundError (the
     client was not in the previous phase), ConflictError (another message of that client came before).
     """
     return _add_message(state, PHASE_OF[type(message)], message)

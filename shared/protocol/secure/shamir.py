@@ -86,8 +86,7 @@ def lagrange_weights(points: Sequence[int]) -> dict[int, int]:
     """Computes Lagrange's weight of each x for the value at 0.
 
     The weights serve all secrets that are shared at the same points. Raises ProtocolError unless the points are
-    different
-    and from 1 to ORDER - 1.
+    different and from 1 to ORDER - 1.
     """
     if len(set(points)) != len(points) or not all(0 < x < ORDER for x in points):
         raise ProtocolError(f"expected shares of different holders, got {len(points)} of {len(set(points))}")

@@ -124,7 +124,7 @@ def write_state(state: State) -> str:
 
 
 def read_state(text: str) -> State:
-    """Reads a state that `state_json` wrote; raises DataError, without its text, for another."""
+    """Reads a state that `write_state` wrote; raises DataError, without its text, for another."""
     try:
         return _STATE.validate_json(text)
     except ValidationError:

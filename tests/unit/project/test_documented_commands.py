@@ -241,18 +241,20 @@ def test_the_pages_are_short_and_begin_with_a_sentence_and_a_command() -> None:
     assert [name for name, text in heads.items() if not begin.match(text)] == []
 
 
-def test_names_of_logs_fields_and_settings_are_in_the_sources() -> None:
+def test_names_of_logs_fields_settings_and_tests_are_in_the_sources() -> None:
     kinds = ("*.py", "*.toml", "*.yml", "*.yaml", "*.js", "*.html")
     rooms = [
         folder for folder in ROOT.iterdir() if folder.is_dir() and folder.name[0] != "." and folder.name != "build"
     ]
     paths = [path for room in rooms if room.name != "docs" for kind in kinds for path in room.rglob(kind)]
-    sources = "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in paths)
-    stems = {path.stem for path in paths}
+    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in paths}
+    sources = "\n".join(text for path, text in texts.items() if not path.is_relative_to(ROOT / "tests"))
+    of_tests = {name for text in texts.values() for name in re.findall(r"^ *(?:async )?def (\w+)", text, flags=re.M)}
+    known = {path.stem for path in paths} | of_tests
     made = {"trainer_ended", "basis_exact", "basis_iterated", "pg_dump"}  # put together in the code; of others
     named = {
         (page.name, name)
         for page in PAGES
         for name in re.findall(r"`([a-z]+_[a-z0-9_]+)`", page.read_text(encoding="utf-8"))
     }
-    assert [one for one in sorted(named) if one[1] not in sources and one[1] not in stems | made] == []
+    assert [one for one in sorted(named) if one[1] not in sources and one[1] not in known | made] == []

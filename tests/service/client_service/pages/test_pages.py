@@ -52,7 +52,7 @@ async def page(http: httpx.AsyncClient, **query: str | int) -> str:
 
 
 async def joining(http: httpx.AsyncClient) -> bool:
-    return "Held up" in await page(http)
+    return "Problem:" in await page(http)
 
 
 @pytest.mark.anyio

@@ -13,6 +13,7 @@ import pytest
 
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import LABELS
+from client_service.evaluation.node_measures import ACCURACY, NODE_LABELS
 from client_service.evaluation.ranking import measure_test
 from client_service.federation.messages import EarlierRun, QualityOut
 from client_service.joining_value.comparison import compare_with_local, mean_interval, paired_ratio, rank_local_lists
@@ -22,6 +23,8 @@ from client_service.pages.routes import TEMPLATE
 from client_service.runtime.interruption import Interrupt, Interrupted
 from client_service.training.filter_search import best_ease, popularity_top
 from simulation.experiments.floors import floor_tops
+
+MEASURES = tuple(LABELS.values())
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def test_the_other_floors_are_those_of_a_report_and_stand_between(tmp_path: Path
         assert top is not None and figure.mean == pytest.approx(measure_test(planted, top).primary_value)
         assert 0.0 <= figure.low <= figure.mean <= figure.high
     assert all(list(group.floors) == list(floors) for group in found.groups)
-    chart = comparison_chart(QualityOut(client="a", run="run-1", comparison=found))
+    chart = comparison_chart(QualityOut(client="a", run="run-1", comparison=found), MEASURES)
     assert chart.names == (NAMES[0], "low-pass filter", "ridge filter", "EASE", *NAMES[1:])
     assert [one.value for one in chart.bars[0][1]] == [
         found.groups[0].popularity.mean,
@@ -89,7 +92,7 @@ def test_a_floor_that_is_too_dear_is_left_out_and_the_page_says_so(
     monkeypatch.setattr("client_service.joining_value.comparison.EASE_SIDE", min(planted.train.shape) - 1)
     found = compared(tmp_path, planted, popularity_top(planted))
     assert list(found.groups[0].floors) == ["lowpass", "ridge"] and found.left_out == ("ease",)
-    chart = comparison_chart(QualityOut(client="a", run="run-1", comparison=found))
+    chart = comparison_chart(QualityOut(client="a", run="run-1", comparison=found), MEASURES)
     assert chart.names == (NAMES[0], "low-pass filter", "ridge filter", *NAMES[1:])
     assert "EASE is left out" in chart.description
     shown = TEMPLATE.environment.get_template("macros.html").module.intervals(chart)  # type: ignore[attr-defined]
@@ -166,13 +169,15 @@ def test_the_page_says_in_plain_words_that_what_is_served_is_worse_than_alone() 
 
 
 def test_the_first_chart_has_a_bar_from_zero_for_each_figure() -> None:
-    chart = comparison_chart(QualityOut(client="a", run="run-2", comparison=FOUND))
+    chart = comparison_chart(QualityOut(client="a", run="run-2", comparison=FOUND), MEASURES)
     assert "NDCG@20 of run-2 on test items" in chart.description and "None of these figures leaves" in chart.description
+    of_nodes = QualityOut(client="a", run="run-2", comparison=FOUND.model_copy(update={"measure": ACCURACY}))
+    assert comparison_chart(of_nodes, tuple(NODE_LABELS.values())).description.startswith("Accuracy of run-2 on test")
     [(group, bars)] = chart.bars
     assert group.note == "60 users" and [one.name for one in bars] == list(chart.names)
     assert all(0 < one.left < one.width < one.right <= 100 for one in bars)
     assert chart.end == 0.4 and chart.ticks == ("0", "0.2", "0.4") and bars[0].width == 75.0
-    assert comparison_chart(QualityOut(client="a")).groups == ()
+    assert comparison_chart(QualityOut(client="a"), MEASURES).groups == ()
 
 
 def test_the_page_holds_alone_every_earlier_run_and_the_last_one_beside_one_another() -> None:
