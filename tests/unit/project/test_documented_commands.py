@@ -125,6 +125,11 @@ def test_a_wrong_line_is_seen(words: str) -> None:
     assert faults_of(app, words.split()) != ""
 
 
+@pytest.mark.parametrize("words", ["nothing", "run --nothing", "keys nothing"])
+def test_an_unknown_name_within_a_sentence_is_seen(words: str) -> None:
+    assert "No such" in faults_of(app, words.split())
+
+
 def python_modules() -> list[Line]:
     return [line for line in LINES if line.words[:2] == ["python", "-m"]]
 
@@ -163,6 +168,9 @@ def test_a_command_within_a_sentence_names_flags_that_exist(line: Line) -> None:
 
 
 def test_no_line_has_a_placeholder() -> None:
+    assert all(
+        PLACEHOLDER.search(text) for text in ("lpsfed worth SHARD", "lpsfed join <invitation>", "lpsfed run ...")
+    )
     found = [f"{line.page}: {line.text}" for line in LINES if PLACEHOLDER.search(" ".join(line.words))]
     assert found == []
 
