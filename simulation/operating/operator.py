@@ -27,7 +27,7 @@ from shared.sums import (
 )
 from shared.sums.common_items import ITEMS, MATCH_HINT
 from shared.sums.sum import BASIS
-from shared.web.pages import format_bytes
+from shared.web.pages import format_bytes, format_time
 from shared.words import count_noun
 from simulation.operating import operator_calls
 from simulation.operating.operator_calls import Operator, call_as_operator
@@ -243,9 +243,19 @@ def lift_quarantine(operator: Operator, client: str) -> MemberOut:
 
 
 def fetch_run(operator: Operator, run: str | None) -> RunHistoryOut | None:
-    """Fetches a run with its rounds, by default the newest; None without any."""
-    name = run or (newest.run if (newest := latest_run(operator)) else None)
+    """Fetches a run with its rounds; None without any.
+
+    run: by default the newest, without failed sums that others replace: silos serve models in spite of these.
+    """
+    runs = [] if run else list_runs(operator)
+    whole = [one.run for one in runs if one.phase != "failed" or _is_needed(one)]
+    name = run or next(iter((whole or [one.run for one in runs])[::-1]), None)
     return None if name is None else _parse_history(call_as_operator(operator, "GET", f"/v1/runs/{name}"))
+
+
+def _is_needed(run: RunHistoryOut) -> bool:
+    """Tells whether silos lack a model where this run fails: not so of a sum beside those of items."""
+    return run.sum is None or run.request.makes_models or not replaces_basis(run.request.method.basis)
 
 
 def cancel_run(operator: Operator, run: str) -> RunHistoryOut:
@@ -268,7 +278,8 @@ def describe_run(run: RunHistoryOut) -> str:
     if run.phase == "waiting":
         there = f"{len(run.enrolled)} of {request.clients} clients have joined"
         missing = f"; missing: {_join_names(run.missing)}" if run.missing else ""
-        return f"{run.run} waits for clients: {there}{missing}{_describe_missing_clients(run)}; until {run.deadline_at}"
+        lacking = f"{missing}{_describe_missing_clients(run)}"
+        return f"{run.run} waits for clients: {there}{lacking}; until {format_time(run.deadline_at)} UTC"
     now = run.rounds[-1]
     what = "" if request.part == TRAINING else f", {describe_part(request.part, request.method.basis.kind)}"
     where = f"{run.run}{what}, round {now.number} of {request.rounds}"
@@ -276,7 +287,7 @@ def describe_run(run: RunHistoryOut) -> str:
         return f"{where}: {run.phase}"
     came = sum(participant.received for participant in now.participants)
     needed = f"{came} of {len(now.participants)} updates, {request.quorum or request.clients} needed"
-    return f"{where} is open: {needed}; missing: {_join_names(run.missing)}; until {run.deadline_at}"
+    return f"{where} is open: {needed}; missing: {_join_names(run.missing)}; until {format_time(run.deadline_at)} UTC"
 
 
 def describe_sum(run: RunHistoryOut) -> str | None:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from conftest import Operate
 
 
+SOON, SOON_TEXT = "2026-01-01T10:00:00Z", "2026-01-01 10:00:00 UTC"
+
+
 def history(phase: str = "open", closed: int = 0, **fields: Any) -> RunHistoryOut:
     """run-1 of three rounds, so many of them closed."""
     rounds = tuple(
@@ -203,20 +206,20 @@ def part(name: str, *, received: bool) -> ParticipantOut:
 def test_the_status_of_an_open_round_names_who_is_missing_and_until_when(operate: Operate) -> None:
     parts = (part("north", received=True), part("south", received=False), part("west", received=False))
     now = RoundOut(number=2, phase="open", opened_at="then", missing=("south", "west"), participants=parts)
-    found = history(deadline_at="2026-01-01T10:00:00Z", missing=("south", "west"), rounds=(now,))
+    found = history(deadline_at=SOON, missing=("south", "west"), rounds=(now,))
     there = Aggregator(found, runs=(history(),))
     done = operate(there, "status")
     assert (done.exit_code, done.stdout.strip()) == (
         0,
-        "run-1, round 2 of 3 is open: 1 of 3 updates, 2 needed; missing: south, west; until 2026-01-01T10:00:00Z",
+        f"run-1, round 2 of 3 is open: 1 of 3 updates, 2 needed; missing: south, west; until {SOON_TEXT}",
     )
     assert {request.method for request in there.requests} == {"GET"}
 
 
 def test_the_status_of_a_run_that_waits_says_who_is_registered_and_not_there(operate: Operate) -> None:
-    found = history("waiting", deadline_at="soon", enrolled=("north",), missing=("south",))
+    found = history("waiting", deadline_at=SOON, enrolled=("north",), missing=("south",))
     done = operate(Aggregator(found), "status", "--run", "run-1")
-    expected = "run-1 waits for clients: 1 of 2 clients have joined; missing: south; until soon"
+    expected = f"run-1 waits for clients: 1 of 2 clients have joined; missing: south; until {SOON_TEXT}"
     assert (done.exit_code, done.stdout.strip()) == (0, expected)
 
 
@@ -224,9 +227,9 @@ def test_a_run_that_waits_for_more_clients_than_there_are_says_what_to_do(operat
     found = history("waiting", enrolled=("north",), missing=("south",), request=RunIn(rounds=3, clients=4))
     done = operate(Aggregator(found, history("finished", closed=3)), "run", "--clients", "4")
     assert "only 2 are registered: register 2 more, or cancel it and start one with --clients 2" in done.stderr
-    nobody = history("waiting", deadline_at="soon", enrolled=(), missing=(), request=RunIn(rounds=3, clients=4))
+    nobody = history("waiting", deadline_at=SOON, enrolled=(), missing=(), request=RunIn(rounds=3, clients=4))
     done = operate(Aggregator(nobody), "status", "--run", "run-1")
-    expected = "0 of 4 clients have joined; none is registered: register 4 more, or cancel it; until soon"
+    expected = "0 of 4 clients have joined; none is registered: register 4 more, or cancel it; until {SOON_TEXT}"
     assert done.stdout.strip() == f"run-1 waits for clients: {expected}"
 
 

@@ -117,6 +117,11 @@ def test_sums_of_items_go_on_where_too_few_know_titles(operate: Operate) -> None
     assert done.exit_code == 0 and there.parts == ["items", "content", "basis_exact"], done.output
     assert f"run-2, content sums: not opened: {FEW}" in done.stderr and "run-3 has finished" in done.stderr
     assert f"run-2, content sums: not opened: {FEW}" in operate(there, "status").stdout
+    again = operate(there, "run", "--clients", "3")
+    assert again.exit_code == 0 and there.parts == ["items", "content", "basis_exact", "content"], again.output
+    stood = operate(there, "status")
+    assert stood.exit_code == 0 and stood.stdout.startswith("run-3, common basis"), stood.output
+    assert operate(there, "status", "--run", "run-4").exit_code == 1
 
 
 def test_with_no_item_in_common_the_content_sums_are_the_last(operate: Operate) -> None:
