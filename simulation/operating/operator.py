@@ -254,7 +254,10 @@ def fetch_run(operator: Operator, run: str | None) -> RunHistoryOut | None:
 
 
 def _is_needed(run: RunHistoryOut) -> bool:
-    """Tells whether silos lack a model where this run fails: not so of a sum beside those of items."""
+    """Tells whether silos lack a model if this run fails.
+
+    A sum beside those of items may fail.
+    """
     return run.sum is None or run.request.makes_models or not replaces_basis(run.request.method.basis)
 
 

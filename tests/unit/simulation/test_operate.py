@@ -229,7 +229,7 @@ def test_a_run_that_waits_for_more_clients_than_there_are_says_what_to_do(operat
     assert "only 2 are registered: register 2 more, or cancel it and start one with --clients 2" in done.stderr
     nobody = history("waiting", deadline_at=SOON, enrolled=(), missing=(), request=RunIn(rounds=3, clients=4))
     done = operate(Aggregator(nobody), "status", "--run", "run-1")
-    expected = "0 of 4 clients have joined; none is registered: register 4 more, or cancel it; until {SOON_TEXT}"
+    expected = f"0 of 4 clients have joined; none is registered: register 4 more, or cancel it; until {SOON_TEXT}"
     assert done.stdout.strip() == f"run-1 waits for clients: {expected}"
 
 
