@@ -114,6 +114,9 @@ def _chain(summary: Summary) -> Verdict:
     return Verdict("good", "Ledger intact", text)
 
 
+ALWAYS_LATE = 10  # late shares, without one in time, from which on the page warns
+
+
 def _answers(summary: Summary) -> Verdict:
     refused, lost = sum(one.refused for one in summary.totals), sum(one.unanswered for one in summary.totals)
     late = sum(one.late for one in summary.totals)
@@ -123,7 +126,11 @@ def _answers(summary: Summary) -> Verdict:
         return Verdict(
             "warn", "Calls refused", f"The aggregator refused {count_noun(refused, 'call')}: {words}{open_calls}"
         )
-    came = f" {count_noun(late, 'share')} of a secure sum came after enough others, which is normal." if late else ""
+    came = f" By its answers {count_noun(late, 'share')} of a secure sum came after enough others." if late else ""
+    # A slow silo is late often. An aggregator that refuses its shares on purpose says the same, each time.
+    if late >= ALWAYS_LATE and late == sum(one.count for one in summary.totals if one.late):
+        words = "no share of this silo was needed so far. If its network is not slow, ask the aggregator’s operator."
+        return Verdict("warn", "Shares always late", f"{came.strip()} That is each of them: {words}{open_calls}")
     return Verdict("good", "Calls accepted", f"The aggregator refused none.{came}{open_calls}")
 
 

@@ -337,6 +337,9 @@ def test_shares_after_enough_others_do_not_alarm_and_other_refusals_say_where_to
     late = CallTally("answers", 12, late=8, bytes_out=5)
     calm = build_report(Summary(24, 24, None, (late,), ()), DECLARATION, counts=False).verdicts[-1]
     assert calm.kind == "good" and "8 shares of a secure sum came after enough others" in calm.sentence
+    always = CallTally("answers", 12, late=12, bytes_out=5)  # as an aggregator does that refuses each on purpose
+    doubt = build_report(Summary(24, 24, None, (always,), ()), DECLARATION, counts=False).verdicts[-1]
+    assert doubt.kind == "warn" and "12 shares" in doubt.sentence and "each of them" in doubt.sentence
     refused = CallTally("answers", 12, refused=1, late=8)
     alarm = build_report(Summary(24, 24, None, (refused,), ()), DECLARATION, counts=False).verdicts[-1]
     assert alarm.kind == "warn" and "refused 1 call" in alarm.sentence and "All calls" in alarm.sentence
