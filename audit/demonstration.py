@@ -38,8 +38,7 @@ class Demonstration:
 def plant_break(parts: Sequence[PartEvidence], requirements: ReportRequirements = RECORDS_ONLY) -> Demonstration:
     """Removes a probe's statement about an undeclared update, and makes the report.
 
-    It takes the first client whose probes sent such an update. Raises DataError where there is none, or where the
-    report
+    It takes the first client whose probes sent such an update. Raises DataError if there is none, or if the report
     finds no fault: then it would not name a dishonest client either.
     """
     for part in parts:

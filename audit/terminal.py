@@ -92,7 +92,7 @@ BREAKING = (0x2028, 0x2029)
 LONE = range(0xD800, 0xE000)  # halves of a sign, which no terminal can be sent
 KEPT = {ord("\n"), ord("\t")}
 SHOWN: Final = {code: ascii(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0), *TURNING, *BREAKING, *LONE)}
-"""What a terminal obeys in the place of showing it -> how it is shown."""
+"""Visible escape of each character that a terminal would obey instead of showing."""
 OF_TEXT: Final = {code: shown for code, shown in SHOWN.items() if code not in KEPT}
 
 

@@ -73,7 +73,7 @@ class FormGain:
 
     @property
     def holds(self) -> bool:
-        """Tells whether the whole interval lies above NO_WORSE."""
+        """Whether the whole interval lies above NO_WORSE."""
         return self.mean - self.half > NO_WORSE
 
 

@@ -190,7 +190,7 @@ PARTS: Mapping[Phase, float] = {
     "consents": 0.05,
     "answers": 0.05,
 }
-"""Of the round's deadline, each counted from its own beginning."""
+"""Share of the round's deadline that each phase gets, counted from the beginning of the phase."""
 
 
 def expected_clients(state: SecureRound, awaited: Collection[str]) -> tuple[str, ...]:

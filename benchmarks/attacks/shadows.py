@@ -29,7 +29,7 @@ CLIENTS = 3
 WHAT = tuple(Transcripts.__annotations__)
 Arrays = dict[str, Any]
 Played = tuple[Transcript, Int64]
-"""What left, and which replays were there."""
+"""Transcript of a replay, and the replays that took part."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,7 +50,7 @@ class FinishedRun:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """Returns the settings of the run."""
+        """Settings of the run."""
         return self._read("config.json")
 
     @cached_property

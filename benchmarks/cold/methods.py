@@ -45,7 +45,7 @@ class ColdTask:
 
     @property
     def warm(self) -> Rows:
-        """Finds the items that some user has in training."""
+        """Items that some user has in training."""
         return np.flatnonzero(degrees(self.train)[1] > 0)
 
 
@@ -60,7 +60,7 @@ class UserGains:
 
     @property
     def value(self) -> float:
-        """Computes the mean over draws."""
+        """Mean over draws."""
         return float(np.mean([gains.mean() for _, gains in self.draws]))
 
     def interval_half_width(self, base: UserGains | None = None) -> float:

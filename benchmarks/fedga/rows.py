@@ -9,7 +9,7 @@ from typing import Any
 
 RESULTS = Path(__file__).with_name("results.jsonl")
 IDENTITY = ("part", "data", "cut", "clients", "method", "model", "optimiser", "server", "seed", "rounds", "set")
-"""What two lines of one cell have in common: the later one counts."""
+"""Fields that identify a cell: of two lines with the same values the later one counts."""
 Row = dict[str, Any]
 
 

@@ -98,7 +98,7 @@ CLAIMS = (
     ("FedGA over C-SME alone (ramp)", "", "ramp", "ramp, no DRA", "above"),
 )
 KINDS = tuple(itertools.product(("srgnn", "tagnn"), ("sgd", "adam")))
-"""Models, and what the devices train them with."""
+"""Models, and the optimisers by which the devices train them."""
 SETTLED = 20  # the round from which on the notes expect a steady loss
 CLAIMS_HEAD = """## What the paper says
 

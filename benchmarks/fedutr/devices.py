@@ -57,14 +57,14 @@ ROWS: dict[str, dict[str, Any]] = {
     "pfedrec+known": PFEDREC | AVOID_HELD_OUT,
     "fedrap+known": FEDRAP | AVOID_HELD_OUT,
 }
-"""Name -> what its devices do. "known": no validation or test item is a negative, as in the public code of PFedRec
+"""Settings of the devices by row. "known": no validation or test item is a negative, as in the public code of PFedRec
 and FedRAP."""
 NOISE: dict[str, tuple[str, dict[str, Any]]] = {
     "fedutr+noise.1": ("fedutr", {"laplace": 0.1}),
     "fedutr+noise.5": ("fedutr", {"laplace": 0.5}),
     "fedutr+dp": ("fedutr", {}),
 }
-"""Row -> the row whose choice it takes, and its noise."""
+"""By noised row, the row whose choice it takes, and its noise."""
 CANDIDATES: tuple[dict[str, float], ...] = (
     {"deviation": 0.1, "item_rate": 1e3, "user_rate": 0.3},
     {"deviation": 0.1, "item_rate": 1e4, "user_rate": 0.3},
@@ -77,7 +77,7 @@ MOVED_CANDIDATES: tuple[dict[str, float], ...] = (
     {"deviation": 1.0, "item_rate": 100.0, "user_rate": 0.3},
     {"deviation": 0.1, "item_rate": 1000.0, "user_rate": 0.3},
 )
-"""Of FedRAP, as many; its mean is not divided by all devices, so that rates are lower."""
+"""Candidates for FedRAP, as many as for the others; its mean is not divided by all devices, so that rates are lower."""
 Row = dict[str, Any]
 
 

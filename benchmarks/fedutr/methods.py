@@ -49,7 +49,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedutr+noise.1": ("fedutr", {"strategy.noise_scale": 0.1}),
     "fedutr+noise.5": ("fedutr", {"strategy.noise_scale": 0.5}),
 }
-"""Name -> strategy and what is changed: Tables III to VI, and LayerNorm by itself."""
+"""Strategy and changed settings by row: Tables III to VI, and LayerNorm by itself."""
 Figures = dict[str, float]
 
 

@@ -49,7 +49,7 @@ CLAIMS = {
     "noise of .5 costs little": ("fedutr+noise.5", "fedutr"),
     "differential privacy of users costs little": ("fedutr+dp", "fedutr"),
 }
-"""Claim of the paper -> the row that is said to be ahead, and the other one; of noise, that it is not behind."""
+"""By claim of the paper, the row that is said to be ahead, and the other one; of noise, that it is not behind."""
 ITEMS = {"KU": 5370, "Food": 1579, "Dance": 2307, "Movie": 3509, "ml-1m-text": 3260}
 """Number of items of the paper's data sets, and of ours."""
 Cells = Mapping[str, Mapping[int, Mapping[str, float]]]

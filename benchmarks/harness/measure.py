@@ -162,7 +162,7 @@ class Work:
 
     @property
     def cache_folder(self) -> Path:
-        """Returns the folder of results that follow from the shards.
+        """Folder of results that follow from the shards.
 
         It is for all cells with these shards, or for this one.
         """

@@ -58,7 +58,7 @@ class Sample:
 
 
 Mean = Callable[[Sample, str], float]
-"""Of a sample and a metric."""
+"""Function that computes the mean of a metric over a sample."""
 
 
 @dataclass

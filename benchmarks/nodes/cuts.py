@@ -19,7 +19,7 @@ from simulation.graphs.read import read_graph
 
 SHARED_DATA = Path(__file__).parents[2].parent / "shared" / "data"
 SETTINGS: Mapping[str, Mapping[str, Any]] = {"minesweeper": {"nodes.random_features": 0}}
-"""What differs from the settings' defaults, chosen by validation on seeds from 100: less than 10 kB a silo."""
+"""Settings other than the defaults, chosen by validation on seeds from 100: less than 10 kB a silo."""
 
 
 @dataclass(frozen=True)

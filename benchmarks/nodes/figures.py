@@ -21,7 +21,7 @@ DRAWS = 200  # of test nodes, with replacement, for an interval
 LEVEL = (2.5, 97.5)
 Int64 = NDArray[np.int64]
 TestNodes = list[tuple[Float32, Int64]]
-"""Of each silo the scores and the labels of its test nodes."""
+"""Scores and labels of the test nodes, by silo."""
 
 
 def select_test_nodes(given: DividedGraph, found: SiloScores) -> TestNodes:

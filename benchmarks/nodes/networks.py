@@ -73,7 +73,7 @@ class FederationRecord:
 
     @property
     def valid(self) -> float:
-        """Computes the mean over silos of the best round's validation."""
+        """Mean over silos of the best round's validation."""
         return float(np.mean([one.valid for one in self.records]))
 
 
@@ -113,7 +113,7 @@ LOCAL: Mapping[str, Mapping[str, Any]] = {
     "cora": WIDE,
     "citeseer": WIDE,
 }
-"""Of methods that train in the silos."""
+"""Settings of methods that train in the silos, by graph."""
 GRADIENTS: Mapping[str, Mapping[str, Any]] = {
     "minesweeper": {"nodes.order": 10, "nodes.tau": 1.0, "learning_rate": 0.05},
     "tolokers": LOCAL["tolokers"],
@@ -122,7 +122,7 @@ GRADIENTS: Mapping[str, Mapping[str, Any]] = {
 }
 SAGE: Mapping[str, Any] = {"model": "sage", "layers": 4, "learning_rate": 0.02, "nodes.dropout": 0.2}
 USUAL: Mapping[str, Any] = {"nodes.order": 5, "nodes.tau": 1.0, "learning_rate": 0.01}
-"""Of another graph."""
+"""Settings for graphs that have none of their own."""
 
 
 def network_settings(

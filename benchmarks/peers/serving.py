@@ -205,7 +205,7 @@ class ServedSilo:
 
     @property
     def target(self) -> LoadTarget:
-        """Returns where to load the process that runs, or ran last."""
+        """Target of a load test: the process that runs, or ran last."""
         assert self.process is not None
         return LoadTarget(CLIENT, self.url, self.key, self.process.pid)
 

@@ -27,7 +27,7 @@ from shared.protocol.wire import MEDIA_TYPE
 CODE_PACKAGES = ("client_service", "shared", "httpx", "httpcore", "h11", "http_message_signatures")
 """Packages through whose hands every request goes."""
 STARTUP_FILES = ("sitecustomize.py", "usercustomize.py")
-"""What Python runs before everything else, wherever it finds it."""
+"""Names of the modules that Python runs at its start, in any folder of its path."""
 CACHE_FOLDER = "__pycache__"
 
 
@@ -76,7 +76,7 @@ FORBIDDEN = (
     "another destination",
     "an undeclared call",
 )
-"""What the gate must refuse, by name."""
+"""Names of the requests that the gate must refuse."""
 CONTROL = "control: a declared question"
 
 

@@ -108,7 +108,7 @@ class FormBuilder:
 
     @cached_property
     def baskets(self) -> sparse.csr_array:
-        """Returns the training items of each user, (M, N)."""
+        """Training items of each user, (M, N)."""
         return sparse.csr_array(self.shard.train.astype(np.float32))
 
     @cached_property
@@ -119,7 +119,7 @@ class FormBuilder:
 
     @cached_property
     def exact(self) -> tuple[ExactHead, Arrays]:
-        """Makes the head and the arrays of the model's own scores."""
+        """Head and arrays of the model's own scores."""
         parts = self.served.ranker.fusion.parts
         return exact_arrays(self.served, self.linear.sizes if self.linear is not None else [(0.0, 0.0)] * len(parts))
 

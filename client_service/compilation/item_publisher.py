@@ -152,7 +152,7 @@ class ItemPublisher:
 
     @property
     def is_busy(self) -> bool:
-        """Tells whether a form is chosen or lists are filled in the background."""
+        """Whether a form is chosen or lists are filled in the background."""
         return self._job.is_alive()
 
     def close(self) -> None:

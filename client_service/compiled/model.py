@@ -130,7 +130,7 @@ class EntryTable:
 
     @property
     def width(self) -> int:
-        """Returns the number of entries of an item."""
+        """Number of entries of an item."""
         return self.head.entries or self.items
 
     def scores(self, basket: Rows) -> Float32:
@@ -291,7 +291,7 @@ class CompiledModel:
 
     @property
     def lists_ready(self) -> int:
-        """Counts the users whose lists are filled, which are the first rows."""
+        """Number of users whose lists are filled, which are the first rows."""
         return 0 if self._lists is None else int(self._lists.ready[0])
 
     def list_of(self, row: int) -> tuple[NDArray[np.int32], Float32] | None:

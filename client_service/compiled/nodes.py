@@ -91,7 +91,7 @@ class CompiledNodes:
 
     @property
     def digest(self) -> str:
-        """Returns the digest of the shard."""
+        """Digest of the shard."""
         return self.head.digest
 
 
@@ -206,12 +206,12 @@ class CompiledNodeModel:
 
     @property
     def version(self) -> str:
-        """Returns the version that answers carry."""
+        """Version that answers carry."""
         return self.head.version
 
     @property
     def kept_at(self) -> str:
-        """Returns the time when the model was kept on the disk, UTC, ISO 8601."""
+        """Time when the model was kept on the disk, UTC, ISO 8601."""
         return self.head.kept_at
 
     def read_node_powers(self, row: int, neighbours: Int64, weights: Float64) -> NodePowers:

@@ -92,7 +92,7 @@ class CompiledSessions:
 
     @property
     def digest(self) -> str:
-        """Returns the digest of the visits."""
+        """Digest of the visits."""
         return self.head.digest
 
     def title(self, row: int | None) -> str | None:
@@ -208,12 +208,12 @@ class CompiledNextModel:
 
     @property
     def version(self) -> str:
-        """Returns the version that answers carry."""
+        """Version that answers carry."""
         return self.head.version
 
     @property
     def kept_at(self) -> str:
-        """Returns the time when the model was kept on the disk, UTC, ISO 8601."""
+        """Time when the model was kept on the disk, UTC, ISO 8601."""
         return self.head.kept_at
 
     def score(self, examples: Prefixes) -> Float32:

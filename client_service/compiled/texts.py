@@ -51,7 +51,7 @@ class Texts(Sequence[str | None]):
 
     @property
     def views(self) -> tuple[memoryview, memoryview]:
-        """Returns the bytes of all texts, and the place where each begins."""
+        """Bytes of all texts, and the place where each begins."""
         return self._bytes, self._offsets
 
     def __len__(self) -> int:

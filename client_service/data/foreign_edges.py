@@ -40,12 +40,12 @@ class ForeignEdges:
 
     @cached_property
     def counts(self) -> Int64:
-        """Counts the foreign neighbours of each own node, (n,)."""
+        """Number of foreign neighbours of each own node, (n,)."""
         return np.diff(self.weights.indptr).astype(np.int64)
 
     @cached_property
     def digest(self) -> str:
-        """Computes sha256 over ids and weights."""
+        """SHA-256 over ids and weights."""
         total = hashlib.sha256(encode_list(self.ids) + b"\n")
         for part, kind in ((self.weights.indptr, "<i8"), (self.weights.indices, "<i8"), (self.weights.data, "<f4")):
             total.update(np.ascontiguousarray(part, dtype=kind).data)
@@ -76,7 +76,7 @@ class BorderSums:
 
     @cached_property
     def digest(self) -> str:
-        """Computes sha256 over counts and sums."""
+        """SHA-256 over counts and sums."""
         content = hashlib.sha256(np.ascontiguousarray(self.counts, dtype="<i8").data)
         content.update(np.ascontiguousarray(self.sums, dtype="<f4").data)
         return content.hexdigest()

@@ -77,7 +77,7 @@ class NodeShard:
 
     @cached_property
     def digest(self) -> str:
-        """Computes sha256 over all training data; the shard's name does not count."""
+        """SHA-256 over all training data; the shard's name does not count."""
         total = hashlib.sha256()
         for names in (self.node_ids, self.feature_names, self.classes):
             total.update(encode_list(names) + b"\n")
@@ -92,12 +92,12 @@ class NodeShard:
 
     @property
     def lists_digest(self) -> str:
-        """Returns `digest`, which covers all data that answers depend on."""
+        """Same as `digest`, which covers all data that answers depend on."""
         return self.digest
 
     @cached_property
     def columns_digest(self) -> str:
-        """Computes sha256 over the names of features and classes, which all silos must share."""
+        """SHA-256 over the names of features and classes, which all silos must share."""
         return hashlib.sha256(encode_list(self.feature_names) + b"\n" + encode_list(self.classes)).hexdigest()
 
     @cached_property
@@ -107,7 +107,7 @@ class NodeShard:
 
     @cached_property
     def dense_features(self) -> Float32:
-        """Returns the features as a dense matrix, (n, q)."""
+        """Features as a dense matrix, (n, q)."""
         found: Float32 = self.features.toarray()
         return found
 
@@ -119,7 +119,7 @@ class NodeShard:
 
     @property
     def edges(self) -> int:
-        """Counts the edges, each once."""
+        """Number of edges, each counted once."""
         return int(self.adjacency.nnz // 2)
 
     def nodes_of(self, split: int) -> Int64:

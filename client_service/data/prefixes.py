@@ -31,17 +31,17 @@ class Prefixes:
 
     @property
     def targets(self) -> Int64:
-        """Returns the click after each prefix, (P,)."""
+        """Click after each prefix, (P,)."""
         return self.clicks[self.end]
 
     @property
     def last(self) -> Int64:
-        """Returns the last click of each prefix, (P,)."""
+        """Last click of each prefix, (P,)."""
         return self.clicks[self.end - 1]
 
     @property
     def lengths(self) -> Int64:
-        """Counts the clicks of each prefix, (P,)."""
+        """Number of clicks of each prefix, (P,)."""
         return self.end - self.begin
 
     def select(self, rows: Int64 | NDArray[np.bool_]) -> Prefixes:

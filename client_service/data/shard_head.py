@@ -44,7 +44,7 @@ class ShardHead(Message):
 
     @property
     def lists_digest(self) -> str:
-        """Computes the digest that `Shard.lists_digest` has."""
+        """Digest, the same as `Shard.lists_digest`."""
         return combine_digests(self.digest, self.met_digest, self.unmet_digest)
 
 

@@ -64,7 +64,7 @@ class NodeContributions:
 
     @property
     def mean(self) -> float:
-        """Computes the measure."""
+        """Value of the measure: the mean of its first group."""
         return float(self.parts[0].mean())
 
     def standard_error(self) -> float:

@@ -21,7 +21,7 @@ SCORES = 1 << 20  # that are ranked at a time, if so many users: they had best s
 VALIDATION_USERS = 2000
 
 TopItems = Callable[[Rows, sparse.csr_array, int], Rows]
-"""(users (B,), their items to leave out (B, N), k) -> item rows (B, k), best first, -1 where there are no more."""
+"""(users (B,), their items to leave out (B, N), k) -> item rows (B, k), best first, -1 beyond the last."""
 
 
 def evaluate(top: TopItems, target: sparse.csr_array, seen: sparse.csr_array, users: Rows | None = None) -> Measures:
@@ -55,8 +55,8 @@ def split_users(users: Rows, items: int) -> list[Rows]:
 
 
 Candidates = Callable[[Rows], Iterable[Float32]]
-"""User rows (B,) -> the scores of each of several candidates in turn, (B, N). Whoever asks may overwrite them, and has
-them until the next: one memory serves all."""
+"""(user rows (B,)) -> the scores of each of several candidates in turn, (B, N). The caller may overwrite them, and has
+them until the next: all candidates use the same memory."""
 
 
 def find_candidate_hits(

@@ -17,7 +17,7 @@ SCORES = 1 << 23  # that are computed at a time
 MOST = 512  # examples at a time
 
 ScoreItems = Callable[[Prefixes], Float32]
-"""Some examples -> the scores of all N items, by their numbers, (B, N)."""
+"""(some examples) -> the scores of all N items, by their numbers, (B, N)."""
 
 
 def rank_targets(scores: Float32, columns: Int64) -> Int64:

@@ -86,17 +86,17 @@ class NodeOverlay:
 
     @property
     def nodes(self) -> CompiledNodes:
-        """Returns the graph that the overlay changes."""
+        """Graph that the overlay changes."""
         return self._nodes
 
     @property
     def shard_digest(self) -> str:
-        """Returns the digest of the shard that the overlay changes."""
+        """Digest of the shard that the overlay changes."""
         return self._nodes.digest
 
     @property
     def known_nodes(self) -> int:
-        """Counts the nodes of the graph that are not erased."""
+        """Number of nodes of the graph that are not erased."""
         erased = self._later.erased
         return self._nodes.head.nodes - (0 if erased is None else int(erased.sum()))
 

@@ -63,7 +63,7 @@ class Silo:
 
     @property
     def federation(self) -> str:
-        """Returns the key of the aggregator where the silo pins one, else nothing."""
+        """Key of the aggregator where the silo pins one, else nothing."""
         return "" if self.masking is None else self.masking.aggregator
 
 
@@ -206,7 +206,7 @@ class ClientRun(Protocol):
     place: RunContext
     applied: int
     summed: SummedDigests | None
-    """Of what is summed; None of a model in training."""
+    """Digests of the data that a sum is over; None in a training run."""
 
     @property
     def context(self) -> RoundContext:

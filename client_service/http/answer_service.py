@@ -152,7 +152,7 @@ class AnswerService:
 
     @property
     def log(self) -> SiloLog[Any, Any]:
-        """Returns the event log. ConflictError in a silo that takes no events."""
+        """Event log. ConflictError in a silo that takes no events."""
         if self._feedback is None and self._answers is not None:
             raise ConflictError(f"expected a silo that takes events, got one of task {self._task_name!r}")
         if self._feedback is None:
@@ -161,14 +161,14 @@ class AnswerService:
 
     @property
     def feedback(self) -> EventLog:
-        """Returns the event log of users and items. ConflictError in a silo of another task."""
+        """Event log of users and items. ConflictError in a silo of another task."""
         if self._answers is None or isinstance(self._feedback, EventLog):
             return cast(EventLog, self.log)
         raise ConflictError(f"expected a silo that takes events of users, got one of task {self._task_name!r}")
 
     @property
     def node_log(self) -> NodeLog:
-        """Returns the event log of nodes. ConflictError in a silo of another task."""
+        """Event log of nodes. ConflictError in a silo of another task."""
         if self._answers is None or isinstance(self._feedback, NodeLog):
             return cast(NodeLog, self.log)
         raise ConflictError(f"expected a silo that takes events of nodes, got one of task {self._task_name!r}")
@@ -256,12 +256,12 @@ class AnswerService:
 
     @property
     def live(self) -> bool:
-        """Tells whether the background job runs; if it failed, only a restart helps."""
+        """Whether the background job runs; if it failed, only a restart helps."""
         return self._following is None or not self._following.done()
 
     @property
     def unready_reason(self) -> str | None:
-        """Returns the reason why the service is not ready; None when it is."""
+        """Reason why the service is not ready; None when it is."""
         if self._answers is None:
             return self.no_answers_reason
         return None if self.live else "the agent has failed: see the log, and restart the client"

@@ -267,7 +267,7 @@ class ClientService(AnswerService):
 
     @property
     def live(self) -> bool:
-        """Tells whether agent and refresh scheduler run; if one failed, only a restart helps."""
+        """Whether agent and refresh scheduler run; if one failed, only a restart helps."""
         return super().live and not self._ended
 
     def _take_up_stored(self, shard: TaskShard, interrupt: Interrupt) -> FrozenModel | None:

@@ -181,7 +181,7 @@ class LowPass(Encoder):
 
     @property
     def item_step(self) -> Float32:
-        """Returns each item's summand in a basket's row of P, (N, Phi).
+        """Summand of each item in a basket's row of P, (N, Phi).
 
         The row is divided by the basket's degree afterwards.
         """

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from client_service.data.events import row_numbers
 
 RowKind = Literal["users", "items", "nodes"]
-"""Whose rows a parameter has; nodes: users, and items after them."""
+"""Kind of a parameter's rows; nodes: users, and items after them."""
 Int64 = NDArray[np.int64]
 MIXER = 0x9E3779B97F4A7C15  # odd: the products of different places are different numbers
 NOTHING = np.zeros(0, dtype=np.int64)

@@ -110,7 +110,7 @@ class Account:
 
     @property
     def end(self) -> dict[str, Any]:
-        """Returns the number of entries and the hash of the last one.
+        """Number of entries and the hash of the last one.
 
         With both, a later check can tell whether the entry is still there.
         """

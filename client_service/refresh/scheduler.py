@@ -113,7 +113,7 @@ class RefreshScheduler:
 
     @property
     def state(self) -> SchedulerState:
-        """Returns the state from which a later scheduler continues."""
+        """State from which a later scheduler continues."""
         return SchedulerState(status=self.status, due=None if self._due == float("inf") else self._due)
 
     def is_idle(self, seconds: float) -> bool:

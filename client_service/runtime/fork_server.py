@@ -27,7 +27,7 @@ from shared.web.health import READY_PIPE
 START, STARTED, ENDED = b"s", "started", "ended"  # what is told over the socket
 ENDING = (signal.SIGINT, signal.SIGTERM)
 Run = Callable[[int], int]
-"""What a forked process runs: takes the descriptor of its refusal pipe, returns its exit code."""
+"""(descriptor of the refusal pipe) -> exit code: the function that a forked process runs."""
 
 
 def start_fork_server(prepare: Callable[[], Run]) -> ForkServer | None:

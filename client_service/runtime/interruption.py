@@ -71,7 +71,7 @@ class Interrupt:
 
 
 NEVER = Interrupt()
-"""For work that nobody interrupts: nothing sets it."""
+"""Interrupt that is never set, for work that is not interrupted."""
 
 
 class RoundAborted(Exception):

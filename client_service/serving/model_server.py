@@ -40,7 +40,7 @@ class ModelServer:
 
     @property
     def is_busy(self) -> bool:
-        """Tells whether a background computation runs, such as that of lists."""
+        """Whether a background computation runs, such as that of lists."""
         return False
 
     def with_model(self, serving: Path, published: Publication) -> ModelServer:

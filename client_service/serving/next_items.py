@@ -88,7 +88,7 @@ class NextItems(ModelServer):
 
     @property
     def served(self) -> CompiledNextModel | None:
-        """Returns the model that answers, or None before there is one."""
+        """Model that answers, or None before there is one."""
         return self._served
 
     @served.setter

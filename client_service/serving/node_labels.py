@@ -86,7 +86,7 @@ class NodeLabels(ModelServer):
 
     @property
     def served(self) -> CompiledNodeModel | None:
-        """Returns the model that answers, or None before there is one."""
+        """Model that answers, or None before there is one."""
         return self._served
 
     @served.setter
@@ -109,17 +109,17 @@ class NodeLabels(ModelServer):
 
     @property
     def nodes(self) -> CompiledNodes:
-        """Returns the graph that answers."""
+        """Graph that answers."""
         return self._nodes
 
     @property
     def shown_items(self) -> int:
-        """Counts the classes that a label can be of."""
+        """Number of classes that a label can be of."""
         return len(self._nodes.head.classes)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Returns the names of the classes."""
+        """Names of the classes."""
         return self._nodes.head.classes
 
     def answer(self, asked: LabelsIn) -> LabelListOut:

@@ -70,7 +70,7 @@ class LabelsIn(Message):
 
     @property
     def edges(self) -> int:
-        """Counts the neighbours of all nodes together."""
+        """Number of neighbours of all nodes together."""
         return sum(len(one.neighbours or ()) for one in self.nodes if isinstance(one, NodeIn))
 
 

@@ -57,22 +57,22 @@ class ListRequest:
 
     @property
     def new_places(self) -> int:
-        """Returns the number of places reserved for new items."""
+        """Number of places reserved for new items."""
         return 1 if self.new is None else self.new
 
     @property
     def rearranged(self) -> bool:
-        """Tells whether the order differs from that by score."""
+        """Whether the order differs from that by score."""
         return self.mmr > 0.0 or self.freshness > 0.0
 
     @property
     def depth(self) -> int:
-        """Returns how many of the best items have to be known."""
+        """Number of the best items that have to be known."""
         return POOL if self.rearranged else self.offset + self.k
 
     @property
     def costly(self) -> bool:
-        """Tells whether an answer takes more than a look-up, even from a computed list."""
+        """Whether an answer takes more than a look-up, even from a computed list."""
         return self.rearranged or self.explain or self.only_new or self.forbidden is not None
 
     def require_reachable(self) -> None:
@@ -116,7 +116,7 @@ class ListedItems(NamedTuple):
 
     @property
     def items(self) -> list[tuple[str, float, str | None]]:
-        """Lists the id, score and title of each item."""
+        """Id, score and title of each item."""
         titles = self.titles
         return [
             (self.ids[row], score, None if titles is None else titles[row])

@@ -92,7 +92,7 @@ class Recommender(ModelServer):
 
     @property
     def served(self) -> CompiledModel | None:
-        """Returns the model that answers, or None before there is one."""
+        """Model that answers, or None before there is one."""
         return self.model
 
     @served.setter
@@ -128,7 +128,7 @@ class Recommender(ModelServer):
 
     @property
     def is_busy(self) -> bool:
-        """Tells whether lists are computed in the background."""
+        """Whether lists are computed in the background."""
         return self._intake is not None and self._intake.is_busy
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class Recommender(ModelServer):
 
     @property
     def lists_share(self) -> float:
-        """Returns the share of the known users whose lists are computed."""
+        """Share of the known users whose lists are computed."""
         model = self.model
         return 0.0 if model is None else model.lists_ready / len(self._shard.user_ids)
 

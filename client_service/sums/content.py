@@ -48,7 +48,7 @@ class ContentStatistics(Statistics):
 
     @property
     def sums(self) -> ContentSums:
-        """Returns the sums A, D and S of the other silos."""
+        """Sums A, D and S of the other silos."""
         return ContentSums(self.profiles, self.pairs, self.items)
 
     def metadata(self) -> dict[str, str]:
@@ -62,7 +62,7 @@ class ContentStatistics(Statistics):
 
     @property
     def digest(self) -> str:
-        """Returns the sha256 over the encoder and the sums of all silos."""
+        """SHA-256 over the encoder and the sums of all silos."""
         return hashlib.sha256(f"{self.kind} {self.encoder} {self.summed}".encode()).hexdigest()
 
 

@@ -54,7 +54,7 @@ class Borders(Statistics):
 
     @property
     def rows(self) -> int:
-        """Counts the rows of a table."""
+        """Number of rows of a table."""
         return len(self.claims) // self.width
 
     def complete(self, shard: NodeShard, secret: bytes) -> NodeShard:

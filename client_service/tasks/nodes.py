@@ -203,4 +203,4 @@ NODES = Task(
     ),
     fits_at_start=True,
 )
-"""Validation chooses by the area under the curve where there are two classes: see `choose_primary`."""
+"""Task of node labels; with two classes validation chooses by the area under the curve: see `choose_primary`."""

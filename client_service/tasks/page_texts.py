@@ -79,7 +79,7 @@ class Trial:
 
     @property
     def explained(self) -> bool:
-        """Tells whether any item has a reason; a model without a closed form gives none."""
+        """Whether any item has a reason; a model without a closed form gives none."""
         return any(isinstance(one, ItemOut) and one.because for one in self.items)
 
 

@@ -125,7 +125,7 @@ class Reopened(NamedTuple):
 
 
 Refitted = Callable[[ModelHead, Mapping[str, Tensor]], Any]
-"""A kept model's head and its parameters -> the model at rest that answers. Slow."""
+"""(head of a kept model, its parameters) -> the model at rest that answers. Slow."""
 
 S = TypeVar("S", bound=TaskShard)
 T = TypeVar("T", bound=Training)
@@ -144,7 +144,8 @@ class ModelStart(Generic[S, T]):
 
 
 MakeTrainer = Callable[[S, MethodSettings, torch.device, Interrupt, str], T]
-"""Of a shard, a run's settings, and the model's name, "" the one of the settings. Slow work ends with Interrupted."""
+"""(shard, settings of a run, device, interrupt, name of the model; "": that of the settings) -> trainer. Slow work ends
+with Interrupted."""
 
 
 @dataclass(frozen=True)

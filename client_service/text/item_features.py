@@ -36,7 +36,7 @@ class ItemFeatures:
 
     @cached_property
     def digest(self) -> str:
-        """Computes sha256 over the encoder's name and the values."""
+        """SHA-256 over the encoder's name and the values."""
         return hashlib.sha256(f"{self.encoder}\n".encode() + self.values.astype("<f4").tobytes()).hexdigest()
 
 

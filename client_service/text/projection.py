@@ -121,7 +121,7 @@ class ProjectionEncoder:
 
     @property
     def name(self) -> str:
-        """Returns the name with kind, width and version.
+        """Name with kind, width and version.
 
         Encoders of one name give the same features of the same item.
         """

@@ -69,7 +69,7 @@ class SvdEncoder:
 
     @property
     def width(self) -> int:
-        """Counts the columns of the words."""
+        """Number of columns of the words."""
         return int(self.directions.shape[1])
 
     @property
@@ -82,7 +82,7 @@ class SvdEncoder:
 
     @cached_property
     def name(self) -> str:
-        """Returns the name with kind, width of the words, version, and digest of the state.
+        """Name with kind, width of the words, version, and digest of the state.
 
         With another state it is another function.
         """
@@ -93,7 +93,7 @@ class SvdEncoder:
 
     @property
     def state(self) -> dict[str, NDArray[Any]]:
-        """Lists the arrays from which `from_state` makes the encoder again."""
+        """Arrays from which `from_state` makes the encoder again."""
         texts = {"tokens": self.tokens, "labels": self.labels, "numbers": self.numbers}
         joined = {name: np.frombuffer("\n".join(one).encode(), dtype=np.uint8) for name, one in texts.items()}
         arrays: dict[str, NDArray[Any]] = {

@@ -57,7 +57,7 @@ SOME_USERS, MORE_ERRORS = 30, 2.0  # and with fewer users than that, but at leas
 BASE = "base"
 BASE_WEIGHT = 1.0  # without validation users, as `ScorerPart.weight` is of the other parts
 Weights = Mapping[str, float]
-"""Of each part's standardised scores; they sum to 1."""
+"""Weight of each part's standardised scores; they sum to 1."""
 
 
 @dataclass(frozen=True)

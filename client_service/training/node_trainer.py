@@ -78,12 +78,12 @@ class NodeTrainer(NodeNetworkTrainer):
 
     @property
     def has_network(self) -> bool:
-        """Tells whether a network is trained beside the closed form."""
+        """Whether a network is trained beside the closed form."""
         return self.kind in NETWORKS
 
     @cached_property
     def sizes(self) -> NodeSettings:
-        """Returns the settings with the shard's sizes."""
+        """Settings with the shard's sizes."""
         return complete_sizes(self.shard, self.method.nodes)
 
     @cached_property

@@ -14,7 +14,7 @@ from shared.method.parameters import Form
 DType = Literal["F32", "U32"]
 
 Part = Annotated[str, Field(pattern=r"^[a-z][a-z_]{0,39}$")]
-"""What a run is for: to train the strategy's model, or the part of the work to which a sum belongs (`Sum.part`)."""
+"""Purpose of a run: to train the strategy's model, or the part of the work to which a sum belongs (`Sum.part`)."""
 TRAINING: Part = "training"
 
 

@@ -91,12 +91,12 @@ class NodeSettings(Message):
 
     @property
     def projected(self) -> int:
-        """Counts the columns to which features are projected; 0 where they are not."""
+        """Number of columns to which features are projected; 0 where they are not."""
         return self.directions if self.features > self.directions else 0
 
     @property
     def powers(self) -> tuple[int, ...]:
-        """Lists the powers of the propagation in the closed form.
+        """Powers of the propagation in the closed form.
 
         The design has a block of each, or of projected features their mean.
         """
@@ -104,10 +104,10 @@ class NodeSettings(Message):
 
     @property
     def random_width(self) -> int:
-        """Counts the random features of the closed form: none beside projected ones."""
+        """Number of random features of the closed form: none beside projected ones."""
         return 0 if self.projected else self.random_features
 
     @property
     def columns(self) -> int:
-        """Counts D, the columns of the design: a constant, powers' blocks, random features."""
+        """D, number of columns of the design: a constant, powers' blocks, random features."""
         return 1 + (self.projected or len(self.powers) * self.features) + self.random_width

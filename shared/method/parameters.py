@@ -17,7 +17,7 @@ Array = NDArray[Any]  # float32, or uint32 where the tensor is declared so
 Arrays = Mapping[str, Array]
 BLOCK = 1 << 17  # values that are worked on at a time; a megabyte in float64
 STORED = {"U64": "<u8", "F32": "<f4", "U32": "<u4"}
-"""Type of a stored tensor -> the same as numpy writes it, in the order in which safetensors stores types."""
+"""Numpy's notation of each type of a stored tensor, in the order in which safetensors stores types."""
 
 
 class Form(NamedTuple):

@@ -38,9 +38,10 @@ def read_catalogue_size(
 
 
 MarginReading = Literal["literal", "scaled", "sigmoid", "additive"]
-"""literal: min(gamma xi, pi - R), as printed. scaled: the same with xi / pi. sigmoid: with BC-Loss's released
-1 - sigmoid(u . v) in the place of xi. additive: as printed, but Eq. 9 has
-cos R - M in the place of cos(R + M). `client_service.training.margins` has them."""
+"""Reading of the margin M of Eq. 8: `client_service.training.margins` computes them.
+
+literal: min(gamma xi, pi - R), as printed. scaled: the same with xi / pi. sigmoid: 1 - sigmoid(u . v) in the place of
+xi, as BC-Loss was released. additive: as printed, but Eq. 9 has cos R - M in the place of cos(R + M)."""
 
 GREATEST_WIDENING: dict[MarginReading, float] = {
     "literal": math.pi,
@@ -48,7 +49,7 @@ GREATEST_WIDENING: dict[MarginReading, float] = {
     "sigmoid": 1.0,
     "additive": math.pi,
 }
-"""What gamma multiplies is at most this, in radians; the margin ends at pi - R, which may be as much as pi."""
+"""Greatest factor of gamma by reading, in radians; the margin ends at pi - R, which may be as much as pi."""
 
 
 def greatest_margin(reading: MarginReading, strength: float) -> float:
@@ -78,7 +79,7 @@ class AnchorSettings(Message):
 SumName = Literal[
     "off", "items", "content", "exact", "iterated", "transitions", "node_borders", "node_directions", "node_gram"
 ]
-"""What is summed over the silos before a training run: nothing, or a sum of `shared.sums.SUMS`."""
+"""Name of the sum that silos make before a training run: off, or a sum of `shared.sums.SUMS`."""
 
 
 USUAL_ENCODER = "projection/64/1"

@@ -41,9 +41,9 @@ class Accuracy:
 
 
 TRAINING = Accuracy(1e-9, np.float64)
-"""For spectra that a model is trained on: a digest of training depends on every bit."""
+"""Accuracy of spectra that a model is trained on: a digest of training depends on every bit."""
 RANKING = Accuracy(1e-4, np.float32, checks=2)
-"""For spectra of scorers that only rank: the same lists in a third of the time (docs/performance.md)."""
+"""Accuracy of spectra of scorers that only rank: the same lists in a third of the time (docs/performance.md)."""
 
 
 def leading_vectors(matrix: sparse.csr_array, count: int, accuracy: Accuracy = TRAINING) -> Float64:

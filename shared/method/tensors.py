@@ -59,7 +59,7 @@ def clamp_scalars(ranges: Ranges, scalars: Mapping[str, float]) -> dict[str, flo
 
 
 Draw = Callable[[int], NDArray[np.float64]]
-"""count -> the next `count` values of the run's generator."""
+"""(count) -> the next `count` values of the run's generator."""
 
 
 def initial_parameters(tensors: Sequence[Tensor], seed: int, *, exact: bool) -> dict[str, Array]:
@@ -153,8 +153,8 @@ class Tensor(NamedTuple):
 def mlp_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     """Lists the tensors of the pooling MLP (Eq. 4) and the predictive MLP (Eq. 5).
 
-    Sorted by name. pooling: (L + 1) d -> d -> d on the concatenated layers; predictive: 3 d -> d -> 1 on [u, v, u *
-    v].
+    Sorted by name. pooling: (L + 1) d -> d -> d on the concatenated layers. predictive: 3 d -> d -> 1 on
+    [u, v, u * v].
     """
     width, layers = sizes.width, sizes.layers
     weights = {
@@ -299,9 +299,7 @@ def empty_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
 def encoded_width(width: int) -> int:
     """Returns how many numbers encode an eigenvalue.
 
-    Itself, and the sine and cosine at each of width
-
-    2 frequencies.
+    They are the eigenvalue, and its sine and cosine at each of width // 2 frequencies, at least one.
     """
     return 1 + 2 * max(1, width // 2)
 

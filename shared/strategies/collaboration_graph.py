@@ -186,7 +186,7 @@ def project_on_simplex(rows: Float64, total: float = 1.0) -> Float64:
 
 
 ROW = "weights."
-"""What the names of W's rows in a state's memory begin with, before the client's: (K, M), M in the order of names."""
+"""Prefix of the names of W's rows in a state's memory, before the client's name: (K, M), M in the order of names."""
 COLUMNS = "effective_columns"
 """In the memory: 1 / sum r^2 and 1 / sum s^2 of each order, (2, K)."""
 

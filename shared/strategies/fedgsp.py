@@ -63,7 +63,7 @@ class FedGSPSettings(OwnSettings):
 
     @property
     def rule(self) -> GraphRule:
-        """Returns the rule of the collaboration graph."""
+        """Rule of the collaboration graph."""
         gamma = self.gamma or None
         return GraphRule(self.weight_floor, self.sharpness, gamma, self.least_own, self.uniform, self.terms)
 

@@ -28,7 +28,7 @@ PROXY_SEED = 0
 SCALE = 10.0  # how sharply similar clients are preferred to others
 SPARSE, NEAR = 1e-3, 1e-3  # weights of the two penalties
 MASKED = {"unifilter": "masked_unifilter"}
-"""The model of a run -> the same with masks; every other has both MLPs."""
+"""Masked model by model of a run; for every other one it is the masked encoder, which has both MLPs."""
 FILTER = "filter.weight"
 
 

@@ -19,7 +19,7 @@ from shared.strategies.local_client import LocalClient, Objective, Shrinkage
 from shared.strategies.strategy import OwnSettings, Strategy, read_strategy_settings
 
 ADAPTATION = "adaptation."
-"""With which the names of the private parameters begin that mix the common fusion with the silo's own."""
+"""Prefix of the private parameters that mix the common fusion with the silo's own."""
 REGULARISED = (f"{FUSION}weight", f"{FUSION}bias")
 
 

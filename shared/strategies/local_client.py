@@ -11,7 +11,7 @@ import numpy as np
 from shared.method.parameters import Arrays, Parameters
 
 Loss = Literal["", "bpr", "bce"]
-"""What a strategy may train with; "" is the loss that the settings name."""
+"""Loss that a strategy may train with; "": the one that the settings name."""
 Penalty = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
 """(all own, received) named tensors -> scalar added to the loss. Operators only, so that no torch is needed here."""
 

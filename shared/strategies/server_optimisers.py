@@ -111,7 +111,7 @@ class ServerOptimiser:
 
 
 MAGNITUDE = "magnitude."
-"""What the name of a tensor's magnitudes begins with."""
+"""Prefix of the names of tensors' magnitudes."""
 REPORTED = MAGNITUDE + "update"
 """The one number that a client of a secure federation reports of its whole update."""
 
@@ -237,7 +237,7 @@ def _empty(kind: Form) -> Array:
 
 SECOND_MOMENTS: dict[str, SecondMoment | None] = {"momentum": None, "adagrad": adagrad, "adam": adam, "yogi": yogi}
 READINGS: dict[str, SecondMoment] = {"clip": clip, "ramp": ramp}
-"""Of C-SME."""
+"""Readings of the second moment of C-SME, by setting."""
 RATES = {"momentum": 1.0}
 RATE = 5e-3  # Lou et al.: the best of their sweep
 

@@ -80,13 +80,13 @@ def read_strategy_settings(model: type[Own], method: MethodSettings) -> Own:
 NO_SETTINGS = OwnSettings()
 NO_ARRAYS: Arrays = {}
 Fit = Callable[[LocalClient, FitInput], Parameters]
-"""(client, what it received and remembers) -> what leaves; a `FitResult` where the strategy has client memory."""
+"""(client, its input) -> the parameters that leave; a `FitResult` if the strategy has client memory."""
 Combine = Callable[[State, Sequence[Update]], State]
 """(state before the round, its updates) -> the centre of the updates: arrays, scalars and reports."""
 Step = Callable[[State, State], State]
-"""(state before the round, centre of its updates) -> the state after it, with what the step remembers. Pure."""
+"""(state before the round, centre of its updates) -> the state after it, with the step's memory. Pure."""
 Report = Callable[[Parameters, Arrays], Parameters]
-"""(what leaves a client, where the round began for all) -> the same with the declared reports."""
+"""(parameters that leave a client, arrays that all began the round with) -> the same with the declared reports."""
 Answer = Callable[[State, Update | None], Parameters]
 """(state, the client's last accepted update; None if it never sent) -> the parameters of that client."""
 

@@ -28,7 +28,7 @@ BORDERS: Part = "node_borders"
 """The part of a run that sums features of foreign neighbours."""
 TABLE = "node_borders.table"
 CLAIM = 1 << 24
-"""What a claim adds to a cell, beside the node's mark. Two claims add twice as much."""
+"""Number that a claim adds to a cell, beside the node's mark; two claims add twice as much."""
 CHOICES = 2  # cells of a node: where C of L cells are claimed, one has another claim too with a chance of C / L
 CELL_BYTES, MARK_BYTES = 8, 3  # of the hash
 Int64 = NDArray[np.int64]

@@ -16,12 +16,12 @@ from shared.method.settings import BasisSettings, MethodSettings
 from shared.method.tensors import Tensor
 
 BASIS: Part = "basis"
-"""Of the statistics that closed forms and training runs use."""
+"""Part of the sums that closed forms and training runs use."""
 UInt32 = NDArray[np.uint32]
 Float64 = NDArray[np.float64]
 Shapes = Mapping[str, tuple[int, ...]]
 EMPTY_PART_DIGEST = hashlib.sha256(b"nothing to add").hexdigest()
-"""What a silo signs whose part is zeros, in place of the digest of what the sum is over."""
+"""Digest that a silo signs whose part is zeros, in place of that of the list or directions summed over."""
 FRACTION_BITS = 16
 STEP = 2.0**-FRACTION_BITS
 LIMIT = 2.0 ** (31 - FRACTION_BITS)  # a sum of this size or more does not fit 32 bits

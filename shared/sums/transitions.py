@@ -21,8 +21,8 @@ from shared.sums.sum import Shapes, Sum, UInt32, describe_rare_pairs, require_ca
 
 VISITS, COUNTS, SKETCH = "transitions.visits", "transitions.counts", "transitions.sketch"
 WEIGHTS = (7, 5, 5)
-"""What a visit adds to a pair whose second click is the next one, the one after it, or the third. So near to each other
-that three visits are always more than two: 3 * 5 > 2 * 7."""
+"""Weights that a visit adds to a pair whose second click is the next one, the one after it, or the third. They are so
+near to each other that three visits always add more than two: 3 * 5 > 2 * 7."""
 UNIT = max(WEIGHTS)
 ROWS = 8
 PAIRS, VISITS_OF_PAIRS = (

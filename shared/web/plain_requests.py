@@ -36,7 +36,7 @@ STATUS_LINES: Final = {
 
 Headers = list[tuple[bytes, bytes]]
 AnswerAtOnce = Callable[[Any], tuple[Headers, bytes] | None]
-"""A function that an app may have beside its ASGI interface: scope -> headers and body of an answer with status 200.
+"""(scope) -> headers and body of an answer with status 200: an app may have it beside its ASGI interface.
 
 None: there is no prepared answer, and the app is to be called as usual. The call has then changed nothing.
 """

@@ -185,7 +185,7 @@ class DataOptions:
 
     @property
     def has_rules(self) -> bool:
-        """Tells whether a rule is given."""
+        """Whether a rule is given."""
         return bool(self.rules)
 
     def parse_rules(self) -> dict[str, str]:

@@ -151,7 +151,7 @@ class RunFolder:
 
 
 Note = Callable[[SiloReply, int, Part], None]
-"""(a reply, the rounds and the part of its run) -> taken note of."""
+"""(a reply, the rounds of its run, the part of its run) -> None: records the reply."""
 
 
 class Workers(Protocol):

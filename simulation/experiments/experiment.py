@@ -128,7 +128,7 @@ class Experiment:
 
     @property
     def _sum_policy(self) -> dict[str, Any]:
-        """Returns a silo's policy and noise budget for the run's sums.
+        """Policy and noise budget of a silo for the run's sums.
 
         It is as much as the run takes.
         """

@@ -41,11 +41,11 @@ class Digested(Protocol):
 
     @property
     def name(self) -> str:
-        """Returns the silo's name."""
+        """Silo's name."""
 
     @property
     def digest(self) -> str:
-        """Returns the digest of the silo's content."""
+        """Digest of the silo's content."""
 
 
 ByName = dict[str, Measures | None]

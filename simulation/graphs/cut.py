@@ -39,7 +39,7 @@ class GraphCut:
 
     @property
     def note(self) -> str:
-        """Describes the method, and the share of edges that it keeps."""
+        """Method in words, and the share of edges that it keeps."""
         return f"cut by {self.method} into {count_noun(len(self.nodes), 'silo')}: {self.kept:.1%} of the edges kept"
 
 

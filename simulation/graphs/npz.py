@@ -32,7 +32,7 @@ MOST_CLASSES = 100  # of labels; more are taken for another column
 MOST_FEATURES = 1 << 20
 LARGEST = 1e30  # of a feature, and of the weight of an edge: float32 has room for sums of them
 NO_ARRAYS = (OSError, ValueError, LookupError, TypeError, EOFError, MemoryError, BadZipFile, zlib.error)
-"""What numpy raises for files that are no arrays, are damaged, or say that they are larger than memory."""
+"""Errors that numpy raises for files that are no arrays, are damaged, or say that they are larger than memory."""
 
 
 def read_npz(path: Path, official: int | None = None) -> NodeShard:

@@ -53,7 +53,7 @@ FIELDS = {
     "weight": ("weight",),
     "type": ("type", "edge_type", "relation"),
 }
-"""Fields of both tables -> the usual names of their columns."""
+"""Usual column names of each field of both tables."""
 NO_NUMBER = ("", "nan", "null", "none", "na")  # in lower case
 NO_LABEL = ("", "unknown", "?", "nan", "null", "none", "na")  # in lower case
 WHOLE_NUMBER = re.compile("-?[0-9]{1,30}")

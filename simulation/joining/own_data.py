@@ -59,7 +59,7 @@ class OwnTables(Protocol):
 
     @property
     def has_rules(self) -> bool:
-        """Tells whether a rule is given."""
+        """Whether a rule is given."""
 
     def parse_rules(self) -> dict[str, str]:
         """Parses the rules."""
@@ -299,4 +299,4 @@ OWN_DATA = {
         listed=False,
     ),
 }
-"""Task -> its data."""
+"""Kind of own data by task."""

@@ -31,9 +31,9 @@ from simulation.tuning.spaces import Space, initial_value
 POLL_SECONDS = 0.1
 
 ObserveRound = Callable[[int, float], None]
-"""(round, client mean of the primary measure on validation items) -> None; whatever it raises ends the run."""
+"""(round, client mean of the primary measure on validation items) -> None; an error that it raises ends the run."""
 Curves = dict[str, dict[int, float]]
-"""client -> round -> the primary measure on validation items; round 0 is the start."""
+"""Primary measure on validation items by client and round; round 0 is the start."""
 
 
 def validate_experiment(experiment: Experiment, observe: ObserveRound) -> float:

@@ -21,7 +21,7 @@ from shared.strategies.agreement import choose_similarity_floor
 from shared.strategies.server_optimisers import build_optimiser
 
 Space = dict[str, BaseDistribution]
-"""The name of a field of MethodSettings, or strategy.<name of the strategy's own> -> where its values come from."""
+"""Distribution of each searched setting: a field of MethodSettings, or strategy.<name of the strategy's own>."""
 
 COMMON: Space = {
     "learning_rate": FloatDistribution(1e-4, 1e-2, log=True),
@@ -35,24 +35,24 @@ ITEM_TABLES: Space = {
     "learning_rate": FloatDistribution(1e-4, 1e-1, log=True),
     "negatives": COMMON["negatives"],
 }
-"""Of strategies whose clients share a table of items: no MLPs, no softmax, no start to be pulled back to."""
+"""Space of strategies whose clients share a table of items: no MLPs, no softmax, no start to be pulled back to."""
 
 SESSIONS: Space = {
     "learning_rate": FloatDistribution(1e-4, 1e-1, log=True),
     "batch_size": CategoricalDistribution((25, 50, 100, 200, 2048)),
     "sessions.weight_decay": FloatDistribution(1e-7, 1e-3, log=True),
 }
-"""Of session models, whatever strategy trains them."""
+"""Space of session models, with any strategy."""
 
 NODES: Space = {
     "learning_rate": FloatDistribution(1e-4, 1e-1, log=True),
     "nodes.tau": CategoricalDistribution((1.0, 0.975, 0.9, 0.7, 0.5)),
     "nodes.dropout": FloatDistribution(0.0, 0.6),
 }
-"""Of networks of nodes. tau 1 is among them: bases at an angle blow up rare columns."""
+"""Space of networks of nodes. tau 1 is in it: bases at an angle blow up rare columns."""
 
 SERVER_RATE: Space = {"server_step.rate": FloatDistribution(1e-4, 1.0, log=True)}
-"""Of strategies whose server steps, whatever else they search."""
+"""Space of strategies with a server optimiser, beside their other settings."""
 
 SERVER_TAU: Space = {"server_step.tau": FloatDistribution(1e-6, 1e-1, log=True)}
 """Where the step is divided: it is about eta m / tau where changes are small."""

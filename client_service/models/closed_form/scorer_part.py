@@ -97,13 +97,13 @@ class TrainingGraph:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Returns the numbers M of users and N of items."""
+        """Numbers M of users and N of items."""
         users, items = self.interactions.shape
         return users, items
 
     @property
     def pairs_fit(self) -> bool:
-        """Tells whether the item pairs fit into memory and items do not outnumber users."""
+        """Whether the item pairs fit into memory and items do not outnumber users."""
         users, items = self.shape
         return items <= min(users, MOST_PAIRS)
 

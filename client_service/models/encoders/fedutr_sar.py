@@ -111,7 +111,7 @@ class SparsityAwareHead(Head):
 
     @property
     def encoder(self) -> SparsityAware:
-        """Returns the encoder that determines the knots of the frozen form."""
+        """Encoder that determines the knots of the frozen form."""
         return self._encoder[0]
 
     def pool_users(self, users: Nodes) -> Pooled:

@@ -83,7 +83,7 @@ class Reliability:
 
     @property
     def error(self) -> float:
-        """Computes the expected calibration error; nan without a node."""
+        """Expected calibration error; nan without a node."""
         if not sum(self.nodes):
             return float("nan")
         distances = np.abs(np.array(self.predicted) - np.array(self.observed))

@@ -56,22 +56,22 @@ class DesignSpec:
 
     @property
     def block(self) -> int:
-        """Returns the number of columns of one power."""
+        """Number of columns of one power."""
         return self.directions or self.features
 
     @property
     def linear(self) -> int:
-        """Returns the number of columns of all powers."""
+        """Number of columns of all powers."""
         return self.block * (1 if self.directions else len(self.powers))
 
     @property
     def width(self) -> int:
-        """Returns D, the columns of the design: a constant, the powers', the ReLU features."""
+        """D, number of columns of the design: a constant, the powers', the ReLU features."""
         return 1 + self.linear + self.random
 
     @cached_property
     def forms(self) -> dict[str, Int64]:
-        """Lists the forms of a model that one Gram matrix serves, each by its columns."""
+        """Forms of a model that one Gram matrix serves, each by its columns."""
         counts = (1,) if self.directions else range(1, len(self.powers) + 1)
         found = {f"linear{self.powers[count - 1]}": np.arange(1 + count * self.block) for count in counts}
         if self.directions:
@@ -189,7 +189,7 @@ class NodeGram:
 
     @property
     def nodes(self) -> float:
-        """Returns the number of training nodes: the design's first column is constant."""
+        """Number of training nodes: the design's first column is constant."""
         return float(self.square[0, 0])
 
     def __add__(self, other: NodeGram) -> NodeGram:
@@ -228,7 +228,7 @@ class Ridge:
 
     @property
     def scale(self) -> float:
-        """Returns the mean eigenvalue, which makes strengths comparable; 1 where no column varies."""
+        """Mean eigenvalue, which makes strengths comparable; 1 where no column varies."""
         mean = float(self.values.mean()) if len(self.values) else 0.0
         return mean if mean > LEAST_SCALE else 1.0
 
@@ -315,7 +315,7 @@ class NodeModel:
 
     @property
     def linear(self) -> Float32:
-        """Returns the weights of P^k X by the spec's powers, (powers, block, c).
+        """Weights of P^k X by the spec's powers, (powers, block, c).
 
         Projected features have one block, the mean of the powers: each power has its part of the weights.
         """

@@ -90,7 +90,7 @@ RING = "U64"  # type of tensors in fixed point
 SCALARS = "#scalars"  # no declared tensor can have this name
 LEAST_NUMBERS = 16  # smallest tensor whose numbers show whether it is masked
 SMALL = {"U64": (np.int64, fixed_point.LIMIT / fixed_point.STEP), "U32": (np.int32, 2.0**20)}
-"""Type of a tensor -> its signed type, and the size up to which a number is small; of masked numbers 1 in 2,048 is."""
+"""Signed type of each type of a tensor, and the size up to which a number is small; of masked numbers 1 in 2,048 is."""
 
 
 class MaskedUpdate(NamedTuple):

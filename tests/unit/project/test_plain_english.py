@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,10 @@ NOT_VERBS = {
     "Lines",
 }
 
+PROPERTY_VERBS = re.compile(r"(Returns|Counts|Lists|Computes|Tells|Yields|Reads|Finds|Makes|Describes)\b")
+CONSTANT_RIDDLES = re.compile(r"(What|Of|With|Whose|For)\b")  # first words that name no thing
+SENTENCE = re.compile(r"[A-Z][a-z]+ [a-z]")
+
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -76,19 +81,50 @@ def find_faults(first: str, node: Documented) -> list[str]:
         found.append("an arrow")
     if not first.endswith((".", ":")):
         found.append("no full stop")
+    if not is_function(node) and not isinstance(node, ast.Module | ast.ClassDef) and PROPERTY_VERBS.match(first):
+        found.append("a verb at the beginning of a property, which is a noun")
     if is_function(node) and (not VERB.match(first) or first.split()[0] in NOT_VERBS):
         found.append("no verb at its beginning, such as Returns or Computes")
     return found
 
 
+def find_torn_paragraphs(text: str) -> list[str]:
+    """Lists paragraphs of prose that end in the middle of a sentence."""
+    paragraphs = [" ".join(one.split()) for one in re.split(r"\n\s*\n", text)]
+    return [f"torn off: {one[-40:]}" for one in paragraphs if SENTENCE.match(one) and one[-1].isalnum()]
+
+
+def find_constant_faults(text: str) -> list[str]:
+    """Lists what is wrong with the docstring of a constant, a field or a type."""
+    first = text.splitlines()[0]
+    found = [f"the words {riddle[0]!r}" for riddle in (RIDDLES.search(first), CONSTANT_RIDDLES.match(first)) if riddle]
+    if "->" in text and not text.startswith("("):
+        found.append("an arrow, where no arguments of a function stand before it")
+    return found
+
+
+def every_constant_docstring(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yields line and text of each string behind an assignment."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        for before, one in pairwise(body if isinstance(body, list) else ()):
+            value = one.value if isinstance(one, ast.Expr) else None
+            if isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(value, ast.Constant):
+                yield one.lineno, str(value.value)
+
+
 def list_faults(path: Path) -> list[str]:
     """Lists the faults of all docstrings of a module."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    found, tree = [], ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
         if isinstance(node, Documented) and (text := ast.get_docstring(node)):
             first = text.splitlines()[0]
             line = getattr(node, "lineno", 1)
-            found += [f"{path.relative_to(ROOT)}:{line}: {fault}: {first}" for fault in find_faults(first, node)]
+            faults = find_faults(first, node)
+            faults += [] if isinstance(node, ast.Module) else find_torn_paragraphs(text)  # modules end in commands
+            found += [f"{path.relative_to(ROOT)}:{line}: {fault}: {first}" for fault in faults]
+    for line, text in every_constant_docstring(tree):
+        found += [f"{path.relative_to(ROOT)}:{line}: {fault}: {text}" for fault in find_constant_faults(text)]
     return found
 
 
@@ -111,3 +147,9 @@ def test_the_check_finds_each_fault() -> None:
     assert "arrow" in faults("Maps rows -> means.")[0]
     assert "words" in faults("Tells whoever asks.")[0]
     assert "more than" in faults("Returns " + "very " * MOST_WORDS + "much.")[0]
+    assert "noun" in faults("Returns the mean.", "@property\ndef f():")[0]
+    assert find_torn_paragraphs("Returns one.\n\nIts sine at each of width\n\n2 frequencies.") != []
+    assert find_torn_paragraphs("Returns one.\n\nRaises KeyError for none.") == []
+    assert find_constant_faults("(name, size) -> the tensor.") == [] == find_constant_faults("Tensor by name.")
+    assert "arrow" in find_constant_faults("Name -> its tensor.")[0]
+    assert "What" in find_constant_faults("What a silo signs.")[0] + find_constant_faults("What it signs.")[0]
