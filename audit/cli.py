@@ -205,7 +205,7 @@ class LocationFlags:
     root: Annotated[Path, typer.Option(help="Folder in which other parts' files are searched")] = Path("/")
     expected: Expected = ""
     process: Annotated[
-        str, typer.Option(envvar="LPSFED_PROBE_PROCESS", help="Id of the part's process, where visible")
+        str, typer.Option(envvar="LPSFED_PROBE_PROCESS", help="Id of the part's process, if visible")
     ] = "self"
 
 
@@ -214,9 +214,15 @@ class MeetingFlags:
     """Flags of the folder where parts find each other, and the parts awaited."""
 
     meeting: Annotated[
-        Path | None, typer.Option("--meet", envvar="LPSFED_PROBE_MEET", help="Folder in which all parts meet")
+        Path | None,
+        typer.Option(
+            "--meet", envvar="LPSFED_PROBE_MEET", help="Folder in which the probes of all parts wait for each other"
+        ),
     ] = None
-    expect: Annotated[str, typer.Option(envvar="LPSFED_PROBE_EXPECT", help="Names of the parts that meet: a,b,c")] = ""
+    expect: Annotated[
+        str,
+        typer.Option(envvar="LPSFED_PROBE_EXPECT", help="Names of the parts whose probes wait for each other: a,b,c"),
+    ] = ""
     meet_seconds: Patience = 60.0
     peers: Annotated[list[str] | None, typer.Option("--peer", help="Other part, NAME=ROLE@HOST:PORT; repeatable")] = (
         None
@@ -249,7 +255,7 @@ def probe(
     published: Annotated[list[int] | None, typer.Option(help="Port on the machine's loopback; repeatable")] = None,
     *,
     internet: OutsideFlags,
-    record: Annotated[Path | None, typer.Option(help="File for evidence, of which the report judges")] = None,
+    record: Annotated[Path | None, typer.Option(help="File for the evidence, which the report reads")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Probes the boundary from inside a part: tries actions that must be refused."""
@@ -321,7 +327,7 @@ def privacy_report(
     call: CallFlags,
     every_field: Annotated[bool, typer.Option("--every-field", help="Show the fields of every update")] = False,
     every_probe: Annotated[bool, typer.Option("--every-probe", help="Show every probe")] = False,
-    brief: Annotated[bool, typer.Option("--brief", help="Show a summary, where no fault is found")] = False,
+    brief: Annotated[bool, typer.Option("--brief", help="Show only a summary if there is no fault")] = False,
     demonstrate: Annotated[
         bool, typer.Option("--demonstrate", help="First show a report with one deliberate fault, which it must name")
     ] = False,

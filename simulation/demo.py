@@ -298,7 +298,7 @@ def read_start_time(pid: int) -> str | None:
 
     It tells the process from a later one of the same number.
 
-    None where the process has ended, or where the system has no /proc.
+    None if the process has ended, or where the system has no /proc.
     """
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()

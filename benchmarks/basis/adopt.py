@@ -118,7 +118,7 @@ def pairs_digest(shards: Sequence[Path]) -> list[str]:
 def import_run(folder: Path, bench: Bench, cells: Sequence[Cell], known: KnownLines) -> str:
     """Imports a finished simulation and returns its cell's name.
 
-    Raises DataError where it fits no cell, or the cell is measured already.
+    Raises DataError if it fits no cell, or the cell is measured already.
     """
     run = FinishedRun(folder)
     by_cell = {cell.name: run.differences(cell) for cell in cells}

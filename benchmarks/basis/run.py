@@ -91,7 +91,7 @@ def measure(work: Work) -> Figures:
 def read_run(folder: Path, shards: Sequence[Path]) -> Figures:
     """Reads the figures of a finished simulation on these shards.
 
-    Raises DataError where its report lacks the floors.
+    Raises DataError if its report lacks the floors.
     """
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     if report["alone"] is None or not report["floors"]:
@@ -189,7 +189,7 @@ def best_floor(line: Line) -> tuple[float, str]:
 
 
 def target_of(line: Line) -> float | None:
-    """Returns the target ratio of a line; None where it has none."""
+    """Returns the target ratio of a line; None if it has none."""
     if "overlap" in line:
         return None
     return TARGETS.get((*federation_key(line), line["label"].removesuffix(UNTRAINED)))

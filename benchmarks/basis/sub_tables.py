@@ -46,7 +46,7 @@ def is_federation(line: Line) -> bool:
 
 
 def epsilon_of(line: Line) -> float | None:
-    """Returns epsilon of the common basis; None where the sums have no noise."""
+    """Returns epsilon of the common basis; None if the sums have no noise."""
     found: float | None = line["settings"].get("basis.epsilon")
     return found
 

@@ -53,7 +53,7 @@ class FeaturedItems:
 def read_catalogue(path: Path, encoder: str = "projection", width: int = DEFAULT_WIDTH) -> FeaturedItems:
     """Reads a data set as one matrix, without its split.
 
-    encoder, width: as `lpsfed encode` takes them; the default is what a silo has without it. Raises DataError where the
+    encoder, width: as `lpsfed encode` takes them; the default is what a silo has without it. Raises DataError if the
     items have neither titles nor attributes.
     """
     dataset = load_dataset(path, SPLIT_SEED)

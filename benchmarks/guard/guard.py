@@ -62,7 +62,7 @@ def guard(*, write: bool) -> int:
 def read_committed(path: Path = COMMITTED) -> dict[str, float]:
     """Reads the committed ratio of each figure.
 
-    Raises SettingsError where the file cannot be read.
+    Raises SettingsError if the file cannot be read.
     """
     try:
         found: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))

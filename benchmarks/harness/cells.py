@@ -21,7 +21,7 @@ ANYTHING = "*"  # the seed of cells without one
 class Cell:
     """One run, the floors, or the centralised model, on one cut of a data set.
 
-    method is None where the row cannot be measured here; `problem` then gives the reason. special: table whose run.py
+    method is None if the row cannot be measured here; `problem` then gives the reason. special: table whose run.py
     has a part in the cell, empty where the harness alone measures it. timed: its seconds are a result, so it runs by
     itself, with caches of its own.
     """

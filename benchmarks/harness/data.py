@@ -180,7 +180,7 @@ class VerifiedFile:
 def verify_data(folder: Path) -> list[VerifiedFile]:
     """Checks the files of each data set, such as gowalla/train.txt, plain or .gz.
 
-    Raises DataError where `folder` is missing.
+    Raises DataError if `folder` is missing.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: expected a folder with the data sets, got none")

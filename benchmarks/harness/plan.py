@@ -249,7 +249,7 @@ class Paper(Part):
     notes: tuple[str, ...] = ()
 
     def find_figure(self, column: str, row: str, name: str) -> Any | None:
-        """Returns a figure of the paper, or None where the paper has none."""
+        """Returns a figure of the paper, or None if the paper has none."""
         return self.columns.get(column, {}).get(row, {}).get(name)
 
 

@@ -28,7 +28,7 @@ def peer_names() -> list[str]:
 def make_environment(name: str) -> Path:
     """Returns the interpreter of a peer's environment, made where its requirements changed.
 
-    Raises CalledProcessError where a package cannot be installed.
+    Raises CalledProcessError if a package cannot be installed.
     """
     wanted, folder = REQUIREMENTS / f"{name}.txt", PLACE / name
     python, made = folder / "bin" / "python", folder / "requirements.txt"

@@ -77,7 +77,7 @@ REST_SECONDS = 2.0  # after the last request: a server looks twice a second whic
 class ServingRow:
     """A measured figure with the limit that it has to keep.
 
-    bar: the least value where `at_least`, else the most; None where there is none. more: what explains the figure.
+    bar: the least value where `at_least`, else the most; None if there is none. more: what explains the figure.
     """
 
     what: str

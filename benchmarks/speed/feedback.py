@@ -38,7 +38,7 @@ Times = dict[str, list[float]]
 async def measure_events(http: httpx.AsyncClient, shard: Shard, count: int) -> Times:
     """Measures milliseconds of each post and of two answers after it.
 
-    Raises AssertionError where these ignore the event.
+    Raises AssertionError if these ignore the event.
     """
     again = "the same list again"
     times: Times = {"post of one event": [], "the next list of that user": [], again: []}

@@ -129,7 +129,7 @@ def list_path(user: str) -> str:
 def measure_lists_after_events(target: LoadTarget, users: Sequence[str]) -> list[float]:
     """Measures the milliseconds of each user's next list after an event.
 
-    Raises AssertionError where a list does not take account of the event.
+    Raises AssertionError if a list does not take account of the event.
     """
     times = []
     with open_connection(target.url) as line:
@@ -150,7 +150,7 @@ def measure_lists_after_events(target: LoadTarget, users: Sequence[str]) -> list
 def measure_start(start: Callable[[], Any], target: LoadTarget, user: str) -> float:
     """Measures the seconds from the start of a process to a list by the model.
 
-    Raises TimeoutError where none comes within START_SECONDS.
+    Raises TimeoutError if none comes within START_SECONDS.
     """
     began = time.perf_counter()
     start()
@@ -184,7 +184,7 @@ async def load_until_swapped(
     """Requests lists at a steady rate until another model answers.
 
     Requests are due `each_second` times a second, whether earlier ones are answered or not, and go on for `beyond`
-    seconds after the other model's first answer. Raises TimeoutError where none answers within `most` seconds.
+    seconds after the other model's first answer. Raises TimeoutError if none answers within `most` seconds.
     """
     parts, found, began, until = urlsplit(target.url), list[Timed](), time.perf_counter(), math.inf
 

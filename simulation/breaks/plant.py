@@ -28,7 +28,7 @@ def is_planted(federation: ComposeFederation) -> bool:
 
 
 def plant_breaks(federation: ComposeFederation, kinds: Sequence[str]) -> None:
-    """Plants all these faults at once. Raises SettingsError where one is planted already."""
+    """Plants all these faults at once. Raises SettingsError if one is planted already."""
     if is_planted(federation):
         raise SettingsError(f"{federation.project}: expected no planted fault, got one; --mend removes it")
     _copy_volumes(federation)

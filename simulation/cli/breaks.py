@@ -27,11 +27,11 @@ def break_(
     list_kinds: Annotated[bool, typer.Option("--list", help="List the kinds and what each does")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the faults planted, to look at them")] = False,
     mend: Annotated[bool, typer.Option("--mend", help="Remove faults that --keep has left")] = False,
-    project: Annotated[str | None, typer.Option(help="Compose project, where several federations run")] = None,
+    project: Annotated[str | None, typer.Option(help="Compose project, if several federations run")] = None,
 ) -> None:
     """Plants a fault in the running Compose federation, which the report must name.
 
-    The fault is removed afterwards: the states of all parts are as before. Exit code 1 where the report does not name
+    The fault is removed afterwards: the states of all parts are as before. Exit code 1 if the report does not name
     a fault, or is not clean after the removal.
     """
     from simulation.breaks.engine import Engine, require_engine

@@ -90,7 +90,7 @@ def match(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File for the proposals, to be edited: take is yes or no")] = None,
     keys: Annotated[
-        bool, typer.Option("--keys", help="Make shared ids from the items alone, where there is no list")
+        bool, typer.Option("--keys", help="Make shared ids from the items alone, if there is no list")
     ] = False,
     by: Annotated[
         list[KeyName] | None, typer.Option(help="Source of the ids that --keys makes, in this order; repeatable")

@@ -57,9 +57,7 @@ def compose(
     min_rating: Annotated[
         float | None, typer.Option(help="Smallest rating that is positive, as in `lpsfed join`")
     ] = None,
-    catalogue: Annotated[
-        Path | None, typer.Option(help="List of items that all silos share, where there is one")
-    ] = None,
+    catalogue: Annotated[Path | None, typer.Option(help="List of items that all silos share, if there is one")] = None,
     policy: Annotated[
         list[str] | None, typer.Option("--policy", help="What the silo allows, as in `lpsfed join`; repeatable")
     ] = None,

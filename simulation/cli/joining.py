@@ -107,7 +107,7 @@ def join(
         typer.Option("--policy", help="What the silo allows, KEY=VALUE, as common_basis=secure; repeatable"),
     ] = None,
     catalogue: Annotated[
-        Path | None, typer.Option(help="List of the shared items, where the federation needs one")
+        Path | None, typer.Option(help="List of the shared items, if the federation needs one")
     ] = None,
     matches: Annotated[
         Path | None, typer.Option(help="Matches of own items to that list, of `lpsfed catalogue match`")

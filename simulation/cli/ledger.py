@@ -28,7 +28,7 @@ app = typer.Typer(
 State = Annotated[Path, typer.Option("--state-directory", help="State directory of a stopped client, or a copy of it")]
 Records = Annotated[
     Path | None,
-    typer.Option("--records-directory", help="Folder of the records, where LPSFED_CLIENT_RECORDS_DIRECTORY is set"),
+    typer.Option("--records-directory", help="Folder of the records, if LPSFED_CLIENT_RECORDS_DIRECTORY is set"),
 ]
 Key = Annotated[
     Path | None,

@@ -190,9 +190,7 @@ Data = Annotated[
     str, typer.Argument(help=f"Data set, folder of shards, '{SYNTHETIC}', '{CHAIN}', '{SHOPS}', 'clicks' or 'rings'")
 ]
 Secure = Annotated[bool, typer.Option("--secure", help="Mask updates: the aggregator sees only their sum")]
-DeviceChoice = Annotated[
-    Device, typer.Option("--device", help="Device of the training; auto: a GPU where there is one")
-]
+DeviceChoice = Annotated[Device, typer.Option("--device", help="Device of the training; auto: a GPU if there is one")]
 NoFloors = Annotated[bool, typer.Option("--no-floors", help="Skip the baselines: each silo alone, and all data pooled")]
 Rules = Annotated[
     list[str] | None,
@@ -243,18 +241,18 @@ How = Annotated[
         metavar="<method>",
         help=f"How users and items are divided: {', '.join(Method)} (default: spectral, the paper's, which drops"
         " interactions between clients; for a file, users, which drops nothing; for a chain, its shops; for nodes,"
-        " metis where pymetis is installed, else growth)",
+        " metis if pymetis is installed, else growth)",
     ),
 ]
 SplitChoice = Annotated[
     SplitName | None,
     typer.Option(
         "--split",
-        help="Split of each user's interactions, where the data have none: random (default), time, leave-one-out,"
+        help="Split of each user's interactions, if the data have none: random (default), time, leave-one-out,"
         " global-time (the same dates for all users)",
     ),
 ]
-SplitSeed = Annotated[int, typer.Option(min=0, help="Seed of the 8:1:1 split, where the data have none")]
+SplitSeed = Annotated[int, typer.Option(min=0, help="Seed of the 8:1:1 split, if the data have none")]
 MinRating = Annotated[
     float | None,
     typer.Option(
@@ -522,7 +520,7 @@ def parse_pairs(changes: list[str], flag: str = "--set") -> dict[str, str]:
 
 
 def ensure_folder(folder: Path, flag: str = "--out") -> Path:
-    """Makes the folder where it is missing. Raises SettingsError where that fails."""
+    """Makes the folder where it is missing. Raises SettingsError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -42,7 +42,7 @@ def aggregator(
     share: Annotated[
         options.Share | None,
         typer.Option(
-            help="parameters: networks, trained in rounds; sums: masked statistics of items, which gain most where"
+            help="parameters: networks, trained in rounds; sums: masked statistics of items, which gain most if"
             " silos sell the same items, in seconds; both (default: parameters; asked at a terminal)"
         ),
     ] = None,
@@ -259,7 +259,7 @@ def _write_invitations(
 
 
 def _choose_token_file(flags: Mapping[str, Any]) -> Path | None:
-    """Returns the path of the token's file; None where the operator gives another token."""
+    """Returns the path of the token's file; None if the operator gives another token."""
     folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
     given = {name for name in ("OPERATOR_TOKEN", "OPERATOR_TOKEN_FILE") if f"LPSFED_AGGREGATOR_{name}" in os.environ}
     if "operator_token_file" in flags or given or folder is None:

@@ -81,9 +81,7 @@ def erase(
     events: Annotated[Path | None, typer.Option(help="File of interactions: user, item")] = None,
     columns: options.Columns = None,
     delimiter: options.Delimiter = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Change nothing where one of them is not in the shard")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Change nothing if one of them is not in the shard")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Erases users, or single interactions, from a shard, all or none.

@@ -46,7 +46,7 @@ NEW = 0.1  # share of new items, with a lone shop
 class Chain:
     """Data of all shops together, and each customer's shop: user, shop (from 0).
 
-    new: item, shop, of the items that a shop lists and no customer has bought; None where there are none.
+    new: item, shop, of the items that a shop lists and no customer has bought; None if there are none.
     """
 
     dataset: Dataset

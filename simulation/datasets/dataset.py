@@ -102,7 +102,7 @@ def _draw_validation(events: pl.DataFrame, seed: int, draws: Draws, notes: list[
 
 
 def describe_unmet(dataset: Dataset) -> pl.DataFrame | None:
-    """Lists the described items without any interaction; None where no item is described."""
+    """Lists the described items without any interaction; None if no item is described."""
     if dataset.titles is None:
         return None
     events = [one.select("item") for one in (dataset.events, dataset.met) if one is not None]
@@ -110,7 +110,7 @@ def describe_unmet(dataset: Dataset) -> pl.DataFrame | None:
 
 
 def _first_titles(titles: pl.DataFrame, notes: list[str]) -> pl.DataFrame | None:
-    """Keeps the first title and attributes of each item; None where no item has any."""
+    """Keeps the first title and attributes of each item; None if no item has any."""
     once = titles.unique("item", keep="first", maintain_order=True)
     counted = [
         (len(titles) - len(once), "repeated item", "in the file of titles dropped"),

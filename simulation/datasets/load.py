@@ -106,7 +106,7 @@ def _add_split(group: dict[str, Path], split: str, file: Path) -> None:
 def _title_files(folder: Path, interactions: Path) -> tuple[Path | None, Path | None]:
     """Finds the file of titles, and the file that numbers its items.
 
-    The second is None where the titles use the item ids of the interactions; both are None where no file is found.
+    The second is None if the titles use the item ids of the interactions; both are None if no file is found.
     """
     prefix, _, last = file_stem(interactions).rpartition(".")
     own = prefix if last in SPLIT_NAMES else file_stem(interactions)

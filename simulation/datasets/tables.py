@@ -113,7 +113,7 @@ class Table:
     def find_column(self, role: str) -> pl.Series | None:
         """Returns the column of a field as it is in the file.
 
-        None where there is none.
+        None if there is none.
         """
         return self._find(role)
 
@@ -161,7 +161,7 @@ class Table:
     def _with_ids(self, *fields: str, strict: bool = False) -> tuple[Table, list[str]]:
         """Returns the rows with an id in each field, and a note of the others.
 
-        Raises DataError where many lack one, or, `strict`, any.
+        Raises DataError if many lack one, or, `strict`, any.
         """
         missing = {role: self._is_missing_id(self._required(role)) for role in fields}
         lacking = pl.DataFrame(list(missing.values())).select(pl.any_horizontal(pl.all())).to_series()

@@ -78,7 +78,7 @@ def issue_certificate(
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Writes the files, keys for their owner alone.
 
-    Raises SettingsError where one of them exists; then none is written.
+    Raises SettingsError if one of them exists; then none is written.
     """
     if existing := sorted(name for name in files if (folder / name).exists()):
         raise SettingsError(f"{folder}: expected none of these files to be there already, got {', '.join(existing)}")

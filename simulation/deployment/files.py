@@ -50,7 +50,7 @@ def _read_templates() -> Environment:
 
 
 def write_files(texts: Mapping[Path, str]) -> tuple[Path, ...]:
-    """Replaces each file by its text. Raises SettingsError where that fails."""
+    """Replaces each file by its text. Raises SettingsError if that fails."""
     for path, text in texts.items():
         try:
             path.parent.mkdir(exist_ok=True)

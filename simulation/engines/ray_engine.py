@@ -57,7 +57,7 @@ class RayCluster:
     def connected(self) -> Iterator[Any]:
         """Connects to Ray while the context is open.
 
-        An existing connection of this process is used as it is. Raises UnavailableError where no cluster answers.
+        An existing connection of this process is used as it is. Raises UnavailableError if no cluster answers.
         """
         ray = import_ray()
         if ray.is_initialized():
@@ -76,7 +76,7 @@ class RayCluster:
 
 
 def _require_answer(address: str) -> None:
-    """Raises OSError where host:port does not answer; Ray itself would try for minutes."""
+    """Raises OSError if host:port does not answer; Ray itself would try for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
@@ -138,7 +138,7 @@ class RayWorkers:
     def _await_hosts(self) -> None:
         """Waits for hosts, and continues with those that are there in time.
 
-        Raises SettingsError where a node has another version: its silos would train otherwise. UnavailableError where
+        Raises SettingsError if a node has another version: its silos would train otherwise. UnavailableError where
         no host has started.
         """
         asked = {host.code.remote(): host for host in self.hosts}

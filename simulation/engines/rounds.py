@@ -123,7 +123,7 @@ class RunFolder:
     def load_state(self, kept: RunCheckpoint) -> bytes:
         """Loads the state after the last round.
 
-        Raises DataError where the file differs from the checkpoint.
+        Raises DataError if the file differs from the checkpoint.
         """
         path = self._state(kept.round)
         content = path.read_bytes() if path.exists() else b""

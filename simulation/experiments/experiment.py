@@ -37,7 +37,7 @@ def parse_privacy(words: Mapping[str, str]) -> dict[str, Any]:
 
 
 def require_affordable(privacy: Mapping[str, Any], name: str, method: MethodSettings, rounds: int) -> None:
-    """Raises SettingsError where the privacy budget ends before the run.
+    """Raises SettingsError if the privacy budget ends before the run.
 
     Every client would stop, and the run would wait for them.
     """

@@ -74,7 +74,7 @@ NO_BOUNDS = Bounds(
 def measure_floors(shard: Shard, cutoff: int, cache: Path | None) -> ByName:
     """Measures every floor and the untrained model on one shard's test data.
 
-    None where EASE does not fit into memory.
+    None if EASE does not fit into memory.
     """
     tops = floor_tops(shard, cutoff, cache)
     return {name: None if top is None else measure_test(shard, top) for name, top in tops.items()}
@@ -127,7 +127,7 @@ def measure_ceiling(shards: Sequence[Path], cutoff: int, kept: Path | None = Non
 
 
 def describe_pooling_limit(shards: Sequence[Path]) -> str | None:
-    """Explains why the pooled ceiling of these shards is left out; None where it fits."""
+    """Explains why the pooled ceiling of these shards is left out; None if it fits."""
     parts = [load_shard(path) for path in shards]
     users, items = sum(len(part.user_ids) for part in parts), len(pool_items(parts))
     if items <= POOLED_ITEMS and users * items <= POOLED_SCORES:

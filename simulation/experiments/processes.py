@@ -211,7 +211,7 @@ def stop_services(started: list[subprocess.Popen[bytes]], patience: float = STOP
 async def wait_until_ready(http: httpx.AsyncClient, process: subprocess.Popen[bytes] | None) -> None:
     """Waits until a service is ready.
 
-    Raises UnavailableError where it is not in time; at once where its process has ended.
+    Raises UnavailableError if it is not in time; at once where its process has ended.
     """
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:

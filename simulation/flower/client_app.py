@@ -97,7 +97,7 @@ def silo_name_of_node(context: Context, config: Mapping[str, Any]) -> str:
 def find_settings(context: Context, config: Mapping[str, Any], words: Mapping[str, Any]) -> ClientSettings:
     """Reads the settings of the silo's own file, or of a simulated silo.
 
-    `--node-config settings=...` names the file, which no message changes. Raises SettingsError where both are missing.
+    `--node-config settings=...` names the file, which no message changes. Raises SettingsError if both are missing.
     """
     if "settings" in context.node_config:
         return client_settings(Path(str(context.node_config["settings"])))

@@ -117,7 +117,7 @@ def send_to_all(
 def find_nodes(grid: Grid, count: int, seconds: float) -> dict[str, int]:
     """Finds `count` nodes; returns their numbers by the names of their silos.
 
-    Raises UnavailableError where they do not come in time.
+    Raises UnavailableError if they do not come in time.
     """
     until = time.monotonic() + seconds
     while len(found := sorted(grid.get_node_ids())) < count:

@@ -23,7 +23,7 @@ LOG_BYTES = 4096  # of the log's end, for the line that says why a service has e
 
 
 def require_free_port(host: str, port: int) -> None:
-    """Raises SettingsError where the port is taken, or the host is not of this machine."""
+    """Raises SettingsError if the port is taken, or the host is not of this machine."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:

@@ -197,7 +197,7 @@ def choose_catalogue(
 
 
 def copy_catalogue(folder: SiloFolder, agreed: AgreedSettings, given: Path | None) -> Path | None:
-    """Copies the list of items into the silo's folder; None where the silo needs none."""
+    """Copies the list of items into the silo's folder; None if the silo needs none."""
     own = folder.path / CATALOGUE
     if not agreed.needs_catalogue or given is None:
         return None
@@ -244,7 +244,7 @@ def write_settings(
 def replace_settings(folder: SiloFolder, values: dict[str, Any]) -> None:
     """Replaces silo.toml, and keeps the earlier one beside it.
 
-    Raises SettingsError where the client would not start.
+    Raises SettingsError if the client would not start.
     """
     require_startable(values)
     if folder.settings.exists():

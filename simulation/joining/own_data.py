@@ -115,7 +115,7 @@ def _convert_interactions(
 
 
 def _require_explicit_options(dataset: Dataset, given: OwnTables) -> None:
-    """Raises SettingsError where options would make one user's data depend on other users."""
+    """Raises SettingsError if options would make one user's data depend on other users."""
     why = "in a federation that hides each user in its sums (basis.epsilon)"
     if given.split == "global-time":
         raise SettingsError(f"--split: expected another than global-time {why}: its dates depend on all users")

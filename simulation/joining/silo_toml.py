@@ -90,7 +90,7 @@ def _parse_value(name: str, text: str) -> Any:
 def apply_policy(federation: FederationOut, policy: Mapping[str, Any]) -> AgreedSettings:
     """Returns the federation as a silo with this policy takes part in it.
 
-    Without sums, unless the policy allows all of them. Raises PrivacyError where the policy forbids what is left.
+    Without sums, unless the policy allows all of them. Raises PrivacyError if the policy forbids what is left.
     """
     strict = federation.model_copy(update={"method": _remove_sums(federation.method)})
     if needed := _find_missing_policy(strict, policy):
@@ -185,7 +185,7 @@ def _flag_text(value: Any) -> str:
 
 
 def require_catalogue(agreed: AgreedSettings, catalogue: Path | None) -> None:
-    """Raises SettingsError where a needed list of items is missing, or has another size."""
+    """Raises SettingsError if a needed list of items is missing, or has another size."""
     size = agreed.federation.method.catalogue
     if not agreed.needs_catalogue:
         return
@@ -252,7 +252,7 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 
 def require_startable(values: Mapping[str, Any]) -> ClientSettings:
-    """Raises SettingsError or PrivacyError where a client would not start with these settings."""
+    """Raises SettingsError or PrivacyError if a client would not start with these settings."""
     settings = client_settings(**values)
     settings.declaration()
     return settings

@@ -139,7 +139,7 @@ def _run_listed_sum(
 def resolve_basis(operator: Operator, method: MethodSettings) -> MethodSettings:
     """Completes a run's settings with the declared catalogue, rank and further sums.
 
-    Raises SettingsError where the federation declares no common basis, or one of another kind.
+    Raises SettingsError if the federation declares no common basis, or one of another kind.
     """
     sums = fetch_declaration(operator).sums
     if ITEMS in sums:

@@ -21,7 +21,7 @@ DEFAULT_PORT = 8801
 class SiloAddress:
     """Address of a silo's client.
 
-    key_file: holds the application's key; None where the client needs none.
+    key_file: holds the application's key; None if the client needs none.
     """
 
     url: str = f"http://127.0.0.1:{DEFAULT_PORT}"
@@ -33,7 +33,7 @@ class SiloAddress:
         return SiloAddress(url or self.url, key_file or self.key_file, shard or self.shard)
 
     def require_shard(self) -> Path:
-        """Returns the shard's folder. Raises SettingsError where it is unknown."""
+        """Returns the shard's folder. Raises SettingsError if it is unknown."""
         if self.shard is None:
             raise SettingsError("--shard: expected the silo's shard, or its settings by --silo, got neither")
         return self.shard

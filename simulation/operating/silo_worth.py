@@ -37,7 +37,7 @@ NODE_MEASURES = {label.title for label in NODE_LABELS.values()}
 class SiloAccess:
     """Address and operator key of a silo's client.
 
-    aggregator: public key of its aggregator, in hexadecimal; None where it has pinned none.
+    aggregator: public key of its aggregator, in hexadecimal; None if it has pinned none.
     """
 
     file: Path
@@ -122,7 +122,7 @@ def require_members(accesses: Sequence[SiloAccess], aggregator: str, names: Coll
 def fetch_worth(access: SiloAccess, ca: Path | None = None) -> SiloWorth:
     """Fetches the result of the last run, and waits while the silo evaluates it.
 
-    Raises ConflictError where no run has ended there, and UnavailableError for a client that does not answer.
+    Raises ConflictError if no run has ended there, and UnavailableError for a client that does not answer.
     """
     until = time.monotonic() + PATIENCE_SECONDS
     with step(f"waiting for {access.name} to judge its last run"):
@@ -148,7 +148,7 @@ def _is_evaluating(access: SiloAccess, ca: Path | None, quality: QualityOut) -> 
 def wait_for_worth(access: SiloAccess, run: str, ca: Path | None = None) -> SiloWorth:
     """Waits until the silo has evaluated this run.
 
-    Raises FederationError where that takes more than PATIENCE_SECONDS.
+    Raises FederationError if that takes more than PATIENCE_SECONDS.
     """
     until = time.monotonic() + PATIENCE_SECONDS
     with step(f"waiting for {access.name} to judge the run"):

@@ -35,7 +35,7 @@ NO_CLIENT = -1
 class Groups:
     """Client number of each user (M,) and item (N,), -1 for none.
 
-    items is None where items follow their users. least: users that each client must have. notes: what was done about
+    items is None if items follow their users. least: users that each client must have. notes: what was done about
     small parts.
     """
 

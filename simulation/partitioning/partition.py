@@ -45,7 +45,7 @@ class PartSizes:
 class ClientPart:
     """One client: its users, each with a training item, and its catalogue, ids sorted.
 
-    met: known pairs that no list may repeat, see `_met_events`; None where there is nothing. unmet: items that it lists
+    met: known pairs that no list may repeat, see `_met_events`; None if there is nothing. unmet: items that it lists
     without interactions; None: all that the data set describes.
     """
 
@@ -64,7 +64,7 @@ class Partition:
     parts: largest first, by training interactions, then users, then items. edges_kept: share of the training
     interactions that lie inside a client. notes: small parts and dropped pairs, counted. hidden: (user, item, split,
     cold) of users who are in no client, and of items without interactions that clients list, kept for an evaluation
-    alone; None where there are none.
+    alone; None if there are none.
     """
 
     method: str
@@ -159,7 +159,7 @@ def _divide(dataset: Dataset, labelled: _LabelledGraph, clients: int, method: st
 def write_partition(dataset: Dataset, partition: Partition, folder: Path) -> list[Path]:
     """Writes each part as a shard folder, `folder/client-1` and so on; returns the folders.
 
-    Raises DataError where `folder` has shards of an earlier partition beside the new ones.
+    Raises DataError if `folder` has shards of an earlier partition beside the new ones.
     """
     names = {part.name for part in partition.parts}
     earlier = sorted(path.name for path in folder.glob("client-*") if path.name not in names)

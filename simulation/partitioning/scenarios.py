@@ -164,7 +164,7 @@ def _list_cold_items(partition: Partition, hidden: pl.DataFrame, placed: pl.Data
 def _place_one_late(dataset: Dataset, silos: int, seed: int) -> Int64:
     """Places 20 users in one silo; the others share the rest equally.
 
-    Raises DataError where another silo has not more users than it.
+    Raises DataError if another silo has not more users than it.
     """
     users = len(training_graph(dataset)[0])
     if silos < 2 or (users - LATE_USERS) // (silos - 1) <= LATE_USERS:

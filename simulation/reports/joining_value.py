@@ -37,7 +37,7 @@ class ServingOption(Message):
 class ShopGain(Message):
     """Gain of a silo by the last run, on its own test items.
 
-    ratio: together over alone with its 95 % interval: low, mid, high; None where the users are too few. lone: no other
+    ratio: together over alone with its 95 % interval: low, mid, high; None if the users are too few. lone: no other
     silo has any of its items.
     """
 

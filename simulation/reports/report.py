@@ -31,8 +31,8 @@ def build_report(
 
     client_mean: every client with a test user counts once; user_mean: every test user does. alone, together,
     centralised: user means of what each silo has by itself, of what it serves after the run, and of the closed form on
-    the data of all silos; None where it was not computed. silos: of each its test users, alone, together and their
-    ratio by the primary measure, None where it is not known; `late` where it joined after the run.
+    the data of all silos; None if it was not computed. silos: of each its test users, alone, together and their
+    ratio by the primary measure, None if it is not known; `late` where it joined after the run.
     """
     from client_service.tasks import task_named  # with torch, which who prints a table does without
 
@@ -150,7 +150,7 @@ def measure_labels(report: Mapping[str, Any]) -> dict[str, MeasureLabel]:
 
 
 def floor_means(figures: Mapping[str, Any] | None, mean: str) -> Figures | None:
-    """Returns a floor's `client_mean` or `user_mean`; None where it has none.
+    """Returns a floor's `client_mean` or `user_mean`; None if it has none.
 
     A report of an earlier version has client means alone.
     """

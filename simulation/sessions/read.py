@@ -97,7 +97,7 @@ def _test_sessions(path: Path) -> pl.Series:
     """Rebuilds whole sessions from a file of prefixes.
 
     A session of l clicks has l - 1 lines, one for each prefix of it, in any order. Where a session's lines follow each
-    other, longest first, as published files have them, sessions keep their order. Raises DataError where a session
+    other, longest first, as published files have them, sessions keep their order. Raises DataError if a session
     lacks one of its prefixes.
     """
     lines = _lines(path)
