@@ -24,7 +24,7 @@ from shared.protocol.request_heads import CONSTANT, USER_AGENT
 from shared.protocol.schemas import JoinIn
 from shared.protocol.wire import MEDIA_TYPE
 
-CODE_PACKAGES = ("client_service", "shared", "httpx", "httpcore", "h11", "http_message_signatures")
+CODE_PACKAGES = ("client_service", "shared", "httpx", "httpcore", "h11")
 """Packages through whose hands every request goes."""
 STARTUP_FILES = ("sitecustomize.py", "usercustomize.py")
 """Names of the modules that Python runs at its start, in any folder of its path."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from shared.errors import UnavailableError
+from shared.errors import ProtocolError, UnavailableError
 from shared.protocol.signing.keys import PrivateKey, PublicKey, raw_hex
 from shared.protocol.signing.requests import (
     DIGEST,
@@ -19,35 +18,16 @@ from shared.protocol.signing.requests import (
     INPUT,
     LABEL,
     SIGNATURE,
-    add_signature,
     body_digest,
     find_signature_headers,
-    has_signature,
+    is_signature_of,
+    write_signature,
 )
 
-COVERED = ("@status", DIGEST, f'"{SIGNATURE}";req')
 FORM = re.compile(
     rf'{LABEL}=\("@status" "{DIGEST}" "{SIGNATURE}";req\);created=[1-9][0-9]{{0,11}};'
     r'keyid="([0-9a-f]{64})";alg="ed25519"'
 )
-
-
-@dataclass(frozen=True)
-class _Request:
-    """Part of the request that an answer's signature covers."""
-
-    headers: dict[str, str]
-    method: str = "GET"
-    url: str = "http://unsigned"
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """Answer as the signature library sees it."""
-
-    status_code: int
-    headers: dict[str, str]
-    request: _Request
 
 
 def sign_answer(status: int, sha256: bytes, request_signature: str, key: PrivateKey, *, created: int) -> dict[str, str]:
@@ -55,9 +35,24 @@ def sign_answer(status: int, sha256: bytes, request_signature: str, key: Private
 
     sha256: of its body. request_signature: that header of the request.
     """
-    name = raw_hex(key.public_key())
-    answer = _Answer(status, {DIGEST: body_digest(sha256)}, _Request({SIGNATURE: request_signature}))
-    return add_signature(answer, name, key, created, COVERED, use_existing_digest=True)
+    covered = f'("@status" "{DIGEST}" "{SIGNATURE}";req)'
+    said = f'{LABEL}={covered};created={created};keyid="{raw_hex(key.public_key())}";alg="ed25519"'
+    digest = body_digest(sha256)
+    signature = key.sign(_signature_base(status, digest, request_signature, said))
+    return {DIGEST: digest, INPUT: said, SIGNATURE: write_signature(signature)}
+
+
+def _signature_base(status: int, digest: str, request_signature: str, said: str) -> bytes:
+    """Writes what is signed of an answer (RFC 9421, 2.5).
+
+    digest, said: the answer's headers Content-Digest and Signature-Input. Raises ProtocolError for a request's
+    signature of several lines or with spaces around it, which could be taken for another component.
+    """
+    one = request_signature
+    if not (one.isascii() and one.isprintable()) or one != one.strip(" "):
+        raise ProtocolError("expected the signature of a request in one line, got another form")
+    lines = f'"@status": {status}\n"{DIGEST}": {digest}\n"{SIGNATURE}";req: {request_signature}\n'
+    return f'{lines}"@signature-params": {said.removeprefix(f"{LABEL}=")}'.encode()
 
 
 def read_signer(headers: Iterable[tuple[str, str]]) -> str:
@@ -81,7 +76,8 @@ def require_answer(
     one = _one_form(headers)
     if read_signer(one.items()) != raw_hex(key) or one[DIGEST] != body_digest(sha256):
         raise UnavailableError("expected an answer signed by the aggregator, got one by another key or changed")
-    if not has_signature(_Answer(status, one, _Request({SIGNATURE: request_signature})), raw_hex(key), key):
+    base = _signature_base(status, one[DIGEST], request_signature, one[INPUT])
+    if not is_signature_of(one[SIGNATURE], base, key):
         raise UnavailableError("expected an answer signed by the aggregator, got another signature")
 
 
