@@ -42,7 +42,7 @@ def run_ci(folder: Path, failing: str, **environment: str) -> subprocess.Complet
     )
 
 
-@pytest.mark.parametrize("failing", ["", "test-system", "storage"])
+@pytest.mark.parametrize("failing", ["", "test-system", "site", "storage", "e2e-compose", "guard"])
 def test_the_pictures_are_kept_after_a_run_that_fails_too(tmp_path: Path, failing: str) -> None:
     stale = tmp_path / "clone/build/artefacts/screenshots/of-an-earlier-run.png"
     stale.parent.mkdir(parents=True)
@@ -50,6 +50,7 @@ def test_the_pictures_are_kept_after_a_run_that_fails_too(tmp_path: Path, failin
     done = run_ci(tmp_path, failing)
     assert (done.returncode == 0) == (failing == ""), done.stderr
     assert [path.name for path in stale.parent.iterdir()] == ["page-390-dark.png"]
+    assert f"make {failing}" in done.stdout  # also of what runs beside the tests
     assert "1 pictures of the pages in " in done.stdout and str(stale.parent) in done.stdout
 
 
