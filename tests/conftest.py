@@ -46,6 +46,39 @@ def trust_nobody(verify: Any = True, cert: Any = None, trust_env: bool = True) -
 httpx.create_ssl_context = httpx._transports.default.create_ssl_context = trust_nobody
 TESTS = Path(__file__).parent
 BEGUN = set[Path]()
+LONG = (  # files of tests that take longest, longest first: what two processes share ends with short ones
+    "system/simulation/test_demo.py",
+    "system/simulation/test_road_of_the_readme.py",
+    "system/simulation/test_road_of_graphs.py",
+    "system/simulation/test_processes.py",
+    "system/strategies/test_contributing.py",
+)
+
+
+class FailureLines:
+    """Line of each failed test as soon as it has failed; pytest tells all of it at the end alone."""
+
+    def __init__(self, terminal: Any) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = report.longreprtext.strip().rpartition("\n")[2] if crash is None else crash.message.partition("\n")[0]
+            self._terminal.write_line(f"\nFAILED {report.nodeid} ({report.when}): {why}", red=True)
+
+
+@pytest.hookimpl(trylast=True)  # the terminal comes last
+def pytest_configure(config: pytest.Config) -> None:
+    """Tells of failures at once in the process that reports, not in its workers."""
+    if not hasattr(config, "workerinput") and (terminal := config.pluginmanager.get_plugin("terminalreporter")):
+        config.pluginmanager.register(FailureLines(terminal))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts long tests first, so that no worker begins one when the other ends."""
+    order = {TESTS / name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,9 +7,11 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.conftest import FailureLines
 from tests.support.questions import LONGEST_SECONDS
 
 ROOT = Path(__file__).parents[3]
@@ -109,3 +111,13 @@ def test_each_target_that_tests_something_is_run_at_each_change_or_once_a_day() 
     wanted = {"check", "test", "test-system", "generated-client", "engines", "site", "storage", "guard", "e2e-compose"}
     assert wanted <= each
     assert {"sbom", "audit", "platforms", "faults", "rounding", "notebook", "benchmark", "soak"} <= daily
+
+
+def test_a_failed_test_is_named_as_soon_as_it_has_failed() -> None:
+    told: list[str] = []
+    lines = FailureLines(SimpleNamespace(write_line=lambda text, **_: told.append(text)))
+    for outcome, longrepr in (("passed", None), ("failed", "Traceback\nValueError: no fixture")):
+        report = SimpleNamespace(failed=outcome == "failed", nodeid="test_a.py::test_b", when="setup")
+        report.longrepr = report.longreprtext = longrepr
+        lines.pytest_runtest_logreport(report)
+    assert told == ["\nFAILED test_a.py::test_b (setup): ValueError: no fixture"]
