@@ -129,7 +129,7 @@ def is_deterministic_signature(made: Mapping[str, str], target: RequestTarget, k
 
 
 def _is_signable(target: RequestTarget) -> bool:
-    """Tells whether a signature can cover the target, so that no part is taken for another."""
+    """Tells whether a target has the characters of RFC 9110 and RFC 3986 alone."""
     return bool(METHOD.fullmatch(target.method) and PATH.fullmatch(target.path) and QUERY.fullmatch(target.query))
 
 

@@ -44,6 +44,7 @@ QUICK = {
     "benchmarks.speed.node_labels": "{graph} --asked 100 --neighbours 3",
     "benchmarks.speed.recommendation": "{shard} --requests 10",
     "benchmarks.speed.refresh": "{shard} --events 10",
+    "benchmarks.speed.request_cost": "--repetitions 10",
     "benchmarks.speed.round_overhead": "--rounds 1 --clients 2",
     "benchmarks.speed.secure_round": "--clients 3 --rounds 1",
     "benchmarks.speed.serving": "{shard} --seconds 1",
