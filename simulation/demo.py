@@ -133,7 +133,7 @@ def _find_new_item(experiment: Experiment, places: Addresses) -> NewItemExample 
 async def _conduct_over_loopback(
     experiment: Experiment, places: Addresses, children: ServiceProcesses, observe: Observe
 ) -> list[Outcome]:
-    """Runs each training run over the services and returns its outcome."""
+    """Runs the training runs over the services and returns their outcomes."""
     from shared.strategies import build_strategy
     from shared.sums import list_sums
     from simulation.experiments.federation import Outcome, execute_run
@@ -324,6 +324,11 @@ def _end_process(process: Mapping[str, Any]) -> bool:
 
 
 def _is_running(pid: int, began: str | None, url: str | None) -> bool:
+    """Tells whether the recorded process runs: one of the same number may be another one.
+
+    It is the recorded one if its start time equals `began`. Without a start time (no /proc) it must exist and answer
+    at `url`.
+    """
     import httpx
 
     from shared.timeouts import TIMEOUT_SECONDS

@@ -29,8 +29,8 @@ RANK = 1e-12  # of the largest eigenvalue: less is rounding
 EXACT = 1e-6  # of a node's direction outside the rows: less is rounding
 
 
-def list_equations(graph: NodeShard, owners: Int64, own: int, least: int = LEAST) -> sparse.csr_array:
-    """Returns the weights of foreign neighbours in each node's sum, (n, n).
+def build_equations(graph: NodeShard, owners: Int64, own: int, least: int = LEAST) -> sparse.csr_array:
+    """Builds the equations that border sums give: weights of each node's foreign neighbours, (n, n).
 
     own: number of a silo's nodes below which it adds nothing. least: number of added nodes below which nothing is
     read.
@@ -85,7 +85,7 @@ def attack_silos(
 
     The counts are nodes in their rows, revealed by subtraction, and revealed by all rows.
     """
-    equations = list_equations(graph, owners, own)
+    equations = build_equations(graph, owners, own)
     for group in attackers:
         inside = np.isin(owners, group)
         rows = equations[np.flatnonzero(inside)] @ sparse.diags_array((~inside).astype(np.float64))
@@ -110,10 +110,10 @@ def make_table(graph: NodeShard, parts: int, seed: int, cut: str | None, groups_
     lines = []
     for own in OWN:
         for name, some in groups.items():
-            touched, told, solved = np.mean(list(attack_silos(graph, owners, own, some)), axis=0)
-            shares = (f"{count:,.1f} ({count / max(touched, 1):.2%})" for count in (told, solved))
+            touched, subtracted, solved = np.mean(list(attack_silos(graph, owners, own, some)), axis=0)
+            shares = (f"{count:,.1f} ({count / max(touched, 1):.2%})" for count in (subtracted, solved))
             lines.append([str(own), name, f"{touched:,.0f}", *shares])
-    head = ["border_own", "attacker", "foreign nodes in its rows", "told by two rows", "told by all rows"]
+    head = ["border_own", "attacker", "foreign nodes in its rows", "revealed by two rows", "revealed by all rows"]
     return f"{graph.name}: {parts} silos, cut: {found.method}, seed {seed}\n\n" + render_table(head, lines)
 
 

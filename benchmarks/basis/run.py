@@ -22,7 +22,7 @@ from benchmarks.basis.sub_tables import (
     format_ratio,
     format_verdict,
     gain_tables,
-    is_federation,
+    is_other_method,
     mean_bytes,
     mean_of_users,
     measure_gains,
@@ -130,7 +130,7 @@ def render(lines: list[Line]) -> str:
     Each measured cell, the gain by size of the silo, by item and by user, rank by rounds, noise, other methods, and
     the overlap.
     """
-    joined = [line for line in lines if not is_federation(line)]
+    joined = [line for line in lines if not is_other_method(line)]
     whole = [line for line in joined if "overlap" not in line and epsilon_of(line) is None]
     parts = [HEAD, render_table(COLUMNS, [_cell_row(line) for line in whole])]
     parts += ["### By size of the silo", BY_SIZE, render_table(["", *SIZES], [_size_row(line) for line in whole])]
@@ -254,7 +254,7 @@ def check(lines: list[Line]) -> list[str]:
     """
     complaints = []
     for line in lines:
-        if is_federation(line):
+        if is_other_method(line):
             continue
         items = max(one["items"] for one in line["clients"])
         if epsilon_of(line) is None and ratio(line) < 0.85:

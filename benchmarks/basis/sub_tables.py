@@ -40,7 +40,7 @@ def federation_key(line: Line) -> tuple[str, str, int]:
     return line["data"], line["cut"], len(line["clients"])
 
 
-def is_federation(line: Line) -> bool:
+def is_other_method(line: Line) -> bool:
     """Tells whether a line is another method's run, measured by the harness."""
     return "extra" not in line
 
@@ -132,7 +132,7 @@ def _epsilon_row(line: Line, free: Line | None) -> list[str]:
 
 def method_table(lines: Sequence[Line]) -> list[str]:
     """Renders the other methods and their references; empty without any."""
-    methods = [line for line in lines if is_federation(line)]
+    methods = [line for line in lines if is_other_method(line)]
     bases = {federation_key(line): line for line in lines if line["label"] == EXACT}
     places = sorted({federation_key(line) for line in methods})
     rows = [

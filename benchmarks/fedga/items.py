@@ -48,7 +48,7 @@ def search_settings(shards: tuple[Path, ...], strategy: str, server: str, trials
 
 
 def train_cell(experiment: Experiment) -> Row:
-    """Returns test figures, and validation by rounds, as means over all users."""
+    """Trains one cell; returns means over all users: test figures, and validation by round."""
     outcome = simulate_experiment(experiment, ignore_progress)
     report = build_report(experiment, outcome)
     return {"test": report[USER_MEAN], "curve": _mean_curve(list(outcome.qualities.values()))}

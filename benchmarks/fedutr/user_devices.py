@@ -165,7 +165,7 @@ def score_rows(own: Mapping[str, Tensor], rows: Tensor) -> Tensor:
 def fuse_rows(own: Mapping[str, Tensor], rows: Tensor, settings: DeviceSettings) -> Tensor:
     """Computes FedUTR's EF with a fusion for each user, (U, S, d).
 
-    own: `weight` (U, d, d), `bias`, `gain` and `shift` (U, d), and of SAR `share` (U,).
+    own: `weight` (U, d, d), `bias`, `gain` and `shift` (U, d); for SAR also `slope`, `level` and `log_count` (U,).
     """
     if not settings.fusion:
         return rows
@@ -402,7 +402,8 @@ class UserDevices:
     def score_items(self, users: Int64 | None = None) -> Scores:
         """Scores all items for users, (U, N); None: all users.
 
-        It uses the server's table and the devices' own state.
+        It uses the devices' own state and the server's table; if `tuned`, the table that the devices received, with
+        each device's trained rows.
         """
         settings = self.settings
         rows = self.received if settings.tuned else self.table

@@ -51,7 +51,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class MeasuredPhase:
-    """Measurements of one phase; bytes: of its output, 0 where that is not sent."""
+    """Measurements of one phase; bytes: of its output, 0 if that is not sent."""
 
     name: str
     seconds: float
@@ -203,10 +203,10 @@ def main() -> None:
     for clients in given.clients:
         for items in given.items:
             kind = "exact" if items <= MOST_EXACT else "iterated"
-            said = {"basis.kind": kind, "basis.rank": given.rank, "basis.rounds": given.rounds, "catalogue": items}
+            changes = {"basis.kind": kind, "basis.rank": given.rank, "basis.rounds": given.rounds, "catalogue": items}
             if given.words is not None and kind == "iterated":
-                said["basis.words"] = given.words
-            method = method_settings(**said)
+                changes["basis.words"] = given.words
+            method = method_settings(**changes)
             unit = calibrate_processor() / 1000
             with tempfile.TemporaryDirectory() as folder:
                 phases = measure_phases(MadeFederation(clients, method, Path(folder)))

@@ -100,7 +100,7 @@ def forget_peak() -> None:
 
 
 def peak_memory() -> float:
-    """Returns the peak MiB since the reset; 0 where the system does not say."""
+    """Returns the peak MiB since the reset; 0 if the system does not record it."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("VmHWM"):
@@ -185,11 +185,11 @@ def main() -> None:
     total = Phase("all", sum(p.wall for p in phases), sum(p.cpu for p in phases), max(p.peak for p in phases))
     rows = [*phases, total]
     if given.json:
-        said = {"cores": available_cores(), "calibration": units, "served": version, "validation": quality}
-        print(json.dumps({**said, "phases": [asdict(one) for one in rows]}, indent=1))
+        about = {"cores": available_cores(), "calibration": units, "served": version, "validation": quality}
+        print(json.dumps({**about, "phases": [asdict(one) for one in rows]}, indent=1))
         return
-    units_said = f"{PRODUCTS} products {units['gemm']:.2f} s, {COPIES} copies {units['copy']:.2f} s of CPU"
-    print(f"{available_cores()} cores; {units_said}")
+    calibration = f"{PRODUCTS} products {units['gemm']:.2f} s, {COPIES} copies {units['copy']:.2f} s of CPU"
+    print(f"{available_cores()} cores; {calibration}")
     lines = [[p.name, f"{p.wall:.2f}", f"{p.cpu:.2f}", f"{p.cpu / units['gemm']:.1f}", f"{p.peak:,.0f}"] for p in rows]
     print(render_table(["phase", "wall s", "CPU s", "of 40 products", "peak MiB"], lines))
     print(f"served: {version}, NDCG@20 on validation items {quality:.4f}")

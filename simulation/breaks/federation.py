@@ -16,7 +16,7 @@ TOOLS = "lpsfed/tools:0.2.0"
 LABEL = "com.docker.compose"
 REFERENCE_SERVICE = "gateway"  # no break changes it: it knows by which files the federation was brought up
 PARTS = "LPSFED_PROBE_EXPECT"  # the report's variable with the names of all parts that serve
-# What its user chose when bringing it up -> where it stands in a container, and what it is without a choice.
+# Variable that the user may set for `docker compose` -> service and variable of the container that has its value.
 CHOICES = {
     "LPSFED_SECURE": ("aggregator", "LPSFED_AGGREGATOR_SECURE"),
     "LPSFED_QUARANTINE_REFUSALS": ("aggregator", "LPSFED_AGGREGATOR_QUARANTINE_REFUSALS"),

@@ -112,7 +112,7 @@ def match(
     from simulation.partitioning.item_matches import KEYS, make_keys, propose_matches, write_proposals
 
     if keys == (listed is not None):
-        words = "expected either the federation's list of items or --keys, where there is none"
+        words = "expected either the federation's list of items or --keys, if it has none"
         given = "both" if keys else "neither"
         raise SettingsError(f"{words}, got {given}: lpsfed catalogue match own.csv list.csv, or own.csv --keys")
     if by and not keys:

@@ -58,8 +58,8 @@ def verify(
 ) -> None:
     """Verifies ledger and privacy account against their signed heads. Exit code 1 for a fault.
 
-    With --arrivals, or with an operator's token, it makes each signature that the aggregator has kept again and
-    compares.
+    With --arrivals, or with an operator's token, it makes again each signature that the aggregator has kept, and
+    compares both.
     """
     from audit.checks.signatures import read_arrivals
     from client_service.refresh.record_check import verify_records
@@ -151,9 +151,9 @@ def adopt(
     give_up: Annotated[str | None, typer.Option(help="Nonce of a lost entry that the aggregator names")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Accepts records that differ from their heads, where the right ones are lost.
+    """Accepts records that differ from their heads, if the right ones are lost.
 
-    The privacy report shows it.
+    The privacy report shows that this happened.
     """
     from client_service.refresh.record_check import adopt_records
 

@@ -60,7 +60,7 @@ def run(
 ) -> None:
     """Starts a run at an aggregator and follows it. Prints missing clients on stderr.
 
-    If the federation declares sums, it first runs each sum that no matching run has finished. Where sums alone are
+    If the federation declares sums, it first runs each sum that no matching run has finished. If only sums are
     shared, no training run follows.
     """
     from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings

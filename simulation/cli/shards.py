@@ -86,8 +86,8 @@ def erase(
 ) -> None:
     """Erases users, or single interactions, from a shard, all or none.
 
-    Users or interactions that are not in the shard are counted and reported. Models of before do not forget: no
-    client serves them for the new shard.
+    Users or interactions that are not in the shard are counted and reported. Earlier models still contain the erased
+    data: no client serves them for the new shard.
     """
     import polars as pl
 

@@ -84,7 +84,7 @@ def models(
 def _wait_for_refresh(silo: Client, number: int | None) -> ShardRefresh:
     """Waits until the refresh of this number has ended.
 
-    An earlier client tells no number: then until it is idle.
+    A client of an earlier version has no number: then until it is idle.
     """
     while True:
         standing = silo.read_refresh()

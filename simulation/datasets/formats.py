@@ -1,7 +1,7 @@
-"""Registry of file formats of interactions: a reader a format, and one line here.
+"""Registry of file formats of interactions: one reader and one line here for each format.
 
-A reader turns a path into a `Table`: columns under the names in `simulation.datasets.tables.COLUMNS`, and the line of
-each row. Checks, times, splits and clean-ups are the same for all formats and not the reader's matter.
+A reader turns a path into a `Table`: columns under the names in `simulation.datasets.columns.COLUMNS`, and the line of
+each row. Checks, times, splits and clean-ups are the same for all formats, so a reader has none.
 """
 
 from __future__ import annotations

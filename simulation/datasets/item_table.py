@@ -1,7 +1,4 @@
-"""Reader of item files: normalised ids, titles, years and GTINs.
-
-By it two silos can compare them.
-"""
+"""Reader of item files: comparable ids, titles, years and GTINs."""
 
 from __future__ import annotations
 

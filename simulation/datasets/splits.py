@@ -1,8 +1,8 @@
 """Splits of each user's interactions into train, validation and test, by seed or by time.
 
-The order of the input does not matter. A draw follows from the seed, the user's id and the item's id alone, so that the
-split of one user does not depend on other users: `basis.epsilon` assumes that adding or removing a user changes only
-that user's own values.
+The order of the input does not matter. With `Draws` "pair" a draw follows from the seed, the user's id and the item's
+id alone, so that the split of one user does not depend on other users: `basis.epsilon` assumes that adding or removing
+a user changes only that user's own values.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
 SplitKind = Literal["random", "time", "leave-one-out", "global-time"]
 Draws = Literal["pair", "table"]
-"""pair: each (user, item) has a draw of its own. table: one stream over all rows, in which a user moves all users
-behind; published tables were made so, and no data of a real silo may be."""
+"""pair: each (user, item) has a draw of its own. table: one stream of draws over all rows, in which a new user changes
+the draws of all later ones; only for the published tables, which were made so, never for a real silo's data."""
 
 HELD_OUT = 10  # one interaction in ten for each of valid and test
 FEWEST = 3  # a user with fewer interactions has none to spare

@@ -129,7 +129,7 @@ def _require_usable(settings: ClientSettings, cluster: SiloCluster) -> None:
     except ValueError:
         raise SettingsError(f"--address: expected the aggregator's IP address, got {cluster.address}") from None
     if settings.proxy() is not None:
-        words = "expected none, because the pod reaches the aggregator alone (docs/kubernetes.md, Through a proxy)"
+        words = "expected none, because the pod reaches the aggregator alone (docs/kubernetes.md, Not covered)"
         raise SettingsError(f"outbound_proxy: {words}, got one")
     if not (cluster.manifests / "base/silo" / KUSTOMIZATION).is_file():
         raise SettingsError(f"--folder: expected the project's k8s/, got {cluster.manifests}")

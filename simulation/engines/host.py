@@ -59,7 +59,7 @@ class SiloHost:
         pin_threads(threads)
         self._scratch = tempfile.TemporaryDirectory(prefix="lpsfed-silos-")
         self._silos: dict[str, SiloRun] = {}
-        self._extra_fields: dict[str, Marks] = {}
+        self._marks: dict[str, Marks] = {}
 
     def open_silo(self, order: SiloOrder) -> str:
         """Opens a silo from its files; returns its name.
@@ -75,14 +75,14 @@ class SiloHost:
             (folder / "catalogue.txt").write_bytes(order.catalogue)
         (folder / "state").mkdir(exist_ok=True)
         self._silos[name] = SiloRun(order.settings.model_copy(update=places))
-        self._extra_fields[name] = mark_files(folder / "state")
+        self._marks[name] = mark_files(folder / "state")
         return name
 
     def call(self, client: str, verb: Verb, arguments: tuple[Any, ...]) -> SiloReply:
         """Calls a method of a silo."""
         silo, folder = self._silos[client], Path(self._scratch.name) / client / "state"
         value = getattr(silo, verb)(*arguments)
-        changes, self._extra_fields[client] = changes_since(folder, self._extra_fields[client])
+        changes, self._marks[client] = changes_since(folder, self._marks[client])
         return SiloReply(client, value, SiloReport(silo.status, silo.quality, changes))
 
     def code(self) -> Mapping[str, str]:

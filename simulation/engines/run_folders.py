@@ -66,13 +66,13 @@ def open_run_folder(folder: Path, command: Mapping[str, Any]) -> None:
 
     Raises SettingsError for a folder with other files, or of another command.
     """
-    path, said = folder / COMMAND, json.loads(json.dumps(command))
+    path, given = folder / COMMAND, json.loads(json.dumps(command))
     if not path.exists():
         if any(folder.iterdir()):
-            raise SettingsError(f"--out: expected a new or an empty folder, or one to go on in, got {folder}")
-        return replace_file(path, json.dumps(said, indent=1).encode())
+            raise SettingsError(f"--out: expected a new or empty folder, or the one of the same command, got {folder}")
+        return replace_file(path, json.dumps(given, indent=1).encode())
     kept = json.loads(path.read_text(encoding="utf-8"))
-    if other := sorted(name for name in said.keys() | kept.keys() if said.get(name) != kept.get(name)):
+    if other := sorted(name for name in given.keys() | kept.keys() if given.get(name) != kept.get(name)):
         raise SettingsError(f"--out: expected the command that {folder} was begun with, got another {other[0]}")
     return None
 

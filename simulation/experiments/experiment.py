@@ -61,14 +61,14 @@ POLL_SECONDS = 0.05  # the aggregator is the experiment's own, and rounds may be
 class Experiment:
     """One run of one strategy on given shards.
 
-    `folder` takes the services' state. `cache`, where there is one, keeps what follows from a shard alone for other
-    experiments on the same shards. `token` is the aggregator's operator's; the two keys are every client's, for its
-    applications and its operator. `privacy` holds every client's settings of differential privacy: SettingsError where
-    its budget is too small for the run. `secure`: the aggregator can read the sum of the updates alone.
-    `fit_everything`: what a client serves is fitted again on all of its data. A strategy that shares items gets a
-    catalogue of all shards' items, whatever `method` says of its size. `deadline_seconds`: of each phase of the run.
-    `late`: of the shards, whose silos join after the run: the list of items is that of the others. `matches`: by a
-    shard's name, which of its own items are which of the others'.
+    `folder` takes the services' state. `cache`, if given, keeps what follows from a shard alone for other experiments
+    on the same shards. `token` is of the aggregator's operator; the two keys are of every client's applications and
+    operator. `privacy` holds every client's settings of differential privacy: SettingsError if its budget is too small
+    for the run. `secure`: the aggregator can read only the sum of the updates. `fit_everything`: what a client serves
+    is fitted again on all of its data. A strategy that shares items gets a catalogue of all shards' items, whatever
+    size `method` names. `deadline_seconds`: of each phase of the run. `late`: shards whose silos join after the run;
+    the list of items has only the others' items. `matches`: by a shard's name, its own items and the others' items
+    that they are.
     """
 
     shards: tuple[Path, ...]

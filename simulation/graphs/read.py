@@ -42,7 +42,7 @@ from simulation.graphs.graphml import read_graphml
 from simulation.graphs.npz import LARGEST, MOST_CLASSES, MOST_FEATURES, read_npz
 from simulation.progress import step
 
-SHARES = (0.2, 0.4, 0.4)  # of a silo's labelled nodes for training, validation and test, where the data bring no split
+SHARES = (0.2, 0.4, 0.4)  # of a silo's labelled nodes for training, validation and test, if the data have no split
 NODE_STEMS, EDGE_STEMS = ("nodes", "accounts", "vertices"), ("edges", "links", "relations", "transactions")
 FIELDS = {
     "node": ("node", "node_id", "nodeid", "id", "account", "account_id"),
@@ -65,9 +65,9 @@ MOST_VALUES = 50  # of a column of words that becomes columns of 0 and 1
 class GraphOptions(FileOptions):
     """Options of the files of a graph.
 
-    values: by column, its words in the order of all silos; of `label`, the classes. shared_values: whether the
-    columns of words, and the classes, may follow from this data alone, as where one data set is divided. A silo that
-    reads its own data for a federation may not.
+    values: by column, its words in the order of all silos; of `label`, the classes. shared_values: whether the words
+    of columns, and the classes, may follow from this data alone: yes if one data set is divided among silos, no if a
+    silo reads its own data for a federation.
     """
 
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -108,10 +108,10 @@ def add_shared_names(options: GraphOptions, features: Sequence[str], classes: Se
         column, mark, word = name.partition("=")
         if mark:
             words.setdefault(column, []).append(word)
-    for column, said in {**words, **({"label": list(classes)} if classes else {})}.items():
-        if values.get(column, tuple(said)) != tuple(said):
-            raise SettingsError(f"--values: expected none for {column!r}, whose words the federation says, got others")
-        values[column] = tuple(said)
+    for column, shared in {**words, **({"label": list(classes)} if classes else {})}.items():
+        if values.get(column, tuple(shared)) != tuple(shared):
+            raise SettingsError(f"--values: expected none for {column!r}, whose words the federation names, got others")
+        values[column] = tuple(shared)
     return replace(options, values=values)
 
 
@@ -217,7 +217,7 @@ def _read_table(path: Path, options: GraphOptions, needed: str) -> Table:
 def _build_graph(name: str, nodes: Table, edges: Table, options: GraphOptions) -> NodeShard:
     ids = nodes.read_ids("node")
     if (again := len(ids) - ids.n_unique()) > 0:
-        raise DataError(f"{nodes.path}: expected one row for each node, {again:,} rows have a node again")
+        raise DataError(f"{nodes.path}: expected one row for each node, got {again:,} further rows of some")
     order = ids.arg_sort()
     ids = ids.gather(order)
     notes: list[str] = []
@@ -344,15 +344,15 @@ def _read_labels(nodes: Table, options: GraphOptions, notes: list[str]) -> tuple
     )
     nodes.require_none(
         pl.Series(found == -2),
-        f"one of the {len(classes)} classes that --values says in the field 'label', got another",
+        f"one of the {len(classes)} classes that --values names in the field 'label', got another",
     )
     if count := int(np.count_nonzero(found == UNKNOWN)):
-        notes.append(f"{count_noun(count, 'node')} without a label, which others' labels answer for")
+        notes.append(f"{count_noun(count, 'node')} without a label: the labels of others predict theirs")
     return found, tuple(classes)
 
 
 def _order_words(words: Sequence[str]) -> tuple[str, ...]:
-    """Sorts words, as numbers where all are numbers."""
+    """Sorts words, as numbers if all are numbers."""
     if all(WHOLE_NUMBER.fullmatch(word) for word in words):
         return tuple(sorted(words, key=lambda word: (int(word), word)))
     return tuple(sorted(words))
@@ -404,8 +404,8 @@ def _read_features(nodes: Table, options: GraphOptions, notes: list[str]) -> tup
         if not options.shared_values or len(values_of) > MOST_VALUES:
             nodes.require_none(
                 pl.Series([True]),
-                f"numbers in column {name!r}, got words ({len(values_of):,} different): --values {name}=A,B says which"
-                f" become columns of 0 and 1, --columns {name}= is no field; leave the column out of the file else",
+                f"numbers in column {name!r}, got words ({len(values_of):,} different): name those that become columns"
+                f" of 0 and 1 by --values {name}=A,B, or leave the column out of the file",
             )
         blocks.append(_mark_words(words, values_of))
         names += [f"{name}={value}" for value in values_of]

@@ -33,8 +33,9 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
     chosen = {part: method_of_part(method, part) for part in list_sums(method)}
     sums = (_describe_sums(declared.sums[part], one, secure=federation.secure) for part, one in chosen.items())
     learnt = list(dict.fromkeys(find_sum(one).learnt(one.basis) for one in chosen.values()))
-    for less in [one for one in learnt if any(other != one and other.startswith(one) for other in learnt)]:
-        learnt.remove(less)
+    # Exact sums hide rare pairs and say so after the words of iterated sums: the shorter text becomes a remark.
+    for shorter in [one for one in learnt if any(other != one and other.startswith(one) for other in learnt)]:
+        learnt.remove(shorter)
         learnt.append("in iterated sums also pairs of items that few users have")
     listed = f"{method.catalogue:,} listed items" if needs_list(method) else "their items"
     over = "items that silos have in common, by their ids" if ITEMS in chosen else listed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from pydantic import ValidationError
@@ -31,10 +31,6 @@ from shared.web.pages import format_bytes, format_time
 from shared.words import count_noun
 from simulation.operating import operator_calls
 from simulation.operating.operator_calls import Operator, call_as_operator
-
-if TYPE_CHECKING:
-    pass
-
 
 ENDED_EARLY = ("failed", "cancelled")
 NOTHING_OPENED = "expected items with the same id in two silos or more, or items with titles or attributes, got neither"

@@ -223,7 +223,7 @@ def _trained_rounds(quality: QualityOut) -> list[RoundQuality]:
 def _spent_seconds(outcome: Outcome) -> dict[str, Any]:
     """Sums seconds over clients and rounds.
 
-    Overhead a round: the smallest of all clients, that of the slowest one.
+    The overhead of a round is the smallest of all clients: the slowest client, which waits for nobody, has it.
     """
     rounds = [entry for quality in outcome.qualities.values() for entry in quality.rounds]
     by_round: dict[int, list[float]] = {}

@@ -12,9 +12,9 @@ import numpy as np
 
 from benchmarks.attacks.borders import (
     attack_silos,
+    build_equations,
     find_by_elimination,
     find_by_subtraction,
-    list_equations,
     make_table,
 )
 from client_service.data.node_graphs import Int64, NodeShard, sort_entries
@@ -33,7 +33,7 @@ def chain_of_neighbours() -> tuple[Int64, NodeShard]:
 
 def test_two_rows_tell_the_node_by_which_they_differ_and_the_attack_finds_it() -> None:
     owners, graph = chain_of_neighbours()
-    equations = list_equations(graph, owners, own=3)[[0, 1]]
+    equations = build_equations(graph, owners, own=3)[[0, 1]]
     assert np.flatnonzero(find_by_subtraction(equations)).tolist() == [8]
     assert np.flatnonzero(find_by_elimination(equations)).tolist() == [8]
     assert list(attack_silos(graph, owners, 3, [[0]])) == [[7, 1, 1]]
@@ -45,15 +45,15 @@ def test_two_rows_tell_the_node_by_which_they_differ_and_the_attack_finds_it() -
 
 def test_rows_below_the_floors_are_no_equations() -> None:
     owners, graph = chain_of_neighbours()
-    assert list_equations(graph, owners, own=8).nnz == 0, "six and seven of one silo"
-    assert list_equations(graph, owners, own=3, least=8).nnz == 0
+    assert build_equations(graph, owners, own=8).nnz == 0, "six and seven of one silo"
+    assert build_equations(graph, owners, own=3, least=8).nnz == 0
 
 
 def test_the_equations_are_what_silos_read() -> None:
     graph = draw_graph(40, 0.4)
     owners = np.arange(40) % 4
     shards = cut_graph(graph, owners.tolist())
-    equations = list_equations(graph, owners, own=3)
+    equations = build_equations(graph, owners, own=3)
     for shard in BorderRun(shards, border_settings()).completed():
         rows = [graph.rows[one] for one in shard.node_ids]
         assert shard.borders is not None

@@ -65,5 +65,5 @@ def test_the_same_command_goes_on_and_another_one_is_refused(tmp_path: Path) -> 
         run(*command, "--seed", "1")
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "other").touch()
-    with pytest.raises(SettingsError, match="expected a new or an empty folder, or one to go on in"):
+    with pytest.raises(SettingsError, match="expected a new or empty folder, or the one of the same command"):
         run(*command[: -len(SMALL) - 1], str(tmp_path / "two"), *SMALL)

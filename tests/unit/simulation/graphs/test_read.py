@@ -262,7 +262,7 @@ def test_a_silo_says_the_words_that_all_silos_share(tmp_path: Path) -> None:
     found = read_graph(folder, options=said)
     assert found.feature_names == ("amount", "country=FR", "country=DE", "country=IT")
     assert (found.classes, found.labels.tolist()) == (("ok", "fraud", "mule"), [0, 1, UNKNOWN, 0])
-    with pytest.raises(DataError, match="one of the 2 classes that --values says"):
+    with pytest.raises(DataError, match="one of the 2 classes that --values names"):
         read_graph(folder, options=GraphOptions(values={"label": ("ok", "mule")}))
 
 

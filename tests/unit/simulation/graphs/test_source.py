@@ -168,7 +168,7 @@ def test_a_silo_takes_the_columns_that_all_silos_share() -> None:
         select_columns(shard, ("habit-01", "other", "more"))
     said = add_shared_names(GraphOptions(), ("amount", "country=DE", "country=AT"), ("ok", "fraud"))
     assert said.values == {"country": ("DE", "AT"), "label": ("ok", "fraud")}
-    with pytest.raises(SettingsError, match="the federation says"):
+    with pytest.raises(SettingsError, match="the federation names"):
         add_shared_names(GraphOptions(values={"label": ("fraud", "ok")}), (), ("ok", "fraud"))
 
 
