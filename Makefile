@@ -60,7 +60,7 @@ check: install ## lint, types, architecture, plain English
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
-	$(BIN)/pytest tests/unit/project/test_architecture.py tests/unit/project/test_plain_english.py
+	$(BIN)/pytest tests/unit/project/test_architecture.py tests/unit/project/test_plain_english.py tests/unit/project/test_names_in_docstrings.py
 
 format: install ## rewrite the code in the house's format, and the Python client's awaitable twin
 	$(BIN)/python requirements/make_async_client.py

@@ -120,7 +120,7 @@ class AggregatorSettings(ListenSettings, EnvironmentSettings):
     )
     start: Path | None = Field(
         None,
-        description="safetensors file with declared tensors with which runs start; the others are drawn",
+        description="safetensors file with initial values of declared tensors; the others are drawn",
     )
     secure: bool = Field(
         False,

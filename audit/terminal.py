@@ -87,7 +87,13 @@ def spread_records(command: Callable[..., None]) -> Callable[..., None]:
     return spread
 
 
-TURNING = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # the order of what follows
+TURNING = (
+    0x061C,
+    0x200E,
+    0x200F,
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+)  # they change the direction of the text after them
 BREAKING = (0x2028, 0x2029)
 LONE = range(0xD800, 0xE000)  # halves of a sign, which no terminal can be sent
 KEPT = {ord("\n"), ord("\t")}

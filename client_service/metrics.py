@@ -101,7 +101,7 @@ class RequestMetrics:
     def watch(self, identities: Mapping[str, TlsIdentity]) -> None:
         """Measures how long the service's certificates are valid."""
         if identities:
-            from shared.web.tls import register_expiry_metric  # see `Listening.identities`
+            from shared.web.tls import register_expiry_metric  # see `ListenSettings.identities`
 
             register_expiry_metric(identities, PREFIX, self._registry)
 

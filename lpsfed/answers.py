@@ -100,7 +100,7 @@ class CataloguePage:
 class ServedModel:
     """Model that answers now.
 
-    users: with a list of their own. items: that can be recommended.
+    users: number of users with a list of their own. items: number of items that can be recommended.
     """
 
     users: int
@@ -132,10 +132,11 @@ class KeptModel:
 class ShardRefresh:
     """State of the refresh of shard and model, and result of the last one.
 
-    phase: idle, waiting or working. number: of the refresh asked for last. last_ended: of the last one that has
-    ended, done or with a problem. changed: whether the shard has changed since. seconds: that it took, with its
-    waiting. erasures: that were done by it. waiting: interactions of items that the federation's catalogue lacks so
-    far. dropped: the oldest of those, for which there was no room. problem: why it failed; it is tried again.
+    phase: idle, waiting or working. number: number of the newest request for a refresh. last_ended: number of the last
+    refresh that has ended, done or with a problem; the following fields describe it. changed: whether it changed the
+    shard. seconds: duration, with its waiting. erasures: number of erasures that it completed. waiting: number of
+    interactions with items that the federation's catalogue lacks so far. dropped: number of the oldest of those, for
+    which there was no room. problem: why it failed; it is tried again.
     """
 
     phase: str
@@ -156,7 +157,8 @@ class ShardRefresh:
 class SentInteractions:
     """Counts of sent interactions.
 
-    repeated: whose event has come before. unknown_items: accepted, of items that the shard does not have yet.
+    repeated: interactions whose event came before. unknown_items: accepted interactions with items that the shard does
+    not have yet.
     """
 
     accepted: int = 0
@@ -185,8 +187,9 @@ class NeighbourContribution:
 class LabelledNode:
     """Most likely label of a node, with calibrated probabilities of all classes.
 
-    known_label: that the silo has. neighbours: those that count most. unknown_neighbours: of the question, that the
-    silo does not have. fallback: why these are shares of the training labels; None where a model answered.
+    known_label: label that the silo has of the node. neighbours: those that count most. unknown_neighbours: number of
+    neighbours in the question that the silo does not have. fallback: why these are shares of the training labels; None
+    where a model answered.
     """
 
     label: str
@@ -203,7 +206,8 @@ class LabelledNode:
 class JoiningGain:
     """Measure on the silo's own validation nodes, alone and as served.
 
-    alone: of the silo's own closed form. served: of the model that answers.
+    alone: measure of the silo's own closed form. served: measure of the model that answers. answers: description of
+    that model, and the reason for it.
     """
 
     measure: str
@@ -229,7 +233,7 @@ class LabelledNodes:
 class SentNodes:
     """Counts of sent nodes.
 
-    waiting: new ones without features, which wait for some.
+    waiting: new nodes without features, which wait for them.
     """
 
     accepted: int = 0
@@ -244,9 +248,9 @@ class SentNodes:
 class Erasure:
     """State of the erasure of a user or a node.
 
-    done_at: since when no file of the silo has anything of it; None before. remains: what is left to do, or what no
-    erasure can take back. interactions, events: what was taken out of what was sent, as `erase_user` and `erase_node`
-    are answered; None where the receipt has asked.
+    done_at: time since when no file of the silo has anything of it; None before. remains: work that is left, or traces
+    that no erasure can take back. interactions, events: numbers of erased interactions and events, in answers of
+    `erase_user` and `erase_node`; None in answers of `read_erasure`.
     """
 
     receipt: str

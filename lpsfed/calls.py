@@ -115,7 +115,7 @@ class NewNode:
 class NodeEvent:
     """Features, edges and label of a node; fields left out stay as they are.
 
-    neighbours: weights of edges by the other node's id, 0: none.
+    neighbours: weights of edges by the other node's id; 0 removes the edge.
 
     label: one of the silo's classes. unlabelled: the label is not known any more.
     """
@@ -182,8 +182,8 @@ class ApiCall(Generic[Answer]):
         return value
 
     def _refusal(self, answer: httpx.Response) -> RefusedError:
-        said = read_problem(answer)
-        code, detail = said.get("code", ""), said.get("detail", "")
+        problem = read_problem(answer)
+        code, detail = problem.get("code", ""), problem.get("detail", "")
         return RefusedError(self.name, answer.status_code, code, detail, _read_faults(answer))
 
 
@@ -211,19 +211,18 @@ class KeptModels:
 def read_problem(answer: httpx.Response) -> dict[str, str]:
     """Returns `code` and `detail` of a problem document, or another answer's beginning."""
     try:
-        said = answer.json()
+        document = answer.json()
     except ValueError:
-        said = None
-    if not isinstance(said, dict):
+        document = None
+    if not isinstance(document, dict):
         return {"detail": answer.text[:LONGEST_WORDS]}
-    return {name: str(said[name]) for name in ("code", "detail") if name in said}
+    return {name: str(document[name]) for name in ("code", "detail") if name in document}
 
 
 def _read_faults(answer: httpx.Response) -> tuple[tuple[str, str], ...]:
     """Lists `code` and `at` of each error of a problem document."""
     try:
-        told = answer.json()["errors"]
-        return tuple((str(one["code"]), str(one.get("at", ""))) for one in told)
+        return tuple((str(one["code"]), str(one.get("at", ""))) for one in answer.json()["errors"])
     except (ValueError, TypeError, KeyError, AttributeError):
         return ()
 

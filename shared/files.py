@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PRIVATE, PUBLIC, PRIVATE_FOLDER = 0o600, 0o644, 0o700
 OTHERS = 0o077
 LOCK = "lock"  # file in a state directory with the process id of its owner
-LEFTOVERS = ("*.partial", ".*.tmp")  # of killed writers; the second kind and names without a dot: of earlier versions
+LEFTOVERS = ("*.partial", ".*.tmp")  # partial files of killed writers; .tmp is of earlier versions
 SYSTEM_NUMBER = re.compile(r"\(os error (\d+)\)")  # safetensors gives the system's error number only in its message
 Stored = TypeVar("Stored", bound="Message")
 
@@ -49,7 +49,8 @@ def make_private_folder(folder: Path) -> None:
 def remove_public_access(folder: Path) -> Path | None:
     """Removes others' permissions from a folder and all in it, but public keys.
 
-    Returns the first file that others can still read, because it is not this user's; else None.
+    Returns the first file that others can still read, because it is not this user's; None if there is none, or if
+    others cannot enter the folder.
     """
     left: Path | None = None
     for place, _, names in os.walk(folder):
@@ -199,8 +200,8 @@ def read_lock_owner(directory: Path) -> int | None:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
-                said = lock.read(20)
-                return int(said) if said.isdecimal() else None
+                owner = lock.read(20)
+                return int(owner) if owner.isdecimal() else None
     except OSError:
         return None
     return None

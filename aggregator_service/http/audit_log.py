@@ -38,7 +38,10 @@ ROUND: TypeAdapter[int] = TypeAdapter(RoundPath)
 
 @dataclass(frozen=True)
 class ArrivalRecorder:
-    """Middleware that records requests; it is outermost, so that it counts all that arrived."""
+    """Middleware that records requests of clients, with the answers that they got.
+
+    It lies outside the check of signatures, so that it also records what that refuses, and inside the rate limit.
+    """
 
     app: ASGIApp
     coordinator: Coordinator

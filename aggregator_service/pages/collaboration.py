@@ -57,8 +57,8 @@ def draw_heat_map(found: CollaborationOut | None) -> HeatMap | None:
             for client, row in zip(shown, rows, strict=True)
         ),
         (
-            f"Likeness at low frequencies is told by {_describe(found.columns_low)} features.",
-            f"Unlikeness at high ones by {_describe(found.columns_high)}.",
+            f"Similarity at low frequencies is measured by {_describe(found.columns_low)} features.",
+            f"Dissimilarity at high frequencies is measured by {_describe(found.columns_high)} features.",
         ),
         len(found.clients) - len(shown),
     )

@@ -45,7 +45,7 @@ async def read_form(request: Request, operator_token: str) -> dict[str, str]:
         raise MediaTypeError(f"expected a form as {FORM}, got another type")
     fields = _parse_form(await read_body(request, LONGEST_FORM))
     if not is_same_secret(fields.pop("guard", ""), form_guard(operator_token)):
-        raise ForbiddenError("expected a form of the operator's page; load the page again")
+        raise ForbiddenError("expected a form of the operator's page, got one without its guard: load the page again")
     return fields
 
 

@@ -113,7 +113,7 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class ArrivalRow:
-    """One join or update, accepted or refused."""
+    """One entry of the audit log, with its outcome."""
 
     arrival: ArrivalOut
     outcome: Verdict
@@ -130,7 +130,7 @@ class ArrivalsPage:
 
 
 def arrivals_window(total: int, before: int | None) -> tuple[int, int]:
-    """Returns the first sequence number before a page of arrivals, and its length.
+    """Returns the sequence number just before a page of arrivals, and the page's length.
 
     The page holds the newest arrivals with a number below `before`, by default of all.
     """

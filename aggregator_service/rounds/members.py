@@ -66,7 +66,7 @@ class Members:
     def require_joined(self, name: str) -> None:
         """Raises AuthenticationError for a client that has not joined."""
         if name not in self._by_name:
-            raise AuthenticationError("expected a client that has joined")
+            raise AuthenticationError(f"expected a client that has joined, {name!r} has not: join first")
 
     def admit_client(self, message: JoinIn, signer: str, *, now: float) -> JoinedClient:
         """Returns the client after its join; raises ForbiddenError where another client signed it."""

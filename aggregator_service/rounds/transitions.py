@@ -1,9 +1,9 @@
 """State machine of a run: pure functions from an event to the next state.
 
-A run goes from waiting to open to aggregated, open again for each round, and at last finished. Each state but the
-last may also end as failed, with a reason. A round opens again where the disk has damaged an update of it. An open
-round of a secure run goes through the phases of `secure_run`: keys, shares, checks, masked, consents, answers. Times
-are seconds since the epoch, given by the caller.
+A run goes from waiting to open to aggregated, open again for each round, and at last finished. Each state but the last
+may also end as failed, with a reason, or as cancelled. A round opens again where the disk has damaged an update of it.
+An open round of a secure run goes through the phases of `secure_run`: keys, shares, checks, masked, consents, answers.
+Times are seconds since the epoch, given by the caller.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _describe_damage(run: Run) -> str:
 def reopen_damaged_round(run: Run, clients: Collection[str], *, now: float) -> Run:
     """Removes damaged updates of a closed round, which are requested again while time is left.
 
-    After the deadline the round continues without them, or the run fails.
+    After the deadline the round continues without them, or the run fails. A secure run fails at once.
     """
     if run.phase != "aggregated":
         raise RoundClosedError(f"expected an aggregated round, got round {run.round} ({run.phase})")

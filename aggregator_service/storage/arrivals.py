@@ -1,4 +1,4 @@
-"""Audit log of requests with a body and their answers, read by page."""
+"""Audit log of joins, uploads and undeclared requests, with their answers, read by page."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class UncoveredSum:
 
 @dataclass(frozen=True)
 class Arrival:
-    """Request with a body, its client and its answer.
+    """Request that the audit log records, with its client and its answer.
 
     run, round: of the path. code: of a refusal. nonce: of the signature. head: fields of a `HeadOut`.
     """

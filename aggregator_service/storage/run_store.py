@@ -182,7 +182,7 @@ def blob_names(database: Database) -> set[str]:
 
 
 def delete_masked(database: Database, run: str, *, last: int) -> list[str]:
-    """Deletes masked vectors of rounds up to `last`; returns their files.
+    """Deletes masked vectors of rounds up to `last`, and of other runs; returns their files.
 
     The sums of these rounds are stored.
     """

@@ -64,7 +64,7 @@ STATES = Table(
     Column("closed_at", Float, nullable=False),
 )
 
-# What one client has sent in one phase, for the others or for all; a round's are deleted once its mean is stored.
+# Messages of clients in each phase of a secure round; they are deleted once the round's mean is stored.
 SECURE_MESSAGES = Table(
     "secure_messages",
     METADATA,
@@ -91,7 +91,7 @@ QUARANTINES = Table(
     Index("quarantines_by_client", "client", "lifted_at"),
 )
 
-# Updates of one client that were refused for what they were, in one run, since it was last let in.
+# Updates of one client that were refused as invalid in one run, since its last quarantine was lifted.
 REFUSALS = Table(
     "refusals",
     METADATA,
@@ -110,7 +110,7 @@ ANCHORS = Table(
     Column("size", JSON(none_as_null=True)),
 )
 
-# Whose sum was uncovered that began with these parameters: never other members', whatever the settings.
+# Members of the opened sum that began with these parameters: no sum of other members is opened from them.
 SUMS = Table(
     "sums",
     METADATA,

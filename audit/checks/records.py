@@ -19,7 +19,7 @@ from shared.protocol.schemas import ArrivalOut, ParticipantOut
 from shared.words import count_noun
 
 Source = Literal["ledger", "probes"]
-SUCCESS = 300  # the first HTTP status that is none
+SUCCESS = 300  # a lower HTTP status is a success
 LEAST_REFUSED = 400  # the HTTP status from which on an answer is a refusal
 CUT_OFF = (400, 408)  # answered where a body's end never came, or not in time
 SERVER_ERROR = 500  # the first HTTP status of an aggregator that itself failed
@@ -161,7 +161,7 @@ def _pair_by_key(
 def _could_match(arrival: ArrivalOut, sending: ReportedBody) -> bool:
     """Tells whether an arrival may be all or part of a reported body.
 
-    What the probes send is meant to be refused. Of a question without a body its answer alone is known.
+    A body of a probe must not have been accepted. A call without a body is compared by the status of its answer.
     """
     whole = (arrival.digest, arrival.size) == (sending.sha256, sending.bytes)
     if not is_refused(arrival):
@@ -229,7 +229,7 @@ def _receipt_faults(
     for attempt in client.attempts_of("update"):
         where = f"{attempt.run} round {attempt.round}"
         if attempt.receipt is None:
-            if attempt.status is not None and attempt.status < 300:
+            if attempt.status is not None and attempt.status < SUCCESS:
                 yield f"{where}: accepted without a receipt"
             continue
         if not _receipt_matches(name, attempt):

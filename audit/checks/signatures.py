@@ -37,7 +37,7 @@ class RemadeSignatures:
     """Result of making a client's signatures again.
 
     made: signatures that the key makes again. chosen: a line for each that verifies and that the key does not make.
-    others: of another key, or of another request than the call's. untold: arrivals that were recorded without.
+    others: of another key, or of another request than the call's. untold: arrivals recorded without a signature.
     """
 
     made: int

@@ -59,7 +59,7 @@ class PartEvidence(Message):
     role: Role
     taken_at: str = Field(description="UTC, ISO 8601")
     probes: tuple[ProbeResult, ...] = ()
-    probed_at: str | None = Field(None, description="UTC, ISO 8601; none: when the evidence was taken")
+    probed_at: str | None = Field(None, description="UTC, ISO 8601; none: at `taken_at`")
     sent: tuple[ProbeSending, ...] = Field(
         (), description="bodies of these probes, and of earlier ones kept in the same file"
     )

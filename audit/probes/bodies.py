@@ -22,7 +22,7 @@ from shared.protocol.wire import encode_body
 ANOTHER = "another-client"  # where no other client is known
 NOTHING = b"{}"
 VALUE = 0.5
-WORD = "probe"  # the name of whatever is undeclared
+WORD = "probe"  # name of every undeclared field
 HEADER = "x-note"  # header that no client sends
 
 
@@ -61,7 +61,7 @@ def malformed_updates(declaration: Declaration) -> dict[str, bytes]:
 def probed_part(declaration: Declaration) -> Declaration:
     """Returns the declaration that the probes' updates imitate.
 
-    That of a run that trains; of the first sum, where nothing else leaves.
+    It is that of a training run; or that of the first sum, if a training run sends no tensors.
     """
     training = declaration.of_part(TRAINING)
     return training if training.uploaded or not declaration.sums else next(iter(declaration.sums.values()))
@@ -105,7 +105,10 @@ def _with_metadata(body: bytes) -> bytes:
 
 
 def with_header(body: bytes, old: str, new: str) -> bytes:
-    """Replaces text in a body's header, which a reader takes for the same."""
+    """Replaces text in a body's header, or appends to it where `old` is empty.
+
+    A reader of safetensors sees no difference.
+    """
     length = int.from_bytes(body[:8], "little")
     text = body[8 : 8 + length].decode()
     changed = (text.replace(old, new, 1) if old else text + new).encode()

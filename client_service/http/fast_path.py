@@ -122,7 +122,7 @@ class FastPath:
     def answer_at_once(self, scope: Scope) -> tuple[Headers, bytes] | None:
         """Answers from a known user's prepared list, without waiting.
 
-        None: the list is not prepared, or the request is another one. See `AnswerAtOnce`.
+        None: the list is not prepared, or the request is another one. See `shared.web.plain_requests.AnswerAtOnce`.
         """
         began = time.perf_counter()
         if (found := self._begin(scope, LISTS)) is None:

@@ -71,7 +71,7 @@ class NodeSettings(Message):
     @model_validator(mode="before")
     @classmethod
     def _count_names(cls, given: Any) -> Any:
-        """Counts names where no sizes are given.
+        """Sets sizes that are not given by the number of names.
 
         Raises ValueError for a name that comes twice, and for another size beside the names.
         """
@@ -79,14 +79,14 @@ class NodeSettings(Message):
             return given
         found = dict(given)
         for size, names in (("features", "feature_names"), ("classes", "class_names")):
-            said = found.get(names) or ()
-            if not isinstance(said, list | tuple) or not said:
+            listed = found.get(names) or ()
+            if not isinstance(listed, list | tuple) or not listed:
                 continue
-            if len(set(said)) < len(said):
+            if len(set(listed)) < len(listed):
                 raise ValueError(f"{names}: expected different names, got one twice")
-            if str(found.get(size) or len(said)) != str(len(said)):
-                raise ValueError(f"{size}: expected {len(said)}, as many as {names} has, got {found[size]}")
-            found[size] = len(said)
+            if str(found.get(size) or len(listed)) != str(len(listed)):
+                raise ValueError(f"{size}: expected {len(listed)}, as many as {names} has, got {found[size]}")
+            found[size] = len(listed)
         return found
 
     @property

@@ -57,4 +57,4 @@ def _same_form(spec: TensorSpec, value: np.ndarray[tuple[int, ...], np.dtype[np.
     if value.dtype != expected or value.shape != spec.shape:
         raise PrivacyError(f"expected {expected} {spec.shape}, got {value.dtype} {value.shape} for {spec.name!r}")
     if not np.isfinite(value).all():
-        raise PrivacyError(f"expected finite values in {spec.name!r}")
+        raise PrivacyError(f"expected finite values in {spec.name!r}, got NaN or infinity")

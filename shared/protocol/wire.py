@@ -135,7 +135,7 @@ def _check_finite(names: Iterable[str], arrays: Arrays, scalars: Scalars) -> Non
 
 
 def require_canonical(path: str | Path, declaration: Declaration, scalars: Scalars) -> None:
-    """Raises ProtocolError unless a stored body is as `encode` writes it.
+    """Raises ProtocolError unless a stored body is as `encode_body` writes it.
 
     To the byte, except for its tensors' values. A reader of safetensors ignores fields, repetitions and spaces in a
     header that could carry data.

@@ -31,10 +31,11 @@ class Shrinkage:
 class Objective:
     """Objective of a round's epochs, and the parameters that it trains.
 
-    penalty: added to the loss. only: train just the parameters whose name starts so. bias_aware: widen the positives'
-    angles by the popularity margin (Eq. 8, 15), after the warm-up. shrinkage: an L1 norm that is minimised besides.
-    rate: multiple of the settings' learning rates. group_weights: how much the pairs of the less and of
-    the more active half of the users count, with the losses "bpr" and "bce".
+    penalty: added to the loss. only: prefix of the names of the parameters to train; "": all. bias_aware: widen the
+    positives' angles by the popularity margin (Eq. 8, 15), after the warm-up. shrinkage: an L1 norm that is minimised
+    besides. taken_negatives: sample negatives only among items that some user of the silo has. rate: multiple of the
+    settings' learning rates. group_weights: how much the pairs of the less and of the more active half of the users
+    count, with the losses "bpr" and "bce".
     """
 
     loss: Loss = ""

@@ -48,7 +48,7 @@ def yogi(v: Float64, q: Float64, beta2: float) -> Float64:
     return v - (1.0 - beta2) * q * np.sign(v - q)
 
 
-# Paper: formula (3) of C-SME is missing in the text at hand, which tells its cases in words; here: two readings of it,
+# Paper: formula (3) of C-SME is missing in our copy, which tells its cases in words; here: two readings of it,
 # because each contradicts another sentence. Compared as v <= q, not as v / q <= 1, so that q = 0 needs no case.
 def clip(v: Float64, q: Float64, beta2: float) -> Float64:
     """Computes v + (1 - b2) max(q - v, -q).

@@ -101,8 +101,8 @@ class Strategy:
     broadcasts: tensors that clients receive and never send: entries of `State.memory`; zeros before the first step.
     client_memory: tensors that each client keeps over rounds and restarts, and never sends.
     reparametrised: training leads elsewhere than to what leaves; the step computes where (FedNova).
-    fit: a client's half of a round, in the verbs of `LocalClient`. It gets a `FitInput` with broadcasts and memory, and
-    returns a `FitResult` where it has client memory.
+    fit: a client's half of a round, by the operations of `LocalClient`. It gets a `FitInput` with broadcasts and
+    memory, and returns a `FitResult` where it has client memory.
     report: computes the reports from what leaves, after its noise.
     combine: (state, updates) -> their centre. It needs single updates. None: their mean (Eq. 13).
     step: (state, centre) -> next state. It works on a masked sum too. None: the state becomes the centre.

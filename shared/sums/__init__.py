@@ -34,13 +34,13 @@ def list_sums(method: MethodSettings) -> dict[Part, BasisSettings]:
     SettingsError for two of one part, and for one beneath the name of another part than its own.
     """
     found: dict[Part, BasisSettings] = {}
-    for said, basis in ((None, method.basis), *method.sums.items()):
+    for named, basis in ((None, method.basis), *method.sums.items()):
         if basis.kind == "off":
             continue
         part = find_part(basis)
-        if said not in (None, part):
+        if named not in (None, part):
             raise SettingsError(
-                f"sums.{said}.kind: expected a sum of the part {said!r}, got {basis.kind!r} of {part!r}"
+                f"sums.{named}.kind: expected a sum of the part {named!r}, got {basis.kind!r} of {part!r}"
             )
         if part in found:
             raise SettingsError(f"sums.{part}: expected one sum a part, got {found[part].kind!r} and {basis.kind!r}")

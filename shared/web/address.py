@@ -11,7 +11,7 @@ HOST_NAME = r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?"  # or an IPv4 address
 SUBNET = 64  # bits of an IPv6 address that a caller cannot choose
 LOCALHOST = "localhost"
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
-"""Listening at each of these, a service is called by the second one from this machine."""
+"""Loopback address by which this machine calls a service that listens at each of these wildcard addresses."""
 
 
 def is_loopback(host: str) -> bool:

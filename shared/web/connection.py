@@ -127,7 +127,7 @@ class Connection(H11Protocol):
     def __init__(self, config: ServerConfig, server_state: ServerState, app_state: dict[str, Any], **more: Any) -> None:
         super().__init__(config, server_state, {**app_state, MARK_TRUSTED: self._mark_trusted}, **more)
         self.conn = MeasuredConnection(config.h11_max_incomplete_event_size or LONGEST_HEAD, self._note_head)
-        self._early: bytearray | None = bytearray()  # what comes before this is a connection; None once it is
+        self._early: bytearray | None = bytearray()  # bytes that came before the connection was set up; None after that
 
     def _note_head(self, size: int, names: tuple[str, ...]) -> None:
         """Stores the head's size and names in the state that the next request gets."""

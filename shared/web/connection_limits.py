@@ -40,7 +40,7 @@ class LimitedConnection:
     is_evictable: Callable[[], bool]
     abort: Callable[[], None]
     trusted: bool = False
-    exempt: bool = field(init=False, default=False)  # from the limit of one address; the crowd says so once
+    exempt: bool = field(init=False, default=False)  # from the limit of one address; `admit` sets it
     address: str = field(init=False)
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ def read_bearer_secret(header: str | None) -> str:
     """Returns the bearer secret of an Authorization header."""
     scheme, _, secret = (header or "").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
-        raise AuthenticationError("expected the header 'Authorization: Bearer <secret>'")
+        raise AuthenticationError("expected the header 'Authorization: Bearer <secret>', got none or another form")
     return secret.strip()
 
 

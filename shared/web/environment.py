@@ -46,7 +46,7 @@ PLAIN_WORDS = {
     "Field required": "expected a value, got none",
     "Extra inputs are not permitted": "expected the name of a setting, got an unknown one",
 }
-"""Messages of pydantic that say what to do."""
+"""Own words for messages of pydantic that do not tell what was expected and what came."""
 
 
 def read_settings(model: type[Settings], values: dict[str, Any]) -> Settings:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shared.web.tls import TlsIdentity
 
 Socket = socket.socket  # for annotations in modules that open no socket themselves
-PORT = "port"  # what a certificate is for: those who call the service
+PORT = "port"  # key of the certificate that callers of the port see
 REQUESTS_PER_SECOND = 100.0  # default for one caller, where other machines can reach the port
 
 

@@ -99,7 +99,9 @@ class RateLimit:
             return
         buckets, who = self._bucket_of(scope)
         if wait := buckets.take(who):
-            detail = f"expected at most {buckets.rate:g} requests a second of one caller"
+            detail = (
+                f"expected at most {buckets.rate:g} requests a second of one caller, got more: wait as Retry-After says"
+            )
             headers = {"Retry-After": str(math.ceil(wait))}
             await problems.problem_response(429, code="too-many", detail=detail, headers=headers)(scope, receive, send)
         else:

@@ -56,7 +56,7 @@ def _statuses(method: str, operation: Mapping[str, Any]) -> Iterator[int]:
 
 REFERENCE = "#/components/schemas/"
 NONE: Final = object()
-"""There is no example: what is asked for holds itself, or is text that has none of its own."""
+"""Mark of a schema without an example: it contains itself, or is text for which none is given."""
 PLAIN: Mapping[str, Any] = {"boolean": True, "integer": 1, "number": 0.5, "null": None}
 Schema = Mapping[str, Any]
 
@@ -293,7 +293,7 @@ def create_api(title: str, about: str, address: str, lifespan: Lifespan[FastAPI]
         openapi_url=None,
         redirect_slashes=False,  # another path is another resource, which may be another user's
         servers=[
-            {"url": address, "description": "where the lines of code call it: a service on this machine"},
+            {"url": address, "description": "address in the code samples: a service on this machine"},
             {"url": ".", "description": "the service that serves this document"},
         ],
         generate_unique_id_function=name_operation,

@@ -144,7 +144,7 @@ def _find_routes(routes: Sequence[BaseRoute], scope: Scope) -> Iterator[APIRoute
 
 
 MEDIA_TYPE = "application/problem+json"
-MARK = "4XX"  # the response of a route that stands for: refuses by problem documents
+MARK = "4XX"  # placeholder for all responses by which a route refuses: see `openapi.list_refusals`
 INTERNAL = "internal"  # the code of our own mistakes
 INVALID = 422
 LONGEST_DETAIL = 500  # characters; a refusal may quote what came, and what came may be long
@@ -214,9 +214,9 @@ def problem_response(
 ) -> Response:
     """Makes a problem document."""
     title = TITLES.get(status, "Error")
-    told = None if faults is None else tuple(_show_fault(one) for one in list(faults)[:MOST_FAULTS])
+    shown = None if faults is None else tuple(_show_fault(one) for one in list(faults)[:MOST_FAULTS])
     found = ProblemOut(
-        title=title, status=status, detail=_encodable(detail), code=code, errors=told, request_id=current_request_id()
+        title=title, status=status, detail=_encodable(detail), code=code, errors=shown, request_id=current_request_id()
     )
     content = found.model_dump_json(exclude_none=True)
     return Response(content, status, headers={"Cache-Control": "no-store"} | dict(headers or {}), media_type=MEDIA_TYPE)

@@ -267,7 +267,7 @@ async def run_server(
     notice = notify_parent(lambda: server.closed_reason or unready_reason() or starting_reason())
     jobs = [notice, *background]
     if identities:
-        from shared.web.tls import watch_certificates  # see `Listening.identities`
+        from shared.web.tls import watch_certificates  # see `ListenSettings.identities`
 
         jobs.append(watch_certificates(identities.values(), logger))
     if file is not None:

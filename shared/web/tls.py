@@ -26,7 +26,7 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2; all of TLS 1.3's are of t
 WARNING_DAYS = 14.0  # before a certificate ends
 LOOK_SECONDS = 10.0  # time between two checks of the files for changes
 DAY_SECONDS = 86400.0  # time between two warnings that a certificate is about to end
-CALLS = "calls"  # what a certificate is for: those whom a service calls; see also `listening.PORT`
+CALLS = "calls"  # key of the certificate that a service shows in its own calls; see also `listening.PORT`
 
 
 class TlsIdentity:

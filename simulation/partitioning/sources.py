@@ -42,11 +42,11 @@ HIDDEN_PAIRS = "hidden.parquet"  # of users and items that silos do not learn of
 class Cut:
     """Options for dividing a data set among clients.
 
-    number: the seed, which is Section D.2's partition number.
-    Without a method generated shops are divided as they are, and any other data set spectrally; without a number of
-    clients there are four. scenario: in place of a method, see `scenarios`. small: users of its small shop, if any.
-    rules: how the task reads data, by the names that it has for it. file_options: which columns of a file hold what.
-    edges: of a graph whose nodes are the data, the file of its edges.
+    number: the seed, which is Section D.2's partition number. Without a method generated shops are divided as they are,
+    and any other data set spectrally; without a number of clients there are four. scenario: in place of a method, see
+    `divide_by_scenario`. small: users of its small shop, if any. rules: how the task reads data, by the names that it
+    has for it. file_options: which columns of a file hold what. edges: of a graph whose nodes are the data, the file of
+    its edges.
     """
 
     clients: int | None = None

@@ -1,4 +1,4 @@
-"""Encoders of the client's models, one file each; its `build` makes the model.
+"""Encoders of the client's models, one file each.
 
 Files are named as in shared/method/tensors.py.
 """

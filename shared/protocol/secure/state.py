@@ -57,7 +57,7 @@ class SharePair(Message):
 
 
 class BegunState(Message):
-    """State after `begin`: keys are made and signed."""
+    """State after `begin_secure_round`: keys are made and signed."""
 
     phase: Literal["begun"] = "begun"
     client: ClientName
@@ -67,7 +67,7 @@ class BegunState(Message):
 
 
 class SharingState(Message):
-    """State after `share`: the roster is accepted and the secrets are shared.
+    """State after `share_secrets`: the roster is accepted and the secrets are shared.
 
     own: this client's shares of its own secrets. message: the others' shares, to be sent again after a restart:
     another split of the same secrets would not fit what was sent before.
@@ -82,7 +82,7 @@ class SharingState(Message):
 
 
 class CheckedState(Message):
-    """State after `check`: valid shares by dealer; `message` complains about the others."""
+    """State after `check_shares`: valid shares by dealer; `message` complains about the others."""
 
     phase: Literal["checked"] = "checked"
     client: ClientName
@@ -93,7 +93,7 @@ class CheckedState(Message):
 
 
 class ReadyState(Message):
-    """State after `mask`: it is fixed which clients mask with each other.
+    """State after `mask_update`: it is fixed which clients mask with each other.
 
     sent: the digest of what was masked. proven: clients expelled by evidence that this client has checked. consent:
     the only pair of lists that it has signed.

@@ -28,12 +28,12 @@ from shared.protocol.signing.keys import (
 )
 
 FOLDER = "by-key"  # folder of the index, in the folder of registered keys
-STAMP = "stamp"  # no fingerprint
+STAMP = "stamp"  # file with the time of the folder when it was last read; no fingerprint has this name
 LOCK_SECONDS = 30.0  # a registration takes a few milliseconds
 LOOK_SECONDS = 0.005
 
 ReadAll = Callable[[], Mapping[str, str]]
-"""Each key's fingerprint and name, by all files."""
+"""Function that reads all files: the name of each key by its fingerprint."""
 
 
 class KeyIndex:
@@ -114,7 +114,8 @@ def _wait_for(lock: BinaryIO) -> None:
         except BlockingIOError:
             if time.monotonic() >= until:
                 raise UnavailableError(
-                    f"expected the registered keys within {LOCK_SECONDS:g} s, got another registration under way"
+                    f"expected the registered keys within {LOCK_SECONDS:g} s,"
+                    " got another registration in progress: try again"
                 ) from None
         time.sleep(LOOK_SECONDS)
 
@@ -195,7 +196,7 @@ def register_key_file(public: Path, folder: Path) -> str:
 
 
 def register_key(name: str, key: PublicKey, folder: Path) -> None:
-    """Registers a key under a name, as `register` does."""
+    """Registers a key under a name, as `register_key_file` does."""
     file = public_file(require_name(name), folder)
     if file.exists():
         return _require_same(name, file, key)

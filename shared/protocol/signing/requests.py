@@ -75,7 +75,7 @@ class Signatory:
 
 @dataclass(frozen=True)
 class SignatureClaim:
-    """Claims of a signature's headers, unverified until `holds` is called.
+    """Claims of a signature's headers, which `is_valid_claim` verifies.
 
     created: seconds since the epoch. digest: the body's, as `body_digest` writes it.
     """

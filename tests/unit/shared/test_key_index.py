@@ -184,7 +184,7 @@ def test_who_holds_the_index_for_ever_is_not_waited_for(tmp_path: Path, monkeypa
     monkeypatch.setattr(key_index, "LOCK_SECONDS", 0.05)
     with (
         key_index.lock_index(tmp_path, dict),
-        pytest.raises(UnavailableError, match="another registration under way"),
+        pytest.raises(UnavailableError, match="another registration in progress"),
     ):
         register_key("north", key(), tmp_path)
 

@@ -70,6 +70,6 @@ def test_a_page_holds_so_many_clients_and_says_how_many_more_there_are() -> None
     assert found is not None and (len(found.rows), len(found.clients), found.more) == (SHOWN, SHOWN, 5)
     assert {cell.shade for row in found.rows for cell in row.cells} == {10}
     assert found.notes == (
-        "Likeness at low frequencies is told by 1.0 features.",
-        "Unlikeness at high ones by no.",
+        "Similarity at low frequencies is measured by 1.0 features.",
+        "Dissimilarity at high frequencies is measured by no features.",
     )
