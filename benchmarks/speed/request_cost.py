@@ -1,4 +1,4 @@
-"""Python and C calls, and processor time, of a silo's poll, join and upload at the aggregator.
+"""Calls and processor time of a silo's poll, join and upload at the aggregator.
 
 python -m benchmarks.speed.request_cost [--against COMMIT] [--repetitions 200] [--json]
 
@@ -125,7 +125,7 @@ def write_signed(who: Signatory, method: str, target: str, body: bytes = b"", me
 
 
 class CallCounter:
-    """Count of the calls in this thread, and in threads that begin while it is installed."""
+    """Count of the calls in this thread and those that begin meanwhile."""
 
     def __init__(self) -> None:
         self._calls, self._seen, self.counting = count(), 0, False
@@ -266,7 +266,7 @@ def _least(first: Costs, second: Costs) -> Costs:
 
 
 def as_table(found: dict[str, Costs]) -> str:
-    """Renders a row for each kind of request and commit, with its share of the first commit's."""
+    """Renders a row for each request and commit, with its share of the first commit's."""
     first = next(iter(found.values()))
     rows = [
         [
