@@ -101,9 +101,8 @@ def collect_transcripts(series: Series, population: Population, others: Replays,
     for first in range(0, series.shadows, BLOCK):
         numbers = range(first, min(first + BLOCK, series.shadows))
         played = "-".join(str(min(max(count - first, 0), BLOCK)) for _, count in series.modes.values())
-        path = (
-            out / f"{_series_stem(series)}-{first:05d}-{played}.safetensors"
-        )  # a block that was played otherwise is another one
+        # The numbers played in each mode are in the name: a block with other numbers is another file.
+        path = out / f"{_series_stem(series)}-{first:05d}-{played}.safetensors"
         blocks.append(_cached_arrays(path, partial(_play_block, series, population, others, numbers)))
     return {mode: _join_blocks(mode, blocks) for mode in series.modes}
 

@@ -3,8 +3,8 @@
 The command is `python -m benchmarks.cold.warm DATA`. A user's interactions are split at random, 7:1:2. Silos of the
 asked size are drawn, and each is measured as it would answer before any training: the closed forms that its validation
 items choose. The sums are those of all users of the data, in exact numbers; `--basis` measures text beside a common
-basis too. `--apart` gives the other silos' users the items of other categories alone, so that their sums describe other
-items than the silo's.
+basis too. `--apart` keeps of the other users' interactions only those with the half of the items that are least similar
+to the silo's, so that their sums describe other items.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--silos", type=int, default=12, help="that are measured of each draw")
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--basis", action="store_true", help="measure text beside a common basis too")
-    parser.add_argument("--apart", action="store_true", help="the other silos have the items of other kinds alone")
+    parser.add_argument("--apart", action="store_true", help="the others have only items unlike the silo's")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

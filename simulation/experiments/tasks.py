@@ -31,7 +31,7 @@ class Example:
     """Example request to a silo.
 
     path: with its query; body: of a POST, None for a GET. caption: of the answer. choose: the list in the answer.
-    asks: the request in words.
+    asks: what is asked for, in words.
     """
 
     path: str
@@ -244,16 +244,16 @@ class NodeTask(SimulatedTask):
 
     name = "nodes"
     demo_data = "rings"  # simulation.graphs.source.RINGS
-    demo_settings: ClassVar = {"nodes.random_features": 0}  # validation would not take them, and the sums are a tenth
+    demo_settings: ClassVar = {"nodes.random_features": 0}  # validation would choose none, and sums are a tenth without
     strategy = "local"
     preset = "nodes"
     sums = GRAM
 
     def choose_method(self, preset: str | None, strategy: str, changes: dict[str, Any]) -> tuple[MethodSettings, int]:
-        """Chooses Gram sums of all silos by default."""
+        """Chooses Gram sums of all silos without training by default; another strategy as asked."""
         if strategy == self.strategy and changes.get("basis.kind", GRAM) != "off":
-            alone = {"strategy.train": "false", "strategy.send": "false"}
-            changes = {"basis.kind": GRAM, **({} if {*alone} & {*changes} else alone), **changes}
+            untrained = {"strategy.train": "false", "strategy.send": "false"}
+            changes = {"basis.kind": GRAM, **({} if {*untrained} & {*changes} else untrained), **changes}
         return super().choose_method(preset, strategy, changes)
 
     def recognises(self, data: str) -> bool:

@@ -55,7 +55,7 @@ class GraphmlFile:
         self._rows: dict[str, list[dict[str, str]]] = {"node": [], "edge": []}
         self._lines: dict[str, list[int]] = {"node": [], "edge": []}
         self._names: dict[str, str] = {}
-        self._usual: dict[str, dict[str, str]] = {"node": {}, "edge": {}}
+        self._defaults: dict[str, dict[str, str]] = {"node": {}, "edge": {}}
         self._open: dict[str, str] | None = None
         self._key = ""
         self._text: list[str] | None = None
@@ -66,7 +66,7 @@ class GraphmlFile:
         if name == "key":
             self._key = values.get("id", "")
             self._names[self._key] = values.get("attr.name", self._key).strip().lower()
-            self._open = self._usual.get(values.get("for", ""), {})
+            self._open = self._defaults.get(values.get("for", ""), {})
         elif name in self._rows:
             ends = ("id",) if name == "node" else ("source", "target")
             self._open = {f"\0{end}": values.get(end, "") for end in ends}
@@ -92,22 +92,24 @@ class GraphmlFile:
             self._text.append(text)
 
     def build_table(self, path: Path, kind: str, options: FileOptions) -> Table:
-        """Returns all nodes, or all edges, each with its line.
+        """Builds the table of all nodes, or all edges, with the line of each.
 
         Ids and ends of edges are in the columns of their fields.
         """
-        rows, usual = self._rows[kind], self._usual[kind]
+        rows, defaults = self._rows[kind], self._defaults[kind]
         if not rows and kind == "node":
             raise DataError(f"{path}: expected GraphML with nodes, got none")
         fields = {"\0id": "node", "\0source": "source", "\0target": "target"}
         ends = ("\0id",) if kind == "node" else ("\0source", "\0target")
-        names = dict.fromkeys([*ends, *usual, *(name for row in rows for name in row)])
-        columns = {name: pl.Series([row.get(name, usual.get(name)) for row in rows], dtype=pl.String) for name in names}
+        names = dict.fromkeys([*ends, *defaults, *(name for row in rows for name in row)])
+        columns = {
+            name: pl.Series([row.get(name, defaults.get(name)) for row in rows], dtype=pl.String) for name in names
+        }
         found = {
             fields.get(name, name): column.str.strip_chars() for name, column in columns.items() if name not in ends
         }
         own = {fields[name]: normalise_ids(columns[name]) for name in ends}
-        columns_said = {role: name for role, name in options.columns.items() if role not in own}
+        other_columns = {role: name for role, name in options.columns.items() if role not in own}
         return Table(
-            path, found | own, pl.Series(self._lines[kind], dtype=pl.Int64), replace(options, columns=columns_said)
+            path, found | own, pl.Series(self._lines[kind], dtype=pl.Int64), replace(options, columns=other_columns)
         )

@@ -96,7 +96,7 @@ def _train_sessions(path: Path) -> pl.Series:
 def _test_sessions(path: Path) -> pl.Series:
     """Rebuilds whole sessions from a file of prefixes.
 
-    A session of l clicks has l - 1 lines, one for each prefix of it, in any order. Where a session's lines follow each
+    A session of l clicks has l - 1 lines, one for each prefix of it, in any order. If a session's lines follow each
     other, longest first, as published files have them, sessions keep their order. Raises DataError if a session
     lacks one of its prefixes.
     """
