@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from multiprocessing.synchronize import Event
 
 import anyio
 
@@ -10,19 +11,20 @@ from aggregator_service.app import create_app
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.process import LOGGER, limit_math_threads, return_freed_memory
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
+from aggregator_service.worker_processes import WorkerProcesses, open_port
 from shared.errors import FederationError, SettingsError
 from shared.files import remove_public_access, use_private_umask
 from shared.web.health import ENDS_WITH_PARENT, end_with_parent
 from shared.web.logs import configure_logging
-from shared.web.server import run_server
+from shared.web.server import START_CHECK_SECONDS, run_server
 
 BAD_SETTINGS = 2
 
 
-def serve(settings: AggregatorSettings) -> None:
+def serve(settings: AggregatorSettings, ready: Event | None = None) -> None:
     """Runs the aggregator until SIGINT or SIGTERM.
 
-    Raises SettingsError if the state directory cannot be used.
+    ready: is set once a worker of several serves. Raises SettingsError if the state directory cannot be used.
     """
     configure_logging("aggregator_service", settings.log_level)
     return_freed_memory()
@@ -32,10 +34,13 @@ def serve(settings: AggregatorSettings) -> None:
         if (left := remove_public_access(folder)) is not None:
             what = f"state_directory: expected files for this user alone, others may read {left}: chmod 700 {folder}"
             LOGGER.warning("caution", what=f"{what}, by its owner")
-        anyio.run(_serve, settings)
+        if settings.workers > 1:
+            WorkerProcesses(settings, serve).run()
+        else:
+            anyio.run(_serve, settings, ready)
 
 
-async def _serve(settings: AggregatorSettings) -> None:
+async def _serve(settings: AggregatorSettings, ready: Event | None) -> None:
     app = create_app(settings)
     LOGGER.info("starting", host=settings.host, port=settings.port, state=str(settings.state_directory))
     coordinator: Coordinator = app.state.coordinator
@@ -46,7 +51,15 @@ async def _serve(settings: AggregatorSettings) -> None:
         on_shutdown=coordinator.wind_down,
         unready_reason=lambda: coordinator.unready_reason,
         logger=LOGGER,
+        listen=None if ready is None else open_port,
+        background=[] if ready is None else [_announce_ready(coordinator, ready)],
     )
+
+
+async def _announce_ready(coordinator: Coordinator, ready: Event) -> None:
+    while coordinator.unready_reason is not None:
+        await anyio.sleep(START_CHECK_SECONDS)
+    ready.set()
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import anyio
 
@@ -45,6 +46,7 @@ from aggregator_service.storage.nonces import Nonces
 from aggregator_service.storage.objects import Bucket, BucketBlobs, read_place
 from aggregator_service.storage.records import Anchor, Receipt
 from aggregator_service.storage.run_store import blob_names, last_update
+from aggregator_service.storage.shared_nonces import SharedNonces
 from shared.errors import (
     ConflictError,
     DamagedError,
@@ -64,6 +66,7 @@ from shared.protocol.signing.keys import PrivateKey, raw_hex, read_private
 from shared.strategies import build_strategy
 from shared.strategies.agreement import choose_similarity_floor
 from shared.sums import method_of_part
+from shared.web.server import run_background_jobs
 
 OWN = "aggregator"  # the name of its key's two files
 MODELS_OF_SUM = "; silos have no common item, so they make their models from these sums only"
@@ -86,6 +89,22 @@ class OpenFederation:
     signatures: Signatures
     key: PrivateKey
 
+    async def find_member(self, name: str) -> None:
+        """Looks for a member that has joined by another worker."""
+        if self.round_loop.workers is not None and not self.members.has(name):
+            await self.take_members()
+
+    async def take_members(self) -> None:
+        """Takes the members that have joined by other workers."""
+        if self.round_loop.workers is not None:
+            for client in (await run_in_worker(joined_clients, self.archive.database)).values():
+                self.members.add_client(client)
+
+    async def require_joined(self, name: str) -> None:
+        """Raises AuthenticationError for a client that has not joined."""
+        await self.find_member(name)
+        self.members.require_joined(name)
+
     def close(self) -> None:
         self.signatures.close()
         self.archive.database.close()
@@ -99,7 +118,8 @@ def open_federation(settings: AggregatorSettings, metrics: AggregatorMetrics, *,
     for part in (TRAINING, *settings.declaration().sums):
         costs = estimate_costs(settings.declaration(), method_of_part(settings.method, part), part, clients=1)
         require_affordable(costs, settings.most_memory_bytes)
-    database = Database(settings.state_directory, settings.declaration(), settings.database_url())
+    url = settings.database_url()
+    database = Database(settings.state_directory, settings.declaration(), url, shared=settings.shared)
     try:
         return _resume_federation(database, settings, metrics, clock)
     except BaseException:
@@ -112,7 +132,8 @@ def _resume_federation(
 ) -> OpenFederation:
     declaration, members, key = settings.declaration(), Members(joined_clients(database)), _read_signing_key(settings)
     blobs = _open_blobs(database, settings, key, members)
-    blobs.keep_only(blob_names(database))
+    if not settings.shared:  # another worker's body may be stored, and its row not yet
+        blobs.keep_only(blob_names(database))
     start = None if settings.start is None else read_start(settings.start, declaration.tensors)
     archive = Archive(database, blobs, declaration, settings.longest_update, settings.retention_rounds, start)
     metrics.clients.set(len(members))
@@ -127,7 +148,7 @@ def _resume_federation(
         intake=MessageIntake(round_loop, keys, clock=clock),
         quarantines=Quarantines(round_loop, members, limit=settings.quarantine_refusals, clock=clock),
         arrivals=ArrivalRecord(database, clock=clock, count_unrecorded=metrics.unrecorded.inc),
-        signatures=_open_signatures(database, settings, keys),
+        signatures=_open_signatures(database, settings, keys, had_clients=len(members) > 0),
         key=key,
     )
 
@@ -138,8 +159,8 @@ def _open_blobs(database: Database, settings: AggregatorSettings, key: PrivateKe
     A database without clients has sent no body to the bucket, so that must be empty then.
     """
     directory = settings.state_directory / "blobs"
-    if settings.blobs is None:
-        return Blobs(directory, database.disk)
+    if settings.blobs is None or settings.blobs.startswith("/"):
+        return Blobs(Path(settings.blobs or directory), database.disk)
     owner = raw_hex(key.public_key())
     bucket, most = Bucket(read_place(settings.blobs)), STATE_OF_UPDATES * settings.longest_update
     return BucketBlobs(directory, database.disk, bucket, owner=owner, may_hold=len(members) > 0, most=most)
@@ -156,9 +177,15 @@ def _read_signing_key(settings: AggregatorSettings) -> PrivateKey:
     return read_private(path)
 
 
-def _open_signatures(database: Database, settings: AggregatorSettings, keys: RegisteredKeys) -> Signatures:
+def _open_signatures(
+    database: Database, settings: AggregatorSettings, keys: RegisteredKeys, *, had_clients: bool
+) -> Signatures:
     seconds = settings.signature_seconds
-    nonces = Nonces(settings.state_directory, database.disk, seconds=seconds)
+    nonces: Nonces | SharedNonces
+    if settings.shared:
+        nonces = SharedNonces(database, seconds=seconds, had_clients=had_clients)
+    else:
+        nonces = Nonces(settings.state_directory, database.disk, seconds=seconds)
     return Signatures(keys, nonces, seconds=seconds)
 
 
@@ -186,7 +213,8 @@ class Coordinator:
         self.metrics.watch_state(self.settings.state_directory, lambda: self.unready_reason, lambda: disk.refusal)
         round_loop_task = asyncio.create_task(federation.round_loop.run_rounds())
         try:
-            yield
+            async with run_background_jobs(*federation.round_loop.list_jobs()):
+                yield
         finally:
             self.wind_down()
             await round_loop_task  # it ends after its current step
@@ -257,6 +285,7 @@ class Coordinator:
     async def join_client(self, message: JoinIn, signer: str) -> JoinOut:
         require_same_declaration(self.declaration, message.declaration)
         here = self.federation
+        await here.find_member(signer)
         async with here.round_loop.lock:
             client = here.members.admit_client(message, signer, now=self._clock())
             if client not in here.members:
@@ -281,6 +310,7 @@ class Coordinator:
         cannot carry out.
         """
         here, declared = self.federation, self.settings.method
+        await here.take_members()
         request = await run_in_worker(
             resolve_item_list, here.archive, request.model_copy(update={"why": None}), declared
         )
@@ -383,6 +413,8 @@ class Coordinator:
         A client that joined after a run learns of the run whose sums it can use, where the newest has none for it.
         """
         here = self.federation
+        if after is None or here.round_loop.sequence != after:
+            await here.round_loop.refresh()  # another worker may have told of a later sequence
         await here.round_loop.wait_until(lambda: here.round_loop.sequence != after, wait)
         run, sequence = here.round_loop.run, here.round_loop.sequence
         if run is None:
@@ -390,6 +422,7 @@ class Coordinator:
         if leaves_no_model(run):
             served = await run_in_worker(find_usable_run, here.archive.database)
             run = run if served is None or client in served.clients else served
+        run = await here.uploads.add_own_receipt(run, client)
         return run_for_client(run, client, sequence=sequence, now=self._clock())
 
     async def round_anchor(self, name: str, number: int) -> Anchor:
@@ -412,6 +445,7 @@ class Coordinator:
         Clients may have declared its size since the run began. Raises ConflictError then.
         """
         try:
+            await here.take_members()
             self._require_affordable(here, run.request, run.clients)
         except SettingsError as error:
             await here.round_loop.fail_run(run.name, str(error))
@@ -498,4 +532,6 @@ def _draw_anchor(here: OpenFederation, run: Run, key: int) -> Anchor:
     kernel = draw_anchor(run.request.method, size, seed=run.request.seed, number=key)
     drawn = Anchor(tuple(kernel.tolist()), source, size)
     run_store.add_anchor(here.archive.database, run.name, number=key, anchor=drawn)
-    return drawn
+    if here.round_loop.workers is None:
+        return drawn
+    return run_store.stored_anchor(here.archive.database, run.name, number=key) or drawn  # another worker's came first

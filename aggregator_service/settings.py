@@ -60,7 +60,21 @@ class AggregatorSettings(ListenSettings, EnvironmentSettings):
     )
     database_file: Path | None = Field(None, description="file with that URL")
     blobs: str | None = Field(
-        None, description="`s3://bucket/prefix` for model files: [storage](operations.md#postgresql-and-s3)"
+        None,
+        description="`s3://bucket/prefix` for model files, or a folder that workers of one machine share: "
+        "[storage](operations.md#postgresql-and-s3)",
+    )
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="processes that serve at the port, with `DATABASE`: "
+        "[several workers](operations.md#several-workers)",
+    )
+    shared: bool = Field(
+        False,
+        description="other workers of this federation use `DATABASE` and `BLOBS` as well: "
+        "[several workers](operations.md#several-workers)",
     )
     operator_token: SecretStr | None = Field(None, description="the operator's token, 16 characters or more")
     operator_token_file: Path | None = Field(None, description="file with that token")
@@ -220,13 +234,17 @@ class AggregatorSettings(ListenSettings, EnvironmentSettings):
     @field_validator("blobs")
     @classmethod
     def _require_known_place(cls, given: str | None) -> str | None:
-        if given is not None:
+        if given is not None and not given.startswith("/"):
             read_place(given)
         return given
 
     @model_validator(mode="after")
     def _check_database(self) -> Self:
         """Checks the database's URL at the start, without repeating it: it may hold a password."""
+        if self.shared and (self.database_url() is None or self.blobs is None):
+            raise ValueError("shared: expected database and blobs, which all workers share, got one of them or none")
+        if self.workers > 1 and self.database_url() is None:
+            raise ValueError(f"workers: expected 1, or a database that workers share, got {self.workers} without one")
         self.database_url()
         return self
 

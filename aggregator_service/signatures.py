@@ -13,12 +13,14 @@ from pathlib import Path
 
 from aggregator_service.process import LOGGER, Clock
 from aggregator_service.storage.nonces import Nonces
+from aggregator_service.storage.shared_nonces import SharedNonces
 from shared.errors import AuthenticationError, ClockError, ReplayError, SettingsError
 from shared.protocol.signing import requests
 from shared.protocol.signing.enrolment import public_file
 from shared.protocol.signing.keys import PublicKey, new_key, read_public
 from shared.protocol.signing.requests import RequestTarget, SignatureClaim
 
+REPLAYED = "signature: expected a new nonce, got one of an earlier request"
 Version = tuple[int, int, int]
 
 
@@ -58,7 +60,9 @@ class Signatures:
     The clock is the wall's, by which callers sign, and not the rounds', which a test may set.
     """
 
-    def __init__(self, keys: RegisteredKeys, nonces: Nonces, *, seconds: int, clock: Clock = time.time) -> None:
+    def __init__(
+        self, keys: RegisteredKeys, nonces: Nonces | SharedNonces, *, seconds: int, clock: Clock = time.time
+    ) -> None:
         self._keys, self._nonces, self._seconds, self._clock = keys, nonces, seconds, clock
         self._unregistered_key = new_key().public_key()
 
@@ -67,6 +71,25 @@ class Signatures:
 
         Raises AuthenticationError, or one of its kinds, where it does not hold.
         """
+        claim, now = self._verify_signature(target, headers)
+        assert isinstance(self._nonces, Nonces)
+        if not self._nonces.add_nonce(claim.name, claim.nonce, created=claim.created, now=now):
+            raise ReplayError(REPLAYED)
+        return claim
+
+    async def accept_request(self, target: RequestTarget, headers: Iterable[tuple[str, str]]) -> SignatureClaim:
+        """Verifies a request as `verify_request` does; the nonces of several workers are waited for."""
+        if isinstance(self._nonces, Nonces):
+            return self.verify_request(target, headers)
+        claim, now = self._verify_signature(target, headers)
+        if not await self._nonces.add_nonce(claim.name, claim.nonce, created=claim.created, now=now):
+            raise ReplayError(REPLAYED)
+        return claim
+
+    def _verify_signature(
+        self, target: RequestTarget, headers: Iterable[tuple[str, str]]
+    ) -> tuple[SignatureClaim, float]:
+        """Verifies all but the nonce; returns the claim and the time."""
         claim = requests.read_claim(headers)
         key = self._keys.registered_key(claim.name)
         if not requests.is_valid_claim(claim, target, key or self._unregistered_key) or key is None:
@@ -74,9 +97,7 @@ class Signatures:
             raise AuthenticationError(f"signature: expected this request signed by {what}, got another")
         now = self._clock()
         self._require_recent(claim.created, now)
-        if not self._nonces.add_nonce(claim.name, claim.nonce, created=claim.created, now=now):
-            raise ReplayError("signature: expected a new nonce, got one of an earlier request")
-        return claim
+        return claim, now
 
     def close(self) -> None:
         self._nonces.close()

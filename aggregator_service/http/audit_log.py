@@ -106,7 +106,7 @@ class _Exchange:
         if call == "other" and not self._is_undeclared(status, code):
             return
         client = self._scope.get("state", {}).get("client")
-        if client is None or (client not in self._coordinator.client_names and code != HeadError.code):
+        if client is None or (not self._coordinator.federation.members.has(client) and code != HeadError.code):
             self._coordinator.metrics.strangers.inc(call != "other")
             return
         await self._coordinator.federation.arrivals.add(self._arrival(client, call, status, code))

@@ -43,7 +43,7 @@ Signer = Annotated[str, Depends(read_signer)]
 
 async def require_member(service: Service, name: Signer) -> str:
     """Returns the signing client if it has joined."""
-    service.federation.members.require_joined(name)
+    await service.federation.require_joined(name)
     return name
 
 
@@ -144,7 +144,7 @@ def _body_type(request: Request) -> type[object]:
 async def _count_clients(request: Request, service: Coordinator) -> int:
     """Counts the clients of the path's run; the caller must be one of them."""
     name, place = request.state.client, request.path_params
-    service.federation.members.require_joined(name)
+    await service.federation.require_joined(name)
     if place["client"] != name:
         raise ForbiddenError(f"expected your own name, {name!r}, got {place['client']!r}")
     return len((await service.federation.round_loop.find_run(place["run"])).clients)

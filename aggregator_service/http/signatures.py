@@ -60,7 +60,8 @@ class SignatureMiddleware:
             return
         state = scope.setdefault("state", {})
         try:
-            claim = self.coordinator.federation.signatures.verify_request(_target(scope), headers.items())
+            signatures = self.coordinator.federation.signatures
+            claim = await signatures.accept_request(_target(scope), headers.items())
             if not announces_body(headers) and claim.digest != NO_BODY:
                 raise DigestError(DIGEST_MISMATCH)
             state["client"], state["claim"] = claim.name, claim

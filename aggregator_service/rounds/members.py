@@ -60,6 +60,9 @@ class Members:
     def warnings(self) -> tuple[str, ...]:
         return warn_of_few_clients(len(self))
 
+    def has(self, name: str) -> bool:
+        return name in self._by_name
+
     def add_client(self, client: JoinedClient) -> None:
         self._by_name[client.name] = client
 

@@ -5,7 +5,8 @@ One lock serialises the transitions; readers use the current immutable `Run`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import asyncio
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,13 +21,17 @@ from aggregator_service.rounds.run import Run
 from aggregator_service.storage import run_store
 from aggregator_service.storage.clients import impose_quarantines
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.engines.shared_postgresql import SharedPostgreSQL
 from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.records import Quarantine, StoredState, StoredUpdate
 from aggregator_service.storage.run_store import Write
 from shared.errors import DamagedError, FederationError, NotFoundError, UnavailableError
 from shared.method.declaration import TRAINING
 from shared.sums import find_sum
-from shared.timeouts import DISK_RETRY_SECONDS, LONGEST_WAIT_SECONDS, LOOK_SECONDS
+from shared.timeouts import BEAT_SECONDS, DISK_RETRY_SECONDS, LONGEST_WAIT_SECONDS, LOOK_SECONDS
+
+UNKNOWN = -1  # number of a state that is not shared, or has to be loaded
+GATHER_SECONDS = 0.05  # for which the other workers' changes are gathered
 
 
 class RoundComputation(Protocol):
@@ -70,6 +75,31 @@ class ChangeCounter:
             await self._event.wait()
 
 
+class TransitionLock:
+    """Lock of all transitions: of this process, and of all workers of a shared database.
+
+    Whoever has it knows the newest run, with all its receipts.
+    """
+
+    def __init__(self, round_loop: RoundLoop) -> None:
+        self._round_loop, self._lock = round_loop, anyio.Lock()
+
+    async def __aenter__(self) -> None:
+        await self._lock.acquire()
+        try:
+            await self._round_loop.begin_turn()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    async def __aexit__(self, *reason: object) -> None:
+        try:
+            with anyio.CancelScope(shield=True):
+                await self._round_loop.end_turn()
+        finally:
+            self._lock.release()
+
+
 class RoundLoop:
     """Current run, advanced through its rounds.
 
@@ -81,9 +111,11 @@ class RoundLoop:
     ) -> None:
         self.archive = archive
         self._computation = computation
-        self.lock = anyio.Lock()
+        self.lock = TransitionLock(self)
         self.changes, self.phase_changes = ChangeCounter(), ChangeCounter()
-        self.run, self.sequence = _load_newest(archive.database)
+        self.workers = archive.database.workers
+        self.run, self.sequence, self._number = _load_newest(archive.database)
+        self._in_turn, self._notifying = False, False
         self._blocked_reason: str | None = "the aggregator is starting"
         self._commit_in_progress: anyio.Event | None = None  # of the transition that is being written
         self._metrics = metrics
@@ -97,6 +129,7 @@ class RoundLoop:
 
     async def find_run(self, name: str) -> Run:
         """Returns the current run, or an earlier one from the database."""
+        await self.refresh()
         if self.run is not None and self.run.name == name:
             return self.run
         run = await run_in_worker(self._load_run, name)
@@ -107,6 +140,67 @@ class RoundLoop:
     def _load_run(self, name: str) -> Run | None:
         with self.archive.database.reading() as connection:
             return run_document.load_run(connection, name)
+
+    @property
+    def number(self) -> int:
+        """Number of the shared state that `run` is of; see `SharedPostgreSQL`."""
+        return self._number
+
+    async def begin_turn(self) -> None:
+        """Takes the turn among the workers, and what they have changed meanwhile."""
+        if self.workers is None:
+            return
+        with self.archive.database.disk.translate_errors("a database that can be reached"):
+            await run_in_worker(self.workers.begin_turn)
+            try:
+                if self.workers.number != self._number or await run_in_worker(self._lacks_receipts):
+                    self._take_loaded(*await run_in_worker(_load_newest, self.archive.database))
+                self._in_turn = True
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await run_in_worker(self.workers.end_turn)
+                raise
+
+    async def end_turn(self) -> None:
+        """Gives the turn to the other workers."""
+        if self.workers is not None:
+            number = self.workers.number
+            self._number, self._in_turn = UNKNOWN if number is None else number, False
+            await run_in_worker(self.workers.end_turn)
+
+    async def refresh(self) -> None:
+        """Takes what other workers have changed; does nothing for one process alone."""
+        if self.workers is None or self._in_turn:
+            return
+        if await run_in_worker(_stored_number, self.archive.database) > self._number:
+            found = await run_in_worker(_load_newest, self.archive.database)
+            if not self._in_turn and found[-1] > self._number:
+                self._take_loaded(*found)
+
+    def _take_loaded(self, run: Run | None, sequence: int, number: int) -> None:
+        before, earlier = self.run, self.sequence
+        self.run, self.sequence, self._number = run, sequence, number
+        self._show_run()
+        moved = run is not None and _is_phase_change(before, run)
+        self._announce(phase_changed=moved or sequence != earlier)
+
+    def _lacks_receipts(self) -> bool:
+        """Tells whether other workers have accepted updates of the open round."""
+        run = self.run
+        if run is None or run.phase != "open":
+            return False
+        with self.archive.database.reading() as connection:
+            return run_store.count_updates(connection, run.name, number=run.round) != len(run.receipts)
+
+    async def _refresh_receipts(self) -> None:
+        """Loads the receipts of all workers for the open round."""
+        run, number = self.run, self._number
+        if run is None or run.phase != "open" or not await run_in_worker(self._lacks_receipts):
+            return
+        found, _, seen = await run_in_worker(_load_newest, self.archive.database)
+        if not self._in_turn and seen == number == self._number:
+            self.run = found
+            self._show_run()
 
     async def commit_transition(self, run: Run, *writes: Write) -> None:
         """Stores a transition with its writes, then makes it visible.
@@ -139,6 +233,17 @@ class RoundLoop:
         self.changes.announce_change()
         if phase_changed:
             self.phase_changes.announce_change()
+
+    def announce_receipt(self) -> None:
+        """Wakes the worker that leads: this one, or another by the database."""
+        if self.workers is not None and not self.workers.leads and not self._notifying:
+            self._notifying = True
+            asyncio.get_running_loop().call_later(GATHER_SECONDS, self._notify, self.workers)
+        self.changes.announce_change()
+
+    def _notify(self, workers: SharedPostgreSQL) -> None:
+        self._notifying = False
+        asyncio.get_running_loop().run_in_executor(None, workers.notify)
 
     def close(self) -> None:
         """Wakes all waiting callers, now and from now on."""
@@ -202,6 +307,8 @@ class RoundLoop:
                 patience = DISK_RETRY_SECONDS
             with anyio.move_on_after(patience):
                 await self.changes.wait_for_change(seen)
+                if self.workers is not None:
+                    await anyio.sleep(GATHER_SECONDS)
 
     def _record_failure(self, error: Exception) -> None:
         """Logs a failed step once.
@@ -221,20 +328,52 @@ class RoundLoop:
     async def _take_step(self) -> None:
         if self.archive.database.disk.refusal is not None:
             await self._resume()
+        if self.workers is not None and not await self._has_step(self.workers):
+            return
         aggregated = None
         async with self.lock:
             if self.run is not None:
                 await self.commit_transition(transitions.advance_run(self.run, self._clock()))
             if self.run is not None and self.run.phase == "aggregated":
                 aggregated = await self._close_round(self.run)
-        if aggregated is not None:
+        if aggregated is not None and self.workers is None:
             await run_in_worker(self._prune_files, aggregated)
+        elif aggregated is not None:
+            async with self.lock:  # what a worker prunes that was stopped meanwhile may be of the next run
+                if self.run is not None and self.run.name == aggregated.name:
+                    await run_in_worker(self._prune_files, aggregated)
+
+    def list_jobs(self) -> list[Coroutine[None, None, None]]:
+        """Lists the endless jobs of one of several workers."""
+        return [] if self.workers is None else [self._beat(self.workers), self._listen(self.workers)]
+
+    async def _beat(self, workers: SharedPostgreSQL) -> None:
+        while True:
+            await anyio.sleep(BEAT_SECONDS)
+            await run_in_worker(workers.beat)
+
+    async def _listen(self, workers: SharedPostgreSQL) -> None:
+        loop = asyncio.get_running_loop()
+        workers.listen(lambda: loop.call_soon_threadsafe(self.changes.announce_change))
+
+    async def _has_step(self, workers: SharedPostgreSQL) -> bool:
+        """Tells whether this worker leads, and the run has a step to take."""
+        await self.refresh()
+        led = workers.leads
+        with self.archive.database.disk.translate_errors("a database that can be reached"):
+            if not await run_in_worker(workers.lead):
+                return False
+        if not led:
+            LOGGER.info("worker_leads")
+        await self._refresh_receipts()
+        run = self.run
+        return run is not None and (run.phase == "aggregated" or transitions.advance_run(run, self._clock()) is not run)
 
     async def _resume(self) -> None:
         """Continues from the database: a refused commit may have been stored all the same."""
         async with self.lock:
             await run_in_worker(self.archive.probe)
-            self.run, self.sequence = await run_in_worker(_load_newest, self.archive.database)
+            self.run, self.sequence, self._number = await run_in_worker(_load_newest, self.archive.database)
             self._show_run()
         self._announce(phase_changed=True)
         LOGGER.info("disk_takes_again")
@@ -316,10 +455,17 @@ class RoundLoop:
             self._metrics.quarantined.set(len(self.run.quarantined))
 
 
-def _load_newest(database: Database) -> tuple[Run | None, int]:
-    """Loads the newest run and the sequence number of visible changes."""
+def _load_newest(database: Database) -> tuple[Run | None, int, int]:
+    """Loads the newest run, the sequence of visible changes, and the shared state's number."""
     with database.reading() as connection:
-        return run_document.load_run(connection), run_store.stored_sequence(connection)
+        number = UNKNOWN if database.workers is None else database.workers.stored_number(connection)
+        return run_document.load_run(connection), run_store.stored_sequence(connection), number
+
+
+def _stored_number(database: Database) -> int:
+    assert database.workers is not None
+    with database.reading() as connection:
+        return database.workers.stored_number(connection)
 
 
 def _is_visible(before: Run | None, after: Run) -> bool:

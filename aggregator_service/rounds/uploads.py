@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from aggregator_service.process import Clock, run_in_worker
@@ -11,9 +11,10 @@ from aggregator_service.rounds import transitions
 from aggregator_service.rounds.round_loop import RoundLoop
 from aggregator_service.rounds.run import Run
 from aggregator_service.storage.disk import Blob
+from aggregator_service.storage.engines.shared_postgresql import SharedPostgreSQL
 from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.records import Receipt, StoredUpdate
-from aggregator_service.storage.run_store import Write, add_message, add_update, stored_update
+from aggregator_service.storage.run_store import Write, add_message, add_receipt, add_update, stored_update
 from shared.errors import ForbiddenError, NotFoundError, ProtocolError, RoundClosedError, UnsettledError
 from shared.method.declaration import Declaration
 from shared.method.parameters import Scalars
@@ -61,14 +62,14 @@ class Uploads:
         return run
 
     async def _stored_receipt(self, run: Run, address: Address) -> Receipt | None:
-        if address.round == run.round:
+        if address.round == run.round and self._round_loop.workers is None:
             return run.receipts.get(address.client)
-        find = partial(stored_update, number=address.round, client=address.client)
-        update = await run_in_worker(find, self._archive.database, address.run)
-        return None if update is None else update.receipt
+        return await self._find_receipt(address)
 
     async def _take_update(self, address: Address, blob: Blob, read: UpdateHead) -> tuple[Receipt, bool]:
         scalars, header = read
+        if self._round_loop.workers is not None and header is None:
+            return await self._add_receipt(self._round_loop.workers, address, blob, scalars)
         async with self._round_loop.lock:
             run = await self._round_loop.find_run(address.run)
             held = await self._stored_receipt(run, address)
@@ -82,6 +83,40 @@ class Uploads:
                 writes.append(partial(add_message, phase="masked", message=header))
             await self._round_loop.commit_transition(after, *writes)
             return receipt, True
+
+    async def _add_receipt(
+        self, workers: SharedPostgreSQL, address: Address, blob: Blob, scalars: Scalars
+    ) -> tuple[Receipt, bool]:
+        """Adds a receipt beside those of the other workers, without a transition.
+
+        The run is looked at again where a transition came in between.
+        """
+        while True:
+            run, number = await self._round_loop.find_run(address.run), self._round_loop.number
+            held = await self._find_receipt(address)
+            receipt = Receipt(address.run, address.round, address.client, blob.digest, blob.size, self._clock())
+            known = replace(run, receipts={} if held is None else {address.client: held})
+            transitions.accept_update(known, receipt, earlier=held)
+            if held is not None:
+                return held, False
+            require_in_ranges(self._archive.strategy(run.request).ranges, scalars)
+            stored = StoredUpdate(receipt, scalars, blob.name)
+            with self._archive.database.disk.translate_errors("a database that can be written"):
+                if await run_in_worker(add_receipt, workers, stored, number=number):
+                    self._round_loop.announce_receipt()
+                    return receipt, True
+
+    async def add_own_receipt(self, run: Run, client: str) -> Run:
+        """Returns an open run with the client's receipt, which another worker may have given."""
+        if self._round_loop.workers is None or run.phase != "open" or client in run.receipts:
+            return run
+        held = await self._find_receipt(Address(run.name, run.round, client))
+        return run if held is None else replace(run, receipts={**run.receipts, client: held})
+
+    async def _find_receipt(self, address: Address) -> Receipt | None:
+        find = partial(stored_update, number=address.round, client=address.client)
+        update = await run_in_worker(find, self._archive.database, address.run)
+        return None if update is None else update.receipt
 
 
 def require_masking(run: Run, client: str) -> None:

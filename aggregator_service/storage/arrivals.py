@@ -27,7 +27,7 @@ def add_arrival(database: Database, arrival: Arrival, *, now: float) -> bool:
         values = values.where(held < MOST_REFUSED)
     # One statement, so that two refusals at once cannot both be the last.
     statement = insert(ARRIVALS).from_select(list(row), values).returning(ARRIVALS.c.sequence)
-    with database.writing() as connection:
+    with database.recording() as connection:
         return connection.execute(statement).first() is not None
 
 

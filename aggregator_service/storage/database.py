@@ -19,6 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from aggregator_service.storage.disk import Disk
 from aggregator_service.storage.engines.engine import TableEngine
 from aggregator_service.storage.engines.postgresql import PostgreSQL
+from aggregator_service.storage.engines.shared_postgresql import TURNS, SharedPostgreSQL
 from aggregator_service.storage.engines.sqlite import SQLite
 from aggregator_service.storage.tables import FEDERATION
 from shared.errors import SettingsError
@@ -33,22 +34,25 @@ _ALONE = threading.Lock()  # revisions share one variable of the process
 class Database:
     """Database of one federation, whose `reading` and `writing` are one transaction each.
 
-    It lies in the state directory, or on the server that `url` names. Opening it brings its tables to the newest
-    revision. Raises SettingsError where it belongs to another federation, is used by another aggregator, or has an
-    unknown revision; DamagedError where it is broken.
+    It lies in the state directory, or on the server that `url` names; shared: other workers use it too. Opening it
+    brings its tables to the newest revision. Raises SettingsError where it belongs to another federation, is used by
+    another aggregator, or has an unknown revision; DamagedError where it is broken.
     """
 
-    def __init__(self, directory: Path, declaration: Declaration, url: URL | None = None) -> None:
+    def __init__(
+        self, directory: Path, declaration: Declaration, url: URL | None = None, *, shared: bool = False
+    ) -> None:
         self.disk = Disk()
         self._owner = lock_directory(directory)
         try:
-            self.engine: TableEngine = SQLite(directory) if url is None else PostgreSQL(url)
+            self.engine = _open_engine(directory, url, shared=shared)
         except BaseException:
             self._owner.close()
             raise
         try:
-            self._upgrade_tables()
-            self._require_same_federation(declaration)
+            with self.disk.translate_errors("a database that can be opened"), self.engine.turn():
+                self._upgrade_tables()
+                self._require_same_federation(declaration)
         except BaseException:
             self.close()
             raise
@@ -67,6 +71,17 @@ class Database:
         """Opens a writing transaction; raises UnsettledError where the connection broke during its commit."""
         with self.disk.translate_errors("a database that can be written"), self.engine.writing() as connection:
             yield connection
+
+    @contextmanager
+    def recording(self) -> Iterator[Connection]:
+        """Opens a transaction that adds rows which no transition of a run depends on."""
+        with self.disk.translate_errors("a database that can be written"), self.engine.recording() as connection:
+            yield connection
+
+    @property
+    def workers(self) -> SharedPostgreSQL | None:
+        """Engine by which several workers share the database; None for one process alone."""
+        return self.engine if isinstance(self.engine, SharedPostgreSQL) else None
 
     def probe(self) -> None:
         """Runs a transaction that changes nothing, and takes a lost database again.
@@ -101,6 +116,12 @@ class Database:
                 raise SettingsError(f"{self.engine.setting}: {words}{_describe_added_sums(kept, declaration)}")
 
 
+def _open_engine(directory: Path, url: URL | None, *, shared: bool) -> TableEngine:
+    if url is None:
+        return SQLite(directory)
+    return SharedPostgreSQL(url) if shared else PostgreSQL(url)
+
+
 def _describe_added_sums(kept: Declaration, given: Declaration) -> str:
     """Returns the settings that continue a federation without the sums that it lacks.
 
@@ -132,7 +153,7 @@ def _due_revision(connection: Connection, revisions: ScriptDirectory, setting: s
     held = MigrationContext.configure(connection).get_current_revision()
     if held == newest:
         return None
-    if held in older or (held is None and not inspect(connection).get_table_names()):
+    if held in older or (held is None and not {*inspect(connection).get_table_names()} - {TURNS.name}):
         return newest
     expected = f"expected a database of one of the revisions {', '.join([*older[::-1], newest])}"
     if held is not None and held > newest:

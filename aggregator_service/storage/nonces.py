@@ -91,11 +91,20 @@ class Nonces:
     def _require_remembered(self, client: str, created: float) -> None:
         found = self._connection.execute("SELECT created FROM floors WHERE client = ?", (client,)).fetchone()
         if found is not None and created <= found[0]:
-            expected = f"signature: expected a time after {found[0]:.0f}, the newest of yours that is forgotten"
-            raise ClockError(f"{expected}, got {created:.0f}: a clock has been set back")
+            raise ClockError(describe_forgotten(found[0], created))
 
     def _require_room(self, client: str) -> None:
         (held,) = self._connection.execute("SELECT count(*) FROM seen WHERE client = ?", (client,)).fetchone()
         if held >= MOST:
-            expected = f"expected at most {MOST} requests of one client within {self._seconds:g} s"
-            raise UnavailableError(f"{expected}, got more")
+            raise UnavailableError(describe_too_many(self._seconds))
+
+
+def describe_forgotten(newest: float, created: float) -> str:
+    """Describes the refusal of a signature from a time whose nonces were deleted."""
+    expected = f"signature: expected a time after {newest:.0f}, the newest of yours that is forgotten"
+    return f"{expected}, got {created:.0f}: a clock has been set back"
+
+
+def describe_too_many(seconds: float) -> str:
+    """Describes the refusal of a client with too many recent requests."""
+    return f"expected at most {MOST} requests of one client within {seconds:g} s, got more"

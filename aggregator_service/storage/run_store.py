@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Table, delete, func, insert, select, update
 
 from aggregator_service.storage.database import Database, insert_or_update
+from aggregator_service.storage.engines.shared_postgresql import SharedPostgreSQL
 from aggregator_service.storage.records import Anchor, Receipt, StoredState, StoredUpdate, UncoveredSum
 from aggregator_service.storage.tables import ANCHORS, FEDERATION, RUNS, SECURE_MESSAGES, STATES, SUMS, UPDATES
 from shared.errors import NotFoundError
@@ -115,7 +116,7 @@ def add_anchor(database: Database, run: str, *, number: int, anchor: Anchor) -> 
     """Stores an anchor, unless one is stored already."""
     size = None if anchor.size is None else anchor.size.model_dump()
     row = {"run": run, "round": number, "kernel": list(anchor.kernel), "source": anchor.source, "size": size}
-    with database.writing() as connection:
+    with database.recording() as connection:
         connection.execute(insert_or_update(connection, ANCHORS).values(row).on_conflict_do_nothing())
 
 
@@ -123,6 +124,19 @@ def add_update(connection: Connection, *, stored: StoredUpdate) -> None:
     """Adds an accepted update, or a masked vector."""
     row = asdict(stored.receipt) | {"scalars": dict(stored.scalars), "blob": stored.blob}
     connection.execute(insert(UPDATES).values(row))
+
+
+def add_receipt(workers: SharedPostgreSQL, stored: StoredUpdate, *, number: int) -> bool:
+    """Adds an accepted update to the shared state of this number.
+
+    False where that has changed, or the client has sent another update meanwhile.
+    """
+    row = asdict(stored.receipt) | {"scalars": dict(stored.scalars), "blob": stored.blob}
+    with workers.adding(number) as connection:
+        if connection is None:
+            return False
+        added = insert_or_update(connection, UPDATES).values(row).on_conflict_do_nothing()
+        return connection.execute(added.returning(UPDATES.c.client)).first() is not None
 
 
 def delete_updates(connection: Connection, *, run: str, number: int, clients: Collection[str]) -> None:
@@ -157,6 +171,12 @@ def stored_updates(connection: Connection, run: str, *, number: int | None = Non
     """Returns the updates of a round or run, in the order of client names."""
     chosen = UPDATES.c.run == run if number is None else (UPDATES.c.run == run) & (UPDATES.c.round == number)
     return [_update(row) for row in connection.execute(select(UPDATES).where(chosen).order_by(UPDATES.c.client))]
+
+
+def count_updates(connection: Connection, run: str, *, number: int) -> int:
+    """Returns the number of updates of a round."""
+    chosen = (UPDATES.c.run == run) & (UPDATES.c.round == number)
+    return int(connection.execute(select(func.count()).select_from(UPDATES).where(chosen)).scalar_one())
 
 
 def stored_state(database: Database, run: str, *, number: int) -> StoredState:

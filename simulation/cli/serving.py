@@ -62,6 +62,7 @@ def aggregator(
     ] = None,
     host: Host = None,
     port: Port = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that serve at the port, with PostgreSQL")] = None,
     tls_certificate: PortCertificate = None,
     tls_key: PortKey = None,
     tls_client_authority: PortAuthority = None,

@@ -32,6 +32,7 @@ class AggregatorProcess:
     tree: Path | None = None
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
+    log: Path | None = None
 
     @property
     def url(self) -> str:
@@ -59,9 +60,10 @@ class AggregatorProcess:
         if self.tree is not None:
             environment["PYTHONPATH"] = str(self.tree)
         command, nowhere = [sys.executable, *self.command], subprocess.DEVNULL
-        self.process = subprocess.Popen(
-            command, env=os.environ | environment, cwd=self.tree, stdin=nowhere, stdout=nowhere, stderr=nowhere
-        )
+        with self.log.open("ab") if self.log else open(os.devnull, "wb") as told:
+            self.process = subprocess.Popen(
+                command, env=os.environ | environment, cwd=self.tree, stdin=nowhere, stdout=told, stderr=told
+            )
 
     def kill(self) -> None:
         """SIGKILL: nothing of the process runs any more."""

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 
 class TableEngine(Protocol):
-    """One database, which no other process uses while this is open.
+    """One database, which no other process uses while this is open, unless it is shared.
 
     `reading` sees one snapshot. Only one `writing` runs at a time, and its commit survives a power cut. Both have
     timeouts, and raise the driver's errors, or an OSError, where the database refuses.
@@ -18,9 +18,18 @@ class TableEngine(Protocol):
     setting: str
     """The name of the setting that says where it is: errors begin with it."""
 
+    shared: bool
+    """Whether other workers use it at the same time: then `writing` needs a `turn`."""
+
     def reading(self) -> AbstractContextManager[Connection]: ...
 
     def writing(self) -> AbstractContextManager[Connection]: ...
+
+    def recording(self) -> AbstractContextManager[Connection]:
+        """Opens a transaction that adds rows which no transition of a run depends on."""
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Keeps other workers of a shared database from changing anything meanwhile."""
 
     def resume(self) -> None:
         """Reconnects a lost database for this process; until then `writing` is refused."""

@@ -1,4 +1,4 @@
-"""PostgreSQL database for one aggregator at a time.
+"""PostgreSQL database for one aggregator at a time; `shared_postgresql` is the one for several workers.
 
 All writes go through one connection, which holds an advisory lock for as long as it lives. So the writer owns the
 database, and there is one transaction at a time, as in SQLite. When the connection is lost, `writing` is refused
@@ -33,7 +33,8 @@ DRIVER = "postgresql+psycopg"
 EXAMPLE = f"{DRIVER}://user:password@host/name"
 HOST = re.compile(r"[A-Za-z0-9._:,-]*")
 RESERVED = {"password", "options", "passfile"}  # parameters that the URL's query must not have
-OWNER = 0x4C50_5346_6564  # "LPSFed": the advisory lock of the writer
+OWNER = 0x4C50_5346_6564  # "LPSFed": the advisory lock of the writer, or of the worker that leads
+TURN = OWNER + 1  # the lock of the worker that changes a run
 MOST_CONNECTIONS = 15
 BOUNDS = {
     "synchronous_commit": "on",  # a commit survives the end of the server, whatever its own setting
@@ -86,6 +87,8 @@ class PostgreSQL:
     """
 
     setting = "database"
+    shared = False
+    application = REACHING["application_name"]
 
     def __init__(self, url: URL) -> None:
         self._turn = threading.Lock()
@@ -93,7 +96,7 @@ class PostgreSQL:
         try:
             self.pool = create_engine(
                 url,
-                connect_args=REACHING,
+                connect_args=REACHING | {"application_name": self.application},
                 hide_parameters=True,
                 max_overflow=0,
                 pool_pre_ping=True,
@@ -124,10 +127,20 @@ class PostgreSQL:
             if self._owner is None:
                 raise ConnectionError("the connection that owned the database was lost")
             try:
-                yield from _commit(self._owner)
+                with commit(self._owner) as connection:
+                    yield connection
             finally:
                 if self._owner.invalidated:
                     self._release_lock()
+
+    @contextmanager
+    def recording(self) -> Iterator[Connection]:
+        with self.writing() as connection:
+            yield connection
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        yield
 
     def resume(self) -> None:
         with self._hold_write_lock():
@@ -163,7 +176,8 @@ class PostgreSQL:
         connection = self.pool.connect()
         try:
             with connection.begin():
-                connection.execute(text("SELECT pg_advisory_lock(:owner)"), {"owner": OWNER})
+                for key in (OWNER, TURN):
+                    connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": key})
         except BaseException:
             connection.invalidate()
             connection.close()
@@ -179,7 +193,8 @@ class PostgreSQL:
                 connection.close()
 
 
-def _commit(connection: Connection) -> Iterator[Connection]:
+@contextmanager
+def commit(connection: Connection) -> Iterator[Connection]:
     """Opens a transaction; raises LostCommitError where the connection breaks during its commit."""
     with connection.begin() as transaction:
         yield connection

@@ -31,6 +31,7 @@ class SQLite:
     """Database in a state directory, which this process has locked."""
 
     setting = "state_directory"
+    shared = False
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / NAME
@@ -51,6 +52,15 @@ class SQLite:
         with self.pool.begin() as connection:
             connection.exec_driver_sql("BEGIN IMMEDIATE")  # a reader that turns writer could find others in between
             yield connection
+
+    @contextmanager
+    def recording(self) -> Iterator[Connection]:
+        with self.writing() as connection:
+            yield connection
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        yield
 
     def resume(self) -> None:
         """Does nothing: a file is not lost while its directory is locked."""
