@@ -63,12 +63,12 @@ def server_settings(settings: ClientSettings, *, trains: bool = True) -> ServerS
     given = dict(settings)
     named = {name: given[name] for name in ServerSettings.model_fields if name in given}
     keys = {name: settings.key(name) for name in ("application_key", "operator_key")}
-    told = {
-        "cautions_told": settings.list_warnings(),
+    derived = {
+        "start_warnings": settings.list_warnings(),
         "shares_port": settings.workers > 1 or not trains,
         "has_trainer": trains,
     }
-    return ServerSettings(**{**named, **keys, **told})
+    return ServerSettings(**{**named, **keys, **derived})
 
 
 def find_descriptor(words: list[str], name: str) -> int | None:

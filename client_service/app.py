@@ -31,7 +31,7 @@ from shared.web.logs import configure_logging
 from shared.web.openapi import create_api
 from shared.web.server import open_private_socket, run_server
 
-LOOK_SECONDS = 1.0  # between two looks at whether the agent still runs
+AGENT_CHECK_SECONDS = 1.0  # between two checks that the agent still runs
 ABOUT = """
 One silo of a federation. Its applications ask it for recommendations and tell it what users did; its operator looks
 after it. Nothing that is asked or answered here leaves the silo.
@@ -161,7 +161,7 @@ class _Trainer:
 
     async def _end_with_agent(self, service: ClientService) -> None:
         while service.live:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(AGENT_CHECK_SECONDS)
         self.failed = True
         os.kill(os.getpid(), signal.SIGTERM)
 

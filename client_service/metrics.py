@@ -75,16 +75,16 @@ def join_metrics(own: bytes, others: bytes) -> bytes:
     families: dict[str, list[bytes]] = {}
     samples: dict[str, dict[bytes, bytes]] = {}
     for text in (own, others):
-        name, said = "", set(families)
+        name, known = "", set(families)
         for line in text.splitlines():
             if line.startswith((b"# HELP ", b"# TYPE ")):
                 name = line.split(b" ", 3)[2].decode()
-                if name not in said:
+                if name not in known:
                     families.setdefault(name, []).append(line)
                 samples.setdefault(name, {})
             elif line and not line.startswith(b"#"):
                 samples[name].setdefault(line.rpartition(b" ")[0], line)
-    lines = [line for name, told in families.items() for line in (*told, *samples[name].values())]
+    lines = [line for name, head in families.items() for line in (*head, *samples[name].values())]
     return b"".join(line + b"\n" for line in lines)
 
 
@@ -117,12 +117,16 @@ class ClientMetrics(RequestMetrics):
         registry = self._registry
         self.rounds = Counter(f"{PREFIX}_rounds", "Rounds taken part in", registry=registry)
         self.upload_bytes = Counter(f"{PREFIX}_upload_bytes", "Bytes of accepted updates", registry=registry)
-        self.held_up = Counter(f"{PREFIX}_held_up", "Times it could not go on, by reason", ["code"], registry=registry)
-        self.uploads_refused = Counter(f"{PREFIX}_uploads_refused", "By reason", ["code"], registry=registry)
+        self.held_up = Counter(
+            f"{PREFIX}_held_up", "Times that a problem blocked it, by reason", ["code"], registry=registry
+        )
+        self.uploads_refused = Counter(
+            f"{PREFIX}_uploads_refused", "Refused uploads by reason", ["code"], registry=registry
+        )
         self._phase = Gauge(f"{PREFIX}_phase", "1 for the current phase of the client", ["phase"], registry=registry)
-        self._hindered = Gauge(f"{PREFIX}_hindered", "1 while something keeps it from going on", registry=registry)
-        self._since = Gauge(f"{PREFIX}_seconds_since_round", "Since a round, or the start", registry=registry)
-        self._free = Gauge(f"{PREFIX}_disk_free_bytes", "Where the state lies", registry=registry)
+        self._hindered = Gauge(f"{PREFIX}_hindered", "1 while a problem blocks the client", registry=registry)
+        self._since = Gauge(f"{PREFIX}_seconds_since_round", "Seconds since a round, or the start", registry=registry)
+        self._free = Gauge(f"{PREFIX}_disk_free_bytes", "Free bytes of the state directory's disk", registry=registry)
         self._round_ended = time.monotonic()
         self._since.set_function(lambda: time.monotonic() - self._round_ended)
 

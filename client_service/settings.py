@@ -427,7 +427,7 @@ class ClientSettings(ListenSettings, EnvironmentSettings):
 
     @property
     def models_directory(self) -> Path:
-        """Where the silo's models and the figures of its runs are kept."""
+        """Folder of the silo's models and of the measures of its runs."""
         return self.state_directory / "model"
 
     def key(self, name: str) -> str | None:

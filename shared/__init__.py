@@ -1,1 +1,1 @@
-"""What client and aggregator must agree on: graph, spectrum, parameters, strategies, messages, errors. No torch."""
+"""Code on which client and aggregator must agree: graph, strategies, messages, errors; without torch."""

@@ -238,7 +238,7 @@ def render(rows: list[Row]) -> str:
 
 
 def _count_cells(rows: list[Row]) -> str:
-    """Counts the cells where the start is ahead, with and without certainty."""
+    """Describes in how many cells the start is ahead, with and without certainty."""
     every = np.array([row["ratio"][PRIMARY] for row in rows])
     ahead, surely, behind = (int(part.sum()) for part in (every[:, 0] >= 1, every[:, 1] > 1, every[:, 2] < 1))
     return (
@@ -248,7 +248,7 @@ def _count_cells(rows: list[Row]) -> str:
 
 
 def _count_gains(rows: list[Row]) -> str:
-    """Counts the gains of all silos of all cells."""
+    """Describes the ratios over the start of all silos in all cells."""
     gains = [Gains(**row["gains"]) for row in rows]
     below, wholly, counted = (sum(getattr(one, name) for one in gains) for name in ("below", "wholly", "counted"))
     ratios, by_chance = np.array([one.ratio[0] for one in gains]), counted * (100 - LEVEL) / 200

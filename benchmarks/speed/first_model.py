@@ -139,7 +139,7 @@ def begin(shard: Shard, folder: Path, watch: Stopwatch) -> tuple[Recommender, Tr
     place = RunContext(shard.name, "run-1", 0, method, folder)
     with watch.phase("publish"):
         publisher = ItemPublisher(shard, folder / SERVING)
-        recommender = Recommender(publisher.compiled, intake=publisher)
+        recommender = Recommender(publisher.compiled, publisher=publisher)
     with watch.phase("model"):
         run = TrainingRun(place, items.ITEMS, shard, recommender, torch.device("cpu"))
     tensors = sorted(EXCHANGES[method.model].tensors(method))

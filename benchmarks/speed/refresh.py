@@ -104,7 +104,7 @@ def refresh(
         assert isinstance(served, ServedItems)
         with timed(seconds, "publish"):
             publisher = ItemPublisher(absorbed.after, settings.state_directory / SERVING)
-            publisher.take_up(served)
+            publisher.serve_model(served)
         publisher.close()
     return absorbed.after, served, renewed.head.carried
 

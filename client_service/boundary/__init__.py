@@ -1,1 +1,1 @@
-"""What may leave a silo and what has left: gate, calls, ledger, policy."""
+"""Boundary of a silo: policy and gate before calls leave, ledger of all calls."""

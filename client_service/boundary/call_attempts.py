@@ -90,18 +90,18 @@ def _repeated_attempt(line: Entry) -> Attempt:
     return replace(_plain_attempt(line, line, line.get("from", "")), times=line.get("n", 0), of=line.get("of", 0))
 
 
-def _plain_attempt(asked: Entry, came: Entry, time: str) -> Attempt:
+def _plain_attempt(call: Entry, answer: Entry, time: str) -> Attempt:
     """Builds an attempt from the fields that every entry has: the call and its answer."""
-    number = asked.get("round")
+    number = call.get("round")
     return Attempt(
-        sequence=asked.get("sequence", 0),
+        sequence=call.get("sequence", 0),
         time=time,
-        call=asked.get("call", ""),
-        run=asked.get("run"),
+        call=call.get("call", ""),
+        run=call.get("run"),
         round=None if number is None else int(number),
-        status=came.get("status"),
-        error=came.get("error"),
-        answer_bytes=came.get("bytes", 0),
+        status=answer.get("status"),
+        error=answer.get("error"),
+        answer_bytes=answer.get("bytes", 0),
     )
 
 

@@ -67,7 +67,7 @@ def _describe_tensor(name: str, value: Array) -> dict[str, Any]:
     }
 
 
-SHORT_ANSWER = 64 << 10  # a receipt, where the federation stands, a problem document
+SHORT_ANSWER = 64 << 10  # a receipt, the state of the run, a problem document
 ANCHOR_ANSWER = 256 << 10  # 4,096 numbers
 PARAMETER_CALLS = ("model", "personalized")
 
@@ -100,9 +100,9 @@ def declared_calls(client: str, *, secure: bool = False) -> tuple[Call, ...]:
     if not secure:
         return always
     waiting = re.compile(f"wait={NUMBER}")
-    said = (Call(name, "PUT", re.compile(f"{own}/{name}")) for name in MESSAGES)
-    asked = (Call(name, "GET", re.compile(f"{own}/{name}"), waiting) for name in FETCHED)
-    return (*always, *said, *asked)
+    sent = (Call(name, "PUT", re.compile(f"{own}/{name}")) for name in MESSAGES)
+    fetched = (Call(name, "GET", re.compile(f"{own}/{name}"), waiting) for name in FETCHED)
+    return (*always, *sent, *fetched)
 
 
 def longest_answer(call: str, declaration: Declaration) -> int:
@@ -117,7 +117,7 @@ def longest_answer(call: str, declaration: Declaration) -> int:
     return ANCHOR_ANSWER if call == "anchor" else SHORT_ANSWER
 
 
-LARGE_BODY = 1 << 20  # bytes; to look at more takes long enough for the client's own API to wait for it
+LARGE_BODY = 1 << 20  # bytes; a larger body is checked in a thread, because the event loop answers requests meanwhile
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,10 @@ class GateTransport(httpx.AsyncBaseTransport):
 
     def _require_size(self, headers: Mapping[str, str], body: bytes) -> None:
         if len(body) > self._boundary.max_upload_bytes or headers.get("content-type") != MEDIA_TYPE:
-            raise PrivacyError(f"expected at most {self._boundary.max_upload_bytes} bytes of {MEDIA_TYPE}")
+            words = (
+                f"expected at most {self._boundary.max_upload_bytes} bytes of {MEDIA_TYPE} (policy.max_upload_bytes)"
+            )
+            raise PrivacyError(f"{words}, got {len(body)} bytes, or of another type")
 
     def _masked_entry(self, place: Mapping[str, str], body: bytes) -> dict[str, Any]:
         found = decode_masked_update(self._boundary.declaration, self._boundary.client, place, body)

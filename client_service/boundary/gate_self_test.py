@@ -25,9 +25,9 @@ from shared.protocol.schemas import JoinIn
 from shared.protocol.wire import MEDIA_TYPE
 
 CODE_PACKAGES = ("client_service", "shared", "httpx", "httpcore", "h11")
-"""Packages through whose hands every request goes."""
+"""Packages whose code handles every request to the aggregator."""
 STARTUP_FILES = ("sitecustomize.py", "usercustomize.py")
-"""Names of the modules that Python runs at its start, in any folder of its path."""
+"""Modules that Python imports at its start, from any folder of its search path."""
 CACHE_FOLDER = "__pycache__"
 
 
@@ -103,12 +103,16 @@ class GateOut(Message):
         description="by message, whether it was refused or passed", examples=[{"ids in a query": "refused"}]
     )
     code: dict[str, str] = Field(
-        description="sha256 of each file of the running code", examples=[{"client_service/boundary/gate.py": "9f" * 32}]
+        description="sha256 over the files of each package that handles requests",
+        examples=[{"client_service": "9f" * 32}],
     )
 
 
 async def check_gate(gate: GateTransport) -> dict[str, str]:
-    """Sends each forbidden message through a copy of the gate: refused or passed, by name."""
+    """Sends forbidden messages and one allowed through a copy of the gate.
+
+    Returns `refused` or `passed` by the message's name. Nothing leaves the silo.
+    """
     with TemporaryDirectory(prefix="lpsfed-gate-") as folder:
         beneath = NullTransport()
         copy = gate.copy_for_test(beneath, Ledger(Path(folder) / LEDGER))
@@ -126,9 +130,9 @@ async def _try_request(copy: GateTransport, beneath: NullTransport, request: htt
 
 def _messages(boundary: Boundary) -> Iterator[tuple[str, httpx.Request]]:
     def build_request(method: str, path: str, body: bytes | None = None, media: str = "", **more: str) -> httpx.Request:
-        said = {**CONSTANT, **({"content-type": media} if media else {})}
-        said |= {name.replace("_", "-"): value for name, value in more.items()}
-        return httpx.Request(method, boundary.aggregator.join(path), headers=said, content=body)
+        headers = {**CONSTANT, **({"content-type": media} if media else {})}
+        headers |= {name.replace("_", "-"): value for name, value in more.items()}
+        return httpx.Request(method, boundary.aggregator.join(path), headers=headers, content=body)
 
     update = f"{OWN}/{boundary.client}/update"
     for name, body in zip(FORBIDDEN, _bodies(boundary.declaration), strict=False):

@@ -78,7 +78,7 @@ class Ledger:
         entry: Entry = {"sequence": self._count + 1, "time": now, "kind": kind, **fields, "previous": self._last}
         entry |= self._extra_fields(entry)
         entry["hash"] = hash_entry(entry)
-        if self._file_state() != self._stamp:  # not by us
+        if self._file_state() != self._stamp:  # changed by another process
             self._changes += 1
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry, separators=(",", ":")) + "\n")
@@ -91,7 +91,7 @@ class Ledger:
         return self._count
 
     def knows_nonce(self, nonce: str) -> bool:
-        """Tells whether an entry's request was signed with a nonce, or was given up."""
+        """Tells whether a nonce signed an entry's request, or belongs to a given-up update."""
         named = (parse_entry(line) for line in read_lines(self._path) if nonce.encode() in line)
         return any(nonce in (entry_nonce(str(entry.get("hash"))), entry.get("gave_up")) for entry in named)
 

@@ -79,7 +79,7 @@ class LedgerHeads:
         self.existed = found is not None
         self._heads = dict(found.heads) if found else {}
         self._digests = dict(found.digests) if found else {}
-        self.adopted: dict[str, int] = {}  # entries of ledgers that were there before their heads, for whoever tells it
+        self.adopted: dict[str, int] = {}  # number of entries of ledgers that are older than their heads, for the log
 
     def __iter__(self) -> Iterator[str]:
         """Yields the names of the ledgers: their paths in the state directory."""
@@ -117,8 +117,8 @@ class LedgerHeads:
     def save(self) -> None:
         """Writes all heads and digests; durable when this returns."""
         with self._lock:
-            said = HeadsFile(key=self._key, heads=self._heads, digests=self._digests)
-            content = said.model_copy(update={"mac": self.mac(PURPOSE, said.content())}).model_dump_json()
+            unsigned = HeadsFile(key=self._key, heads=self._heads, digests=self._digests)
+            content = unsigned.model_copy(update={"mac": self.mac(PURPOSE, unsigned.content())}).model_dump_json()
             self.path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self.path, content.encode(), PRIVATE)
             self.existed = True
@@ -138,13 +138,13 @@ class LedgerHeads:
         self._mac_key, self._key = derive_secret(key, LABEL), fingerprint(key.public_key())
 
     def _read(self) -> HeadsFile | None:
-        said = load_heads_file(self.path)
-        if said is not None and said.key != self._key:
+        found = load_heads_file(self.path)
+        if found is not None and found.key != self._key:
             expected = f"expected heads made with this client's key ({self._key[:16]}), got some made with another"
-            raise DataError(f"{self.path}: {expected} ({said.key[:16]}); after a new key: lpsfed ledger rekey")
-        if said is not None and not self.has_mac(PURPOSE, said.content(), said.mac):
+            raise DataError(f"{self.path}: {expected} ({found.key[:16]}); after a new key: lpsfed ledger rekey")
+        if found is not None and not self.has_mac(PURPOSE, found.content(), found.mac):
             raise DataError(f"{self.path}: expected the MAC that this client's key makes, got another: it was changed")
-        return said
+        return found
 
 
 def load_heads_file(path: Path) -> HeadsFile | None:
@@ -216,7 +216,7 @@ class HeadedLedger(Ledger):
 
 
 def find_unsigned_entry(heads: LedgerHeads, name: str) -> str | None:
-    """Finds the first entry beyond a ledger's head without a valid MAC; None without any."""
+    """Describes the first entry beyond a ledger's head without a valid MAC; None without any."""
     head, path = heads.head(name), heads.state_directory / name
     if head is None:
         return None

@@ -23,9 +23,9 @@ from shared.errors import ConflictError, FederationError, UnavailableError
 from shared.timeouts import AWAY_SECONDS, LONG_PAUSE_SECONDS, PAUSE_SECONDS, POLL_SECONDS
 
 BURST = 20.0  # answers with news to one question that are followed at once
-MOST_QUESTIONS = 32  # that are remembered; the one that was not asked for longest is forgotten first
+MOST_QUESTIONS = 32  # kinds of calls that are remembered; the least recently used is forgotten first
 MOST_DOUBLINGS = 16
-ROUNDING = 1e-6  # of a turn: sleeping for the rest of one may end a little short of it
+ROUNDING = 1e-6  # of a token: a sleep may end a little too early
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], Awaitable[object]]
@@ -118,8 +118,8 @@ class RetrySchedule:
 
 def read_retry_after(answer: httpx.Response) -> float | None:
     """Reads the header Retry-After, where it is a number of seconds."""
-    said = answer.headers.get("retry-after", "")
-    return float(said) if said.isascii() and said.isdigit() and len(said) < 10 else None
+    text = answer.headers.get("retry-after", "")
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _longest_pause(base: float, times: int) -> float:

@@ -30,11 +30,11 @@ from client_service.training.relevance_fit import fit_relevance
 from shared.method.graph import degrees
 from shared.method.parameters import Float32
 
-WIDTH, SAMPLE = 128, 4096  # of the compiled factors; items whose products tell what is left out of them
+WIDTH, SAMPLE = 128, 4096  # columns of the compiled factors; items by which the weakest directions are found
 BLOCK = 4096  # items whose similarity to anchors is computed at a time
 MOST_SCORES = 8_000_000  # of users and cold items at a time
 SMALLEST = 1e-8  # variance that every direction of phi has at least, as a share of the largest
-TELLING_USERS = 256  # users by whose scores it is seen what the parts know of an item
+PROBED_USERS = 256  # users whose scores show whether the model knows an item
 Mask = NDArray[np.bool_]
 
 
@@ -87,8 +87,8 @@ def compile_cold_items(
     judge, popularity = judged or shard, degrees(shard.train)[1].astype(np.float32)
     judging = _ColdScorer(left, right, sparse.csr_array(judge.train.astype(np.float32)))
     cold = find_cold_items(served, shard)
-    told = cold & texts.any(axis=1)
-    table, rows = right[told], np.flatnonzero(told).astype(np.int64)
+    has_text = cold & texts.any(axis=1)
+    table, rows = right[has_text], np.flatnonzero(has_text).astype(np.int64)
     if (unmet := unmet_features(shard)) is not None:
         known = np.flatnonzero(unmet.any(axis=1))
         blocks = (unmet[known[first : first + BLOCK]] for first in range(0, len(known), BLOCK))
@@ -139,13 +139,13 @@ def compress_factors(factors: Float32, known: Float32, width: int) -> tuple[Floa
 def find_cold_items(served: ServedItems, shard: Shard) -> Mask:
     """Finds the cold items, with a text or without, (N,).
 
-    Where silos sum pairs of items, an item that this silo has not sold may be known from the others: it is then
-    told from the scores of TELLING_USERS users, which differ by it.
+    If silos sum pairs of items, the model may know an item that this silo has not sold from the others. The item's
+    scores then differ between users, which is checked for PROBED_USERS users; such an item is not cold.
     """
     cold: Mask = degrees(shard.train)[1] == 0
-    users = np.flatnonzero(np.diff(shard.train.indptr) > 0)[:TELLING_USERS]
+    users = np.flatnonzero(np.diff(shard.train.indptr) > 0)[:PROBED_USERS]
     for _, part in served.ranker.fusion.parts if cold.any() else ():
-        if isinstance(part, ContentWeights):  # scores an item by its text, whoever has it
+        if isinstance(part, ContentWeights):  # scores each item by its text, cold or not
             continue
         scores = part.decode(part.encode(sparse.csr_array(shard.train[users].astype(np.float32))))
         least = 1e-6 * float(np.abs(scores).max(initial=0.0))  # of all items: those of cold ones may be rounding alone
@@ -162,12 +162,12 @@ def rank_cold_items(cold: ColdItems, baskets: sparse.csr_array, known: Mask) -> 
     profiles = (baskets @ cold.left).astype(np.float32)
     items = np.full((len(profiles), LISTED), -1, dtype=np.int64)
     found = np.full((len(profiles), LISTED), -np.inf, dtype=np.float32)
-    met = int(np.searchsorted(cold.rows, known.shape[1]))  # so many have a row; the others nobody has met
+    listed = int(np.searchsorted(cold.rows, known.shape[1]))  # the items behind these are unmet: no user knows them
     step = max(1, MOST_SCORES // max(1, len(cold.rows)))
     for first in range(0, len(profiles), step):
         some = slice(first, min(first + step, len(profiles)))
         scores = np.stack([cold.scores(profile) for profile in profiles[some]])
-        scores[:, :met][known[some][:, cold.rows[:met]]] = -np.inf
+        scores[:, :listed][known[some][:, cold.rows[:listed]]] = -np.inf
         places, best = top_columns(scores, LISTED)
         items[some, : places.shape[1]] = np.where(best > -np.inf, cold.rows[places], -1)
         found[some, : places.shape[1]] = best

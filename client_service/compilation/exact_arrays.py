@@ -38,7 +38,7 @@ def exact_arrays(served: ServedItems, sizes: Sequence[Growth]) -> tuple[ExactHea
     model, ranker = served.model, served.ranker
     head: dict[str, Any] = {"mlps": False, "width": 0, "convolutions": 0, "alpha": 1.0, "residual": ranker.residual}
     embedding = np.ascontiguousarray(ranker.items.embedding)
-    if isinstance(model.encoder, Factors):  # of which only users whom no basket stands for may have another form
+    if isinstance(model.encoder, Factors):  # its item vectors for baskets may differ from those for known users
         with torch.no_grad():
             embedding = to_array(model.encoder.folded_items())
     arrays: Arrays = {"item-embedding": embedding}

@@ -5,6 +5,7 @@ Where the disk refuses, this process answers without a publication.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -42,22 +43,25 @@ class DigestedShard(Protocol):
 class FolderPublisher:
     """Publisher of one shard and its models, in the folder `serving`.
 
-    It is for a task whose models are compiled at once. If the disk refuses, this process answers from memory, the log
-    says that the other processes do not have these answers, and `failure` holds the error until something is
-    published.
+    The processes that answer read this folder, and only its publisher writes to it. If the disk refuses, this process
+    answers from memory, the log says that the other processes do not have these answers, and `failure` holds the error
+    until something is published.
     """
 
     def __init__(self, serving: Path, task: str, shard: DigestedShard) -> None:
         self.failure: OSError | None = None
-        self._serving, self._task, self._shard = serving, task, shard
-        self._here: Publication | None = None
+        self._serving, self._task, self._digests = serving, task, shard
+        self._publication: Publication | None = None  # of the shard, without a model
 
     def save_shard(self, kind: str, head: BaseModel, arrays: Arrays) -> Path | None:
-        """Writes the compiled shard and returns its folder; None where the disk refuses."""
-        folder = self._save(kind, head, arrays)
+        """Writes the compiled shard and returns its folder; None if the disk refuses."""
+        return self._save_shard(lambda: save_folder(self._serving, kind, head, arrays))
+
+    def _save_shard(self, write: Callable[[], Path]) -> Path | None:
+        folder = self._try(write)
         if folder is not None:
-            own = self._shard
-            self._here = Publication(
+            own = self._digests
+            self._publication = Publication(
                 task=self._task, shard=folder.name, shard_digest=own.digest, lists_digest=own.lists_digest
             )
         return folder
@@ -68,43 +72,49 @@ class FolderPublisher:
         Other folders are removed. A published model of the shard stays. A damaged publication, or one of another
         version, is replaced.
         """
-        if (here := self._here) is None:
+        if (own := self._publication) is None:
             return
         before = read_known_publication(self._serving)
-        self._publish(here if before is None or before.shard != here.shard else None)
+        self._publish(own if before is None or before.shard != own.shard else None)
 
     def save_model(self, kind: str, head: BaseModel, arrays: Arrays) -> Path | None:
         """Writes a compiled model, and returns its folder.
 
-        Returns None where the disk refuses, now or with the shard.
+        Returns None if the disk refuses it, or has refused the shard.
         """
-        return None if self._here is None else self._save(kind, head, arrays)
-
-    def publish_model(self, folder: Path | None, served: FrozenModel) -> None:
-        """Publishes a model beside the shard, and removes other folders.
-
-        folder: None where it could not be saved.
-        """
-        if folder is not None and self._here is not None:
-            named = {"model": folder.name, "version": served.version, "kept_at": served.kept_at}
-            self._publish(self._here.model_copy(update=named))
-
-    def _save(self, kind: str, head: BaseModel, arrays: Arrays) -> Path | None:
+        if self._publication is None:
+            return None
         return self._try(lambda: save_folder(self._serving, kind, head, arrays))
 
-    def _publish(self, publication: Publication | None) -> None:
-        """Publishes a changed publication, and removes old folders."""
+    def publish_model(self, folder: Path | None, served: FrozenModel, replaced: Path | None = None) -> None:
+        """Publishes a model beside the shard, and removes other folders.
 
-        def replace() -> bool:
+        folder: None if it could not be saved; then nothing changes. replaced: see `_publish`.
+        """
+        if folder is not None and self._publication is not None:
+            named = {"model": folder.name, "version": served.version, "kept_at": served.kept_at}
+            self._publish(self._publication.model_copy(update=named), replaced)
+
+    def _publish(self, publication: Publication | None, replaced: Path | None = None) -> None:
+        """Publishes folders, and removes old ones.
+
+        publication: None if it is published already. replaced: the folder to remove; None: all unpublished folders.
+        """
+
+        def write() -> bool:
             if publication is not None:
                 publish(self._serving, publication)
-            drop_unpublished(self._serving)
+            if replaced is None:
+                drop_unpublished(self._serving)
+            else:
+                shutil.rmtree(replaced, ignore_errors=True)
             return True
 
-        if self._try(replace):
+        if self._try(write):
             self.failure = None
 
     def _try(self, write: Callable[[], T]) -> T | None:
+        """Calls a function that writes; records the error and returns None if the disk refuses."""
         try:
             return write()
         except OSError as error:

@@ -6,7 +6,6 @@ The lists are filled in the background.
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_service.compilation.cold_items import CompiledCold, compile_cold_items, rank_cold_items
-from client_service.compilation.folder_publisher import read_known_publication
+from client_service.compilation.folder_publisher import FolderPublisher, read_known_publication
 from client_service.compilation.item_model import (
     compile_exactly,
     compile_in_memory,
@@ -38,7 +37,6 @@ from client_service.compiled.model import (
     map_lists,
     open_model,
 )
-from client_service.compiled.publication import Publication, drop_unpublished, publish
 from client_service.compiled.shard import open_shard
 from client_service.data.interactions import Shard
 from client_service.model_store.model_files import ServedItems
@@ -49,47 +47,28 @@ from client_service.runtime.memory import return_free_memory
 from shared.errors import DataError
 
 BLOCK = 1 << 21  # pairs of a user and an item that are scored at a time: a few arrays of 8 MB
-SETTLED_SECONDS = 0.25  # least time between two writes of filled lists to the disk, after which they are read
-LEAST_URGENT = 19  # lowest priority of the scheduler, so that answers and training go first
+FLUSH_SECONDS = 0.25  # least time between two writes of filled lists to the disk, after which servers read them
+LOWEST_PRIORITY = 19  # lowest priority of the scheduler, so that answers and training go first
 
 
-class ItemPublisher:
-    """Publisher of one shard and its models, in the folder `serving`.
+class ItemPublisher(FolderPublisher):
+    """Publisher of one shard of items, which also fills the lists of known users.
 
-    The processes that answer read this folder, and only this publisher writes to it. If the disk refuses, this process
-    answers from memory, the log says that the other processes do not have these answers, and `failure` holds the error.
     judged: the shard whose validation items choose a form, if `shard` uses all data for training. replace_model: called
     with the compiled model once its form is replaced by a smaller one.
     """
 
     def __init__(self, shard: Shard, serving: Path, threads: int | None = None, judged: Shard | None = None) -> None:
-        self._shard, self._serving, self._judged = shard, serving, judged
+        super().__init__(serving, "items", shard)
+        self._shard, self._judged = shard, judged
         self._threads = threads or max(1, (os.cpu_count() or 1) - 1)
         self._interrupt, self._job = Interrupt(), threading.Thread()
         self.replace_model: Callable[[CompiledModel], None] = lambda _: None
-        self.failure: OSError | None = None
-        self._publication: Publication | None = None
         self._chosen: CompiledModelHead | None = None  # the last model whose form was chosen
-        try:
-            folder = compile_shard(shard, serving)
-        except OSError as error:
-            self._note_failure(error)
-            self.compiled = compile_shard_in_memory(shard)
-            return
-        self.compiled = open_shard(folder)
-        self._publication = Publication(
-            task="items", shard=folder.name, shard_digest=shard.digest, lists_digest=shard.lists_digest
-        )
+        folder = self._save_shard(lambda: compile_shard(shard, serving))
+        self.compiled = compile_shard_in_memory(shard) if folder is None else open_shard(folder)
 
-    def publish_shard(self) -> None:
-        """Publishes the shard without a model; an already published model of it stays."""
-        before, here = read_known_publication(self._serving), self._publication
-        if here is not None and (before is None or before.shard != here.shard):
-            self._publish(here)
-        elif here is not None:
-            drop_unpublished(self._serving)
-
-    def take_up(self, served: ServedItems | None) -> CompiledModel | None:
+    def serve_model(self, served: ServedItems | None) -> CompiledModel | None:
         """Compiles and publishes a model, and begins to fill its lists in the background.
 
         Lists of the model before are filled no further. A form that takes long to choose is also chosen in the
@@ -107,48 +86,23 @@ class ItemPublisher:
         before, later, cold = self._published_model(), False, None
         if before is not None and before.head.chosen_for:
             self._chosen = before.head
-        try:
+
+        def write() -> Path:
+            nonlocal later, cold
             if before is not None and is_compiled(before.head, served, self._shard):
-                folder = before.folder
-            elif later := not is_chosen_at_once(served, self._shard):
+                return before.folder
+            if later := not is_chosen_at_once(served, self._shard):
                 if before is not None and before.head.cold is not None:  # lists keep their places for new items
                     cold = compile_cold_items(served, self._shard, NEVER, self._judged)
-                folder = compile_exactly(served, self._shard, self._serving, self._judged, cold)
-            else:
-                folder = compile_model(served, self._shard, self._serving, self._chosen, judged=self._judged)
-        except OSError as error:
-            self._note_failure(error)
+                return compile_exactly(served, self._shard, self._serving, self._judged, cold)
+            return compile_model(served, self._shard, self._serving, self._chosen, judged=self._judged)
+
+        if (folder := self._try(write)) is None:
             return compile_in_memory(served, self._shard, judged=self._judged)
-        model = self._publish_model(self._publication, served, folder)
-        self._begin(_Work(self._publication, served, folder, model.head, later, cold))
-        return model
-
-    def _publish_model(
-        self, publication: Publication, served: ServedItems, folder: Path, replaced: Path | None = None
-    ) -> CompiledModel:
         model = open_model(folder, self.compiled)
-        named = {"model": folder.name, "version": served.version, "kept_at": served.kept_at}
-        self._publish(publication.model_copy(update=named), replaced)
+        self.publish_model(folder, served)
+        self._begin(_Work(served, folder, model.head, later, cold))
         return model
-
-    def _publish(self, publication: Publication, replaced: Path | None = None) -> None:
-        """Publishes compiled folders, and removes old ones.
-
-        replaced: the folder to remove; None: all folders that are not published.
-        """
-        try:
-            publish(self._serving, publication)
-        except OSError as error:
-            return self._note_failure(error)
-        self.failure = None
-        if replaced is None:
-            drop_unpublished(self._serving)
-        else:
-            shutil.rmtree(replaced, ignore_errors=True)
-
-    def _note_failure(self, error: OSError) -> None:
-        self.failure = error
-        LOGGER.warning("answers_not_published", reason=error.strerror)
 
     @property
     def is_busy(self) -> bool:
@@ -173,10 +127,12 @@ class ItemPublisher:
 
     def _begin(self, work: _Work) -> None:
         self._interrupt = interrupt = Interrupt()
-        self._job = threading.Thread(target=self._work_and_forget, args=([work], interrupt), name="lists", daemon=True)
+        self._job = threading.Thread(
+            target=self._work_and_free_memory, args=([work], interrupt), name="lists", daemon=True
+        )
         self._job.start()
 
-    def _work_and_forget(self, waiting: list[_Work], interrupt: Interrupt) -> None:
+    def _work_and_free_memory(self, waiting: list[_Work], interrupt: Interrupt) -> None:
         """Does waiting work, and returns the memory of its model."""
         self._work(waiting.pop(), interrupt)
         return_free_memory()
@@ -184,7 +140,7 @@ class ItemPublisher:
     def _work(self, work: _Work, interrupt: Interrupt) -> None:
         """Chooses a model's form if that is due, and fills its lists.
 
-        `take_up` ends this work before another model is taken up.
+        `serve_model` ends this work before it begins that of another model.
         """
         lower_thread_priority()
         folder, head = work.folder, work.head
@@ -210,7 +166,8 @@ class ItemPublisher:
         folder = compile_model(work.served, shard, serving, self._chosen, interrupt, self._judged, cold)
         interrupt.check()
         # Only the replaced folder is removed, since the next shard may already be compiled in `serving`.
-        model = self._publish_model(work.publication, work.served, folder, replaced=work.folder)
+        model = open_model(folder, self.compiled)
+        self.publish_model(folder, work.served, replaced=work.folder)
         self.replace_model(model)
         self._chosen = model.head
         return folder, model.head
@@ -236,12 +193,11 @@ class _Filled(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """Remaining work for a compiled model.
+    """Background work for a compiled model: its lists, and perhaps its form.
 
-    It is the lists of the model, and perhaps its form. cold: what cold items are scored by, if it is compiled already.
+    cold: what cold items are scored by, if it is compiled already.
     """
 
-    publication: Publication
     served: ServedItems
     folder: Path
     head: CompiledModelHead
@@ -275,7 +231,7 @@ def fill_lists(
 
     with ThreadPoolExecutor(threads, "lists", initializer=lower_thread_priority) as pool:
         try:
-            settled = float("-inf")  # so that the first block is read at once
+            flushed = float("-inf")  # so that the first block is read at once
             for block, items, scores, best_cold in pool.map(rank, blocks):
                 filled = slice(block.start, block.stop)
                 lists.items[filled], lists.scores[filled] = items, scores
@@ -284,11 +240,11 @@ def fill_lists(
                     lists.first_items[filled], lists.first_scores[filled] = items[:, :first], scores[:, :first]
                 if best_cold is not None and lists.cold_items is not None and lists.cold_scores is not None:
                     lists.cold_items[filled], lists.cold_scores[filled] = best_cold
-                if block.stop < users and time.monotonic() - settled < SETTLED_SECONDS:
+                if block.stop < users and time.monotonic() - flushed < FLUSH_SECONDS:
                     continue
                 # Lists are written before their number, so that a power cut leaves no empty list counted as filled.
                 _flush(*(array for array in lists if array is not lists.ready))
-                lists.ready[0], settled = block.stop, time.monotonic()
+                lists.ready[0], flushed = block.stop, time.monotonic()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -298,7 +254,7 @@ def fill_lists(
 def lower_thread_priority() -> None:
     """Gives the calling thread the lowest priority, if the system has priorities of threads."""
     with suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_URGENT)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
 
 
 def _known_items(shard: Shard, rows: Rows) -> NDArray[np.bool_]:

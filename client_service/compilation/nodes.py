@@ -27,12 +27,12 @@ from client_service.data.node_graphs import TRAIN, NodeShard
 from client_service.model_store.node_models import ServedNodes
 
 Arrays = dict[str, NDArray[Any]]
-TakeUp = Callable[[ServedNodes], CompiledNodeModel]
+PublishModel = Callable[[ServedNodes], CompiledNodeModel]
 
 
 def publish_nodes(
     shard: NodeShard, publisher: FolderPublisher, *, at_once: bool = True
-) -> tuple[CompiledNodes, TakeUp]:
+) -> tuple[CompiledNodes, PublishModel]:
     """Compiles and publishes a node graph.
 
     Returns the compiled graph, and a function that compiles and publishes each model of it. An already published model
@@ -45,17 +45,17 @@ def publish_nodes(
     if at_once:
         publisher.publish_shard()
 
-    def take_up(served: ServedNodes) -> CompiledNodeModel:
+    def publish_model(served: ServedNodes) -> CompiledNodeModel:
         head, arrays = _compile_model(served, nodes)
         folder = publisher.save_model(MODEL_KIND, head, arrays)
         model = CompiledNodeModel(head, arrays, nodes) if folder is None else open_node_model(folder, nodes)
         publisher.publish_model(folder, served)
         return model
 
-    return nodes, take_up
+    return nodes, publish_model
 
 
-def compile_nodes_in_memory(shard: NodeShard) -> tuple[CompiledNodes, TakeUp]:
+def compile_nodes_in_memory(shard: NodeShard) -> tuple[CompiledNodes, PublishModel]:
     """Compiles a node graph without folders, for a silo whose trainer alone answers.
 
     Returns the compiled graph, and a function that compiles each model of it.

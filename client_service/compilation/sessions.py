@@ -31,10 +31,10 @@ from client_service.models.sequence.tagnn import TAGNN
 from client_service.training.transition_scores import POPULAR, TransitionScores, VisitScores
 
 Arrays = dict[str, NDArray[Any]]
-TakeUp = Callable[[ServedSessions], CompiledNextModel]
+PublishModel = Callable[[ServedSessions], CompiledNextModel]
 
 
-def publish_sessions(shard: SessionShard, publisher: FolderPublisher) -> tuple[CompiledSessions, TakeUp]:
+def publish_sessions(shard: SessionShard, publisher: FolderPublisher) -> tuple[CompiledSessions, PublishModel]:
     """Compiles and publishes a shard of visits.
 
     Returns the compiled visits, and a function that compiles and publishes each model of them. An already published
@@ -45,7 +45,7 @@ def publish_sessions(shard: SessionShard, publisher: FolderPublisher) -> tuple[C
     sessions = CompiledSessions(*compiled) if place is None else open_sessions(place)
     publisher.publish_shard()
 
-    def take_up(served: ServedSessions) -> CompiledNextModel:
+    def publish_model(served: ServedSessions) -> CompiledNextModel:
         head, arrays = compile_next_model(served, sessions)
         folder = publisher.save_model(MODEL_KIND, head, arrays)
         count = len(shard.item_ids)
@@ -53,10 +53,10 @@ def publish_sessions(shard: SessionShard, publisher: FolderPublisher) -> tuple[C
         publisher.publish_model(folder, served)
         return model
 
-    return sessions, take_up
+    return sessions, publish_model
 
 
-def compile_sessions_in_memory(shard: SessionShard) -> tuple[CompiledSessions, TakeUp]:
+def compile_sessions_in_memory(shard: SessionShard) -> tuple[CompiledSessions, PublishModel]:
     """Compiles a shard of visits without folders, for a silo whose trainer alone answers.
 
     Returns the compiled visits, and a function that compiles each model of them.

@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict
 from client_service.compiled.arrays import Arrays
 from shared.method.parameters import Float32
 
-LISTED: Final = 20  # cold items of a known user's list: some are left when the met, hidden and forbidden ones are out
+LISTED: Final = 20  # cold items of a known user's list, so that some are left after the filters of a request
 LEAST_DEVIATIONS: Final = 0.5  # by which a listed new item's score is above the user's mean score of sold items
 STATE: Final = "encoder-"  # begins the names of the arrays of an encoder's state
 Rows = NDArray[np.int64]
@@ -88,8 +88,8 @@ class ColdHead(BaseModel):
 class ColdItems:
     """The cold items of a silo, and what scores them.
 
-    left: what each item adds to a profile, (N, d). rows: those with a text, (C,), ascending. is_cold: mask (N,), of
-    those without a text too. mean: the usual user's profile, (d,), for who has no basket.
+    left: what each item adds to a profile, (N, r). rows: cold items with a text, (C,), ascending. is_cold: mask (N,),
+    which includes those without a text. mean: the usual user's profile, (r,), used for an empty basket.
     """
 
     def __init__(self, arrays: Arrays, head: ColdHead, items: int) -> None:
@@ -120,7 +120,7 @@ class ColdItems:
         return place < len(self.rows) and int(self.rows[place]) == row
 
     def profile(self, basket: Rows) -> Float32:
-        """Sums the profile vectors of a basket's items, (d,)."""
+        """Sums the profile vectors of a basket's items, (r,)."""
         if not len(basket):
             return self.mean
         found: Float32 = np.add.reduce(self.left[basket], axis=0)
@@ -137,7 +137,7 @@ class ColdItems:
         variance = float(profile @ (self._spread @ profile))
         return float(self._center @ profile) + LEAST_DEVIATIONS * math.sqrt(max(variance, 0.0))
 
-    def texts_of(self, rows: NDArray[np.integer]) -> Float32:
+    def features_of(self, rows: NDArray[np.integer]) -> Float32:
         """Reads the features of some items, (n, d)."""
         if self._unmet is None:
             found: Float32 = self._features[rows, :-1]

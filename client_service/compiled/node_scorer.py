@@ -65,7 +65,7 @@ class NodeScorer:
     def score_gradient(self, powers: Float64, column: int) -> Float64:
         """Computes the derivatives of a class's score by one node's powers, (J + 1, d).
 
-        The score is linear around every node, so that powers times slopes, and what does not depend on them, make it.
+        The score is piecewise linear: near a node it is the sum of powers times these slopes, and a constant.
         """
         found = np.zeros_like(powers)
         if self.linear is not None:

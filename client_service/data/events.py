@@ -20,7 +20,7 @@ from shared.errors import DataError
 from shared.words import count_noun, counted_lines
 
 SPLITS = ("train", "valid", "test")  # in order of precedence: a pair in two splits stays in the first
-MET = "met"  # not positive: an item that its user is not to be recommended
+MET = "met"  # not positive: an item that is not recommended to its user again
 SPLIT_TYPE = pl.Enum((*SPLITS, MET))
 DETAILS = ("time", "rating")  # the columns that a table may have besides user, item and split
 
@@ -60,21 +60,22 @@ def row_numbers(ids: pl.Series, listed: pl.Series) -> NDArray[np.int64]:
     return codes.cast(pl.Int64).fill_null(-1).to_numpy()
 
 
-def clean_events(events: pl.DataFrame, where: Path | str) -> tuple[pl.DataFrame, list[str]]:
+def clean_events(events: pl.DataFrame, source: Path | str) -> tuple[pl.DataFrame, list[str]]:
     """Cleans events: each pair once, and positives only of users with a training item.
 
     Returns the cleaned events, and notes with the number of each change. Of several positives of a pair the one in
     the first split stays, there the earliest, and of several met events the latest: the order of rows does not count.
     Of a pair that is both positive and met the later event decides; where times do not tell, the one with the highest
     `order` (a column of whole numbers, where there is one), else the positive. The positives of a user without a
-    training item become `met`. Raises DataError, beginning with `where`, when no training event is left.
+    training item become `met`. source: file or shard, for the message. Raises DataError when no training event is
+    left.
     """
     pairs, counted = _unique_pairs(events)
     positive = pl.col("split") != MET
     trained = pairs.filter(pl.col("split") == "train")["user"].unique()
     if trained.is_empty():
         raise DataError(
-            f"{where}: expected at least one training interaction, got none in {count_noun(len(events), 'row')}"
+            f"{source}: expected at least one training interaction, got none in {count_noun(len(events), 'row')}"
         )
     moved = positive & ~pl.col("user").is_in(trained.implode())
     untrained = pairs.filter(moved)

@@ -85,7 +85,7 @@ def unpack_content(path: Path, packed: bytes) -> bytes:
 
 
 def _unpack_gzip(path: Path, packed: bytes) -> bytes:
-    """Stops where a small file would fill the memory, rather than at its end."""
+    """Unpacks gzip content; raises DataError once it exceeds the memory's share."""
     most = memory.usable_memory() // TEXT_SHARE
     with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
         content = file.read(most + 1)
@@ -98,9 +98,8 @@ def _unpack_gzip(path: Path, packed: bytes) -> bytes:
 def decode_text(path: Path, data: bytes, *, latin: bool = False) -> str:
     r"""Decodes UTF-8 or UTF-16, with or without a byte order mark.
 
-    Lines end in "\
-    " alone. `latin`: other text is read as latin-1. Raises DataError with the line of the first wrong byte, and for
-    text larger than the memory allows.
+    Lines of the result end in a line feed alone. latin: other text is read as latin-1. Raises DataError with the line
+    of the first wrong byte, and for text larger than the memory allows.
     """
     if len(data) > (most := memory.usable_memory() // TEXT_SHARE):
         expected = f"expected text of at most {most:,} bytes, an eighth of this machine's memory"

@@ -14,7 +14,7 @@ from typing import Final
 
 LONGEST_ID: Final = 512  # characters
 UNPRINTED: Final = r"[\x00-\x1f\x7f]"
-MISSING: Final = ("NaN", "nan")  # what a data frame writes where there is none
+MISSING: Final = ("NaN", "nan")  # written by a data frame for a missing id
 BLANKS: Final = (
     " \t\r\n\v\f\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000\ufeff"
@@ -23,7 +23,7 @@ WHOLE_FLOAT: Final = r"^(?:-(0)|(-?[0-9]+))\.0$"
 
 TOO_LONG: Final = f"an id of at most {LONGEST_ID} characters, got a longer one"
 WITH_CONTROLS: Final = "an id without control characters, got one with some"
-NO_ID: Final = "an id, got NaN: one is missing where it was written"
+NO_ID: Final = "an id, got NaN, which a data frame writes for a missing id"
 NOTHING: Final = "an id, got blanks alone"
 
 _unprinted = re.compile(UNPRINTED)

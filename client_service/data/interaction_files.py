@@ -28,7 +28,7 @@ from client_service.data.tables import read_table
 from shared.errors import DataError
 
 INTERACTIONS, ITEMS = "interactions.parquet", "items.parquet"
-UNMET = "unmet.parquet"  # items that nobody has met, if there are any
+UNMET = "unmet.parquet"  # items without interactions, if there are any
 FEATURES = "features.npz"  # vectors of the items, if the silo has computed some
 
 
@@ -110,7 +110,7 @@ def load_shard(folder: Path) -> Shard:
         clean, counted = clean_events(read_events(events, path), path)
         derived = build_shard(folder.resolve().name, clean, items, counted, folder / ITEMS, exact=False)
         return replace(derived, **vector_fields)
-    if head.format == PAIRS:  # whatever else the files hold had no meaning in that format
+    if head.format == PAIRS:  # other columns had no meaning in that format
         events = events.select(pl.col("^(user|item|split)$"))
         items = None if items is None else items.select(pl.col("^(item|title)$"))
     built = build_shard(head.name, read_events(events, path, exact=True), items, head.notes, folder / ITEMS)
@@ -187,7 +187,10 @@ def change_shard(folder: Path, change: Callable[[Shard], Shard]) -> tuple[Shard,
 
 
 def _require_equal(path: Path, head: ShardHead, shard: Shard) -> None:
-    """Sizes before digests: they say more about what went wrong."""
+    """Checks the files against the head: sizes before digests, because they tell more.
+
+    Raises DataError with the first difference.
+    """
     derived = shard_head(shard)
     for field, expected in head.model_dump(exclude={"format", "name", "notes", "rating"}).items():
         if expected != (observed := getattr(derived, field)):

@@ -48,7 +48,7 @@ class Shard:
     unmet: items of the silo's catalogue without users, which have no row, None without any: `item`, `title` and the
     columns of `features`, sorted by item. No model is fitted to them: their text recommends them.
     split_digest: digest of the shard that this one is `everything` of, else "".
-    rating: scale of the ratings, None where unknown. feature_file: where vectors of the items lie that the silo has
+    rating: scale of the ratings, None where unknown. feature_file: file of the item vectors that the silo has
     computed, None without; see `client_service.text.item_features`. feature_digest: sha256 of that file.
     """
 
@@ -294,8 +294,8 @@ def with_unmet_items(shard: Shard, items: pl.DataFrame | None, path: Path = Path
     missing = [pl.lit(None, dtype=kind).alias(name) for name, kind in known.items() if name not in table.columns]
     table = table.with_columns(missing).select("item", "title", *known)
     rows = pl.Series(shard.item_ids, dtype=pl.String)
-    told = pl.any_horizontal(pl.col(name).is_not_null() for name in ("title", *known))
-    table = table.filter(told & ~pl.col("item").is_in(rows.implode())).unique("item", keep="first").sort("item")
+    is_described = pl.any_horizontal(pl.col(name).is_not_null() for name in ("title", *known))
+    table = table.filter(is_described & ~pl.col("item").is_in(rows.implode())).unique("item", keep="first").sort("item")
     return replace(shard, unmet=None if table.is_empty() else table)
 
 

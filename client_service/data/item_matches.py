@@ -1,4 +1,4 @@
-"""A silo signs which of its items are which of the federation's.
+"""Signs and reads a silo's matches of its own items to the federation's.
 
 That is a file of two columns. Its first line has the sha256 of the rest, so that a change by hand is noticed. It never
 leaves the silo.
@@ -21,7 +21,7 @@ from shared.files import replace_file
 
 NAME = "matches.csv"  # in a silo's folder
 SIGNATURE = "# signed matches of items, sha256 "
-NO_MATCH = ""  # what an own item is called that is none of the federation's
+NO_MATCH = ""  # federation's name of an own item that has no match
 
 
 def sign_matches(matches: Mapping[str, str], path: Path) -> str:
@@ -49,12 +49,12 @@ def read_matches(path: Path) -> dict[str, str]:
     Raises DataError for an unsigned file, and for one that was changed since.
     """
     first, *rest = read_lines(path) or [""]
-    again = "`lpsfed catalogue sign` signs what it should say"
+    again = "correct the file, then sign it with `lpsfed catalogue sign`"
     if not first.startswith(SIGNATURE):
         raise DataError(f"{path}: expected signed matches of items, got another file; {again}")
     content = "".join(f"{line}\n" for line in rest)
     if hashlib.sha256(content.encode()).hexdigest() != first.removeprefix(SIGNATURE).strip():
-        raise DataError(f"{path}: expected the matches that were signed, they were changed since; {again}")
+        raise DataError(f"{path}: expected the matches that were signed, got changed ones; {again}")
     header, *rows = csv.reader(io.StringIO(content))
     if header != ["own", "shared"] or any(len(row) != 2 for row in rows):
         raise DataError(f"{path}: expected the columns own and shared, got others; {again}")
@@ -62,7 +62,7 @@ def read_matches(path: Path) -> dict[str, str]:
 
 
 def name_items(ids: Sequence[str], matches: Mapping[str, str]) -> tuple[str, ...]:
-    """Matches give each own item the federation's name, or NO_MATCH.
+    """Returns the federation's name of each own item, or NO_MATCH, (N,).
 
     NO_MATCH: it is none of the federation's items, or the silo has given its id to another own item. An item without a
     match keeps its id.

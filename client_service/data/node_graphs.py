@@ -19,7 +19,7 @@ Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
 TRAIN, VALID, TEST, UNLABELLED = 0, 1, 2, 3
 SPLITS = ("train", "valid", "test", "unlabelled")
-UNKNOWN = -1  # the label of a node of which it is not known
+UNKNOWN = -1  # label of a node whose class is not known
 
 
 def build_adjacency(sources: Int64, targets: Int64, weights: Float32, nodes: int) -> sparse.csr_array:
@@ -59,8 +59,8 @@ class NodeShard:
     node_ids: ascending, (n,). features: (n, q), float32. feature_names: (q,). adjacency: symmetric weights of edges
     between the silo's own nodes, above 0, without self loops, (n, n). labels: a row of `classes`, or UNKNOWN, (n,).
     splits: TRAIN, VALID or TEST of labelled nodes, UNLABELLED of the others, (n,). foreign: edges to nodes of other
-    silos; None without any. borders: what is known of these nodes; it is of no digest
-    and in no file of the shard.
+    silos; None without any. borders: sums of these nodes' features, None if unknown; neither a digest nor a file of
+    the shard contains them.
     """
 
     name: str

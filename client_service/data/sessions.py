@@ -88,7 +88,7 @@ class SessionShard:
 
     @property
     def lists_digest(self) -> str:
-        """`digest`: seen items of a visit come with each request."""
+        """Digest of all data that answers depend on; requests carry the items of a visit."""
         return self.digest
 
     @cached_property

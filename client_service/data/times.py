@@ -6,7 +6,7 @@ import polars as pl
 
 from client_service.data.shard_head import FIRST, LAST
 
-TIMES = "seconds or finer since 1970, or ISO 8601"  # what an error says was expected
+TIMES = "seconds or finer since 1970, or ISO 8601"  # in messages
 FIRST_USUAL, LAST_USUAL = 315_532_800, 4_102_444_800  # 1980 and 2100: as milliseconds they are no year's seconds
 FINER = {1_000: "milliseconds", 1_000_000: "microseconds", 1_000_000_000: "nanoseconds"}  # in a second
 MICROS = 1_000_000

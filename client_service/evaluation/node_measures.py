@@ -14,7 +14,7 @@ Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 ACCURACY, AUC = "accuracy", "auc"
 NODE_LABELS = {AUC: MeasureLabel(AUC, "AUC"), ACCURACY: MeasureLabel(ACCURACY, "Accuracy")}
-CHANCE_AUC = 0.5  # the area under the curve where nothing is told apart, or where all nodes are of one class
+CHANCE_AUC = 0.5  # area under the curve of a random ranking; also used if all nodes are of one class
 
 
 def choose_primary(classes: int) -> str:
@@ -47,8 +47,8 @@ def area_under_curve(probabilities: NDArray[np.floating], labels: Int64) -> floa
     """
     classes = probabilities.shape[1]
     chosen = (1,) if classes == 2 else range(classes)
-    told_apart = [one for one in chosen if 0 < np.sum(labels == one) < len(labels)]
-    areas = [float(place_positives(probabilities[:, one], labels == one)[0].mean()) for one in told_apart]
+    mixed = [column for column in chosen if 0 < np.sum(labels == column) < len(labels)]
+    areas = [float(place_positives(probabilities[:, column], labels == column)[0].mean()) for column in mixed]
     return float(np.mean(areas)) if areas else CHANCE_AUC
 
 

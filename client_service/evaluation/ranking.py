@@ -16,8 +16,8 @@ from client_service.runtime.interruption import NEVER, Interrupt
 from shared.cores import map_in_threads
 from shared.method.parameters import Float32
 
-CHUNK, LEAST_CHUNK = 256, 32  # users ranked at a time, at most and, where there are many items, at least
-SCORES = 1 << 20  # that are ranked at a time, if so many users: they had best stay in a processor's cache
+CHUNK, LEAST_CHUNK = 256, 32  # users ranked at a time: at most, and at least with very many items
+SCORES = 1 << 20  # scores that are ranked at a time, which fit into a processor's cache
 VALIDATION_USERS = 2000
 
 TopItems = Callable[[Rows, sparse.csr_array, int], Rows]
@@ -55,8 +55,8 @@ def split_users(users: Rows, items: int) -> list[Rows]:
 
 
 Candidates = Callable[[Rows], Iterable[Float32]]
-"""(user rows (B,)) -> the scores of each of several candidates in turn, (B, N). The caller may overwrite them, and has
-them until the next: all candidates use the same memory."""
+"""(user rows (B,)) -> the scores of each of several candidates in turn, (B, N). The caller may overwrite an array; it
+is valid until the next one, because all candidates share its memory."""
 
 
 def find_candidate_hits(

@@ -87,7 +87,7 @@ class ErasureReceipt:
 def hash_user(user: str, key: bytes) -> bytes:
     """Computes the mark of an erased user.
 
-    It tells nothing without the key; with it, it tells whether a given id is meant.
+    Without the key the mark reveals nothing. With the key it can be compared with the mark of a given id.
     """
     return hashlib.blake2b(user.encode(), key=key, digest_size=USER_BYTES).digest()
 
@@ -100,9 +100,8 @@ def hash_event(event: str, key: bytes) -> bytes:
 FOLDER = "feedback"  # of the state directory: a replica elsewhere is given it, and not the ledger and the keys beside
 EARLIER_NAME = "feedback.sqlite"  # where earlier versions kept it
 NAME = f"{FOLDER}/{EARLIER_NAME}"
-JOURNAL = (
-    "-journal"  # ending of an earlier version's rollback journal: it stays where a process was killed in a transaction
-)
+# Ending of an earlier version's rollback journal, which stays if a process was killed in a transaction.
+JOURNAL = "-journal"
 WRITE_AHEAD_LOG = "-wal"  # ending of the write-ahead log beside the file: writes not yet moved into it
 VERSION = 3
 BUSY_SECONDS = 10.0
@@ -146,7 +145,7 @@ INSERT INTO place (key, last, held, told) SELECT
 class EventDatabase:
     """Open database of posted events.
 
-    `writing` False: for a process that only reads. Raises DataError for another file or version.
+    writing: False for a process that only reads. Raises DataError for another file or version.
     """
 
     def __init__(self, folder: Path, *, writing: bool) -> None:
@@ -159,10 +158,8 @@ class EventDatabase:
             self._prepare(writing=writing)
             self._reader = self._connect("ro")  # a read of its own never waits for a write of this process
             self._reader.execute(f"PRAGMA cache_size = -{READER_CACHE}")
-            self._watcher_lock, self._watcher = (
-                threading.Lock(),
-                self._connect("ro"),
-            )  # of its own: `change_number` never waits for a read
+            # A connection of its own, so that `change_number` never waits for a read.
+            self._watcher_lock, self._watcher = threading.Lock(), self._connect("ro")
         except sqlite3.Error as error:
             raise DataError(f"{self.path}: expected a database of interactions ({_error_name(error)})") from None
         except OSError as error:
@@ -235,9 +232,8 @@ class EventDatabase:
             self._rows.execute(f"PRAGMA {pragma}")
         if found < VERSION:
             with _open_transaction(self._rows, "BEGIN IMMEDIATE"):
-                (found,) = self._rows.execute(
-                    "PRAGMA user_version"
-                ).fetchone()  # another process may have migrated it meanwhile
+                # Another process may have migrated the file meanwhile.
+                (found,) = self._rows.execute("PRAGMA user_version").fetchone()
                 if 0 < found < VERSION:
                     self._migrate()
                 elif not found:

@@ -24,7 +24,7 @@ from shared.errors import Fault, ProtocolError
 CATEGORY = "category"  # the key by which an item's categories are asked for
 MASK_BYTES, FEWEST_MASKS = 64 << 20, 8  # kept masks together; and how many there are however large the catalogue is
 MOST_MASKS = 4096  # however small it is: with each mask its key and value are kept, which are the caller's words
-LONGEST_KEYS_TOLD = 300  # characters
+LONGEST_KEY_LIST = 300  # characters of the known keys that an error lists
 
 Mask = NDArray[np.bool_]
 Value = str | float
@@ -76,11 +76,9 @@ class ItemMetadata:
         """
         filters = tuple(filters)
         described, unmet = self._find_described(filters), self._shard.unmet
-        return (
-            described
-            if unmet is None
-            else MatchingItems(described, unmet, self._mask_unmet(unmet, filters), self._described)
-        )
+        if unmet is None:
+            return described
+        return MatchingItems(described, unmet, self._mask_unmet(unmet, filters), self._described)
 
     def _mask_unmet(self, unmet: UnmetItems, filters: Filters) -> Mask:
         found = np.ones(unmet.count, dtype=bool)
@@ -128,10 +126,10 @@ class ItemMetadata:
 
     def _mask_value(self, key: str, value: str) -> Mask:
         """Marks the items with a value of a key, (N,); the mask is read-only."""
-        found, asked = self._mask_feature(key, value), _parse_value(value)
+        found, readings = self._mask_feature(key, value), _parse_value(value)
         found[self._index.with_attribute.get(key, [])] = False  # what was posted takes the feature's place
-        for one in asked:
-            found[self._index.with_value.get((key, one), [])] = True
+        for reading in readings:
+            found[self._index.with_value.get((key, reading), [])] = True
         found.flags.writeable = False
         return found
 
@@ -186,7 +184,7 @@ def _unknown_key(key: str, known: Iterable[str]) -> ProtocolError:
     """
     names = sorted(known)
     room = np.cumsum([len(name) + 2 for name in names])
-    described = names[: max(1, int(np.searchsorted(room, LONGEST_KEYS_TOLD)))]
+    described = names[: max(1, int(np.searchsorted(room, LONGEST_KEY_LIST)))]
     more = f" and {len(names) - len(described)} more" if len(names) > len(described) else ""
     near = "".join(f", likely {one}" for one in get_close_matches(key, names, n=1))
     words = f"filter: expected a known key, got another{near}; known: {', '.join(described)}{more}"

@@ -14,8 +14,8 @@ from client_service.event_log.database import ErasureReceipt, EventDatabase, has
 
 S = TypeVar("S")
 MOST_RECEIPTS = 100_000  # of erasures that are done: some 10 MB
-KEPT_DAYS = 400  # for which a receipt of one that is done is known: whoever reports by the year has it
-BEYOND = "SELECT receipt FROM erasures WHERE done IS NOT NULL ORDER BY done DESC, rowid DESC LIMIT -1 OFFSET ?"
+KEPT_DAYS = 400  # for which the receipt of a done erasure is known: longer than a yearly report needs
+OLDEST_RECEIPTS = "SELECT receipt FROM erasures WHERE done IS NOT NULL ORDER BY done DESC, rowid DESC LIMIT -1 OFFSET ?"
 FORGOTTEN = "done IS NULL AND (mark IS NULL OR mark NOT IN (SELECT mark FROM erased))"
 
 
@@ -95,7 +95,7 @@ def _complete(rows: Connection, which: str) -> int:
     count = rows.execute(f"UPDATE erasures SET done = ?, mark = NULL WHERE {which}", [now]).rowcount
     rows.execute("DELETE FROM erasures WHERE done < ?", [now - KEPT_DAYS * 86_400])
     if rows.execute("SELECT count(*) FROM erasures").fetchone()[0] > MOST_RECEIPTS:
-        rows.execute(f"DELETE FROM erasures WHERE receipt IN ({BEYOND})", [MOST_RECEIPTS])
+        rows.execute(f"DELETE FROM erasures WHERE receipt IN ({OLDEST_RECEIPTS})", [MOST_RECEIPTS])
     return count
 
 
@@ -103,10 +103,10 @@ def _complete(rows: Connection, which: str) -> int:
 class MergeResult(Generic[S]):
     """Result of a merge of the log into a shard.
 
-    before, after: the shard; the same object without a change. batch: what was read from the log. kept: what of it
-    stays there, by sequence number or id. waiting: how much of this waits, for example for items that the
-    federation's catalogue does not list. dropped: how much of these had no room. forgotten: how many users or nodes
-    the shard has no more.
+    before, after: the shard; the same object if nothing changed. batch: what was read from the log. kept: events that
+    stay in the log, by sequence number or id. waiting: number of events that wait, for example for items that the
+    federation's catalogue does not list. dropped: number of waiting events without room in the log. forgotten: number
+    of users or nodes that were erased from the shard.
     """
 
     before: S

@@ -25,9 +25,9 @@ class NodeLog(SiloLog[NodeStore, NodeOverlay]):
         super().__init__(store, overlay, folder, has_other_nodes)
         nodes = overlay.nodes
         self._names, self._classes = nodes.feature_names, frozenset(nodes.head.classes)
-        self._batches = RequestBatcher(self._take_all, BATCH_SIZE)
+        self._batches = RequestBatcher(self._store_nodes, BATCH_SIZE)
 
-    async def take_nodes(self, message: NodesIn) -> NodesOut:
+    async def add_nodes(self, message: NodesIn) -> NodesOut:
         """Stores nodes: once this returns, they are on the disk and in the next answer.
 
         ProtocolError for features or labels that the silo does not know, which are not quoted.
@@ -68,7 +68,7 @@ class NodeLog(SiloLog[NodeStore, NodeOverlay]):
             raise ProtocolError(f"body.nodes: {words}, got {count_noun(missing, 'unknown name')}")
         return {names[row]: value for row, value in zip(rows, given.values(), strict=True) if row is not None and value}
 
-    def _take_all(self, batches: Sequence[Sequence[NamedEvent]]) -> list[int | FederationError]:
+    def _store_nodes(self, batches: Sequence[Sequence[NamedEvent]]) -> list[int | FederationError]:
         with self._lock:
             found = self.store.put_each(batches)
             self.overlay.follow()

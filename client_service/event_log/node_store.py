@@ -16,9 +16,9 @@ from client_service.event_log.messages import NodeEventIn
 from shared.errors import ConflictError, DataError, FederationError, TooLargeError
 from shared.message import Message
 
-MOST = 1_000_000  # nodes that are snapshot of
-LONGEST_FACTS = 1 << 20  # bytes of what is snapshot of one node
-MOST_BYTES = 256 << 20  # of all nodes together
+MOST = 1_000_000  # nodes with posted facts
+LONGEST_FACTS = 1 << 20  # bytes of the facts of one node
+MOST_BYTES = 256 << 20  # of the facts of all nodes together
 TABLE = """
 CREATE TABLE IF NOT EXISTS nodes (node TEXT PRIMARY KEY, facts TEXT NOT NULL, changed INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS nodes_changed ON nodes (changed);
@@ -43,12 +43,12 @@ class NodeFacts(Message):
         features: those of the event, by their names.
         """
         neighbours = self.neighbours | {edge.node: edge.weight for edge in event.neighbours if edge.node != event.node}
-        snapshot = "label" in event.model_fields_set
+        has_label = "label" in event.model_fields_set
         return NodeFacts(
             features=self.features if features is None else dict(features),
             neighbours=neighbours,
-            labelled=self.labelled or snapshot,
-            label=event.label if snapshot else self.label,
+            labelled=self.labelled or has_label,
+            label=event.label if has_label else self.label,
         )
 
     def drop_edge(self, node: str) -> NodeFacts:

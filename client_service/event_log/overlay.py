@@ -83,7 +83,7 @@ class UserHistory:
         return LatestEvents(rows[positive], rows[~positive], rows)
 
 
-HIDDEN = ItemIn(hidden=True)  # what is said of most items that are taken away: one object for them all
+HIDDEN = ItemIn(hidden=True)  # facts of most hidden items: one object for all of them saves memory
 
 
 class Overlay:
@@ -147,8 +147,8 @@ class Overlay:
 
     def is_hidden_outside(self, item: str) -> bool:
         """Tells whether an application has hidden an item without a row."""
-        snapshot = self._items.get(item)
-        return snapshot is not None and snapshot.hidden
+        facts = self._items.get(item)
+        return facts is not None and facts.hidden
 
     def take_item_changes(self) -> dict[str, ItemIn]:
         """Returns the metadata posted since the last call of this method."""
@@ -241,7 +241,7 @@ class Overlay:
     def reload(self) -> None:
         """Reads all interactions again; answers use the old state until it is done.
 
-        Where another shard has absorbed the log since, what was known stays: this shard does not have it.
+        If another shard has absorbed the log since, the events read before stay: this shard does not have them.
         """
         assert self._store is not None
         with self._lock:
@@ -351,7 +351,7 @@ class Overlay:
         return self._missed_erasure or self._snapshot.erases(user)
 
     def _apply_items(self, items: Mapping[str, ItemIn]) -> None:
-        """Replaces known metadata by those of these items."""
+        """Replaces the metadata of these items."""
         if not items:
             return
         self._items.update({item: HIDDEN if facts == HIDDEN else facts for item, facts in items.items()})
@@ -361,20 +361,20 @@ class Overlay:
         self._hide(rows)
         self._retitle(rows)
 
-    def _hide(self, snapshot: Mapping[int, ItemIn]) -> None:
+    def _hide(self, posted: Mapping[int, ItemIn]) -> None:
         before = np.zeros(len(self._shard.item_ids), dtype=bool) if self.hidden is None else self.hidden
         hidden = before.copy()
-        hidden[list(snapshot)] = [facts.hidden for facts in snapshot.values()]
-        if (hidden != before).any():  # the same object as long as it says the same
+        hidden[list(posted)] = [facts.hidden for facts in posted.values()]
+        if (hidden != before).any():  # an unchanged object keeps the caches of its readers valid
             self.hidden = hidden if hidden.any() else None
 
-    def _retitle(self, snapshot: Mapping[int, ItemIn]) -> None:
+    def _retitle(self, posted: Mapping[int, ItemIn]) -> None:
         before: Mapping[int, str] = self.titles.changed if isinstance(self.titles, ChangedTitles) else {}
         given = self._shard.titles
         now = dict(before)
-        for row, facts in snapshot.items():
+        for row, facts in posted.items():
             now.pop(row, None)
             if facts.title is not None and (given is None or given[row] != facts.title):
                 now[row] = facts.title
-        if now != before:  # the same object as long as it says the same
+        if now != before:  # an unchanged object keeps the caches of its readers valid
             self.titles = ChangedTitles(given, now, len(self._shard.item_ids)) if now else given

@@ -50,7 +50,7 @@ class LogOverlay(Protocol):
     def follow(self) -> None: ...
     def reload(self) -> None: ...
     def attach_store(self, store: Any) -> None: ...
-    def contains(self, one: str) -> bool: ...
+    def contains(self, user_or_node: str) -> bool: ...
 
 
 Changes = TypeVar("Changes", bound=LogOverlay)
@@ -61,13 +61,13 @@ class SiloLog(Generic[Store, Changes]):
     """Store and overlay of one silo, changed together.
 
     Methods that are not coroutines wait for the disk: never call them in an event loop. folder: of the shard, which
-    another process may have rewritten. states_other: tells whether the folder has a shard of another digest.
+    another process may have rewritten. is_replaced: tells whether the folder has a shard of another digest.
     """
 
-    def __init__(self, store: Store, overlay: Changes, folder: Path, states_other: Callable[[Path, str], bool]) -> None:
-        self.store, self.overlay, self._folder, self._states_other = store, overlay, folder, states_other
+    def __init__(self, store: Store, overlay: Changes, folder: Path, is_replaced: Callable[[Path, str], bool]) -> None:
+        self.store, self.overlay, self._folder, self._is_replaced = store, overlay, folder, is_replaced
         self._lock = threading.Lock()
-        self.on_erasure: Callable[[], None] = lambda: None  # once one waits for a refresh
+        self.on_erasure: Callable[[], None] = lambda: None  # called when an erasure waits for a refresh
 
     @property
     def least_rating(self) -> float:
@@ -79,13 +79,14 @@ class SiloLog(Generic[Store, Changes]):
         with self._lock:
             self.overlay.follow()
 
-    def erase(self, one: str) -> tuple[int, ErasureReceipt]:
+    def erase(self, user_or_node: str) -> tuple[int, ErasureReceipt]:
         """Erases a user or a node, which is unknown from the next answer on.
 
         Answers and log change at once, the rest with a refresh. Returns how many rows the log had, and the receipt.
         """
         with self._lock:
-            gone, given = self.store.erasures.erase_user(one, known=self._may_contain(one))
+            known = self._may_contain(user_or_node)
+            gone, given = self.store.erasures.erase_user(user_or_node, known=known)
             self.overlay.reload()
         self._compact_log()
         receipt = self.store.erasures.read_receipt(given.receipt) or given
@@ -93,15 +94,15 @@ class SiloLog(Generic[Store, Changes]):
             self.on_erasure()
         return gone, receipt
 
-    def _may_contain(self, one: str) -> bool:
+    def _may_contain(self, user_or_node: str) -> bool:
         """Checks if the shard may have a user or node.
 
         True where the shard was rewritten since it was loaded.
         """
-        if self.overlay.contains(one):
+        if self.overlay.contains(user_or_node):
             return True
         try:
-            return self._states_other(self._folder, self.overlay.shard_digest)
+            return self._is_replaced(self._folder, self.overlay.shard_digest)
         except DataError:
             return True
 
@@ -154,10 +155,8 @@ class EventLog(SiloLog[EventStore, Overlay]):
 
     def __init__(self, store: EventStore, overlay: Overlay, folder: Path) -> None:
         super().__init__(store, overlay, folder, has_other_lists)
-        self._batches, self._facts = (
-            RequestBatcher(self._take_all, BATCH_SIZE),
-            RequestBatcher(self._put_all, BATCH_SIZE),
-        )
+        self._batches = RequestBatcher(self._store_interactions, BATCH_SIZE)
+        self._facts = RequestBatcher(self._store_facts, BATCH_SIZE)
 
     async def add_interactions(self, message: InteractionsIn) -> InteractionsOut:
         """Stores interactions: once this returns, they are on the disk and in the next answer."""
@@ -167,7 +166,7 @@ class EventLog(SiloLog[EventStore, Overlay]):
         """Stores the facts of an item, which hold from the next answer on."""
         return await self._facts.ask((item, facts))
 
-    def _take_all(self, messages: Sequence[InteractionsIn]) -> list[InteractionsOut | FederationError]:
+    def _store_interactions(self, messages: Sequence[InteractionsIn]) -> list[InteractionsOut | FederationError]:
         with self._lock:
             found = self.store.append_each([one.interactions for one in messages])
             new = [one for batch in found if not isinstance(batch, ConflictError) for one in batch]
@@ -185,7 +184,7 @@ class EventLog(SiloLog[EventStore, Overlay]):
         unknown, repeated = self.overlay.count_unknown(new), len(message.interactions) - len(new)
         return InteractionsOut(accepted=len(new), repeated=repeated, unknown_items=unknown)
 
-    def _put_all(self, items: Sequence[tuple[str, ItemIn]]) -> list[ItemIn | FederationError]:
+    def _store_facts(self, items: Sequence[tuple[str, ItemIn]]) -> list[ItemIn | FederationError]:
         with self._lock:
             found = self.store.put_each(items)
             taken = {item: facts for (item, facts), one in zip(items, found, strict=True) if isinstance(one, int)}

@@ -47,7 +47,7 @@ def append_events(shard: Shard, table: pl.DataFrame, path: Path, items: pl.DataF
 
 
 def _join_items(posted: pl.DataFrame | None, unmet: pl.DataFrame | None, path: Path) -> pl.DataFrame | None:
-    """Joins posted metadata of items without a row with the silo's own; the former count."""
+    """Joins posted metadata of items with those of the unmet items; posted values win."""
     if posted is None:
         return unmet
     posted = posted.with_columns(id_column(posted, "item", path))
@@ -89,8 +89,8 @@ def count_unknown(shard: Shard, keys: pl.DataFrame) -> tuple[int, int]:
 
     keys: users (user) or interactions (user, item).
     """
-    asked = _spell_ids(keys).unique()
-    return len(asked.join(_spell_ids(shard.all_events_with_ids()), on=keys.columns, how="anti")), len(asked)
+    keys = _spell_ids(keys).unique()
+    return len(keys.join(_spell_ids(shard.all_events_with_ids()), on=keys.columns, how="anti")), len(keys)
 
 
 def _spell_ids(events: pl.DataFrame) -> pl.DataFrame:
@@ -104,13 +104,13 @@ def _match_spelling(events: pl.DataFrame, shard: Shard) -> pl.DataFrame:
 
 
 def _drop_events(shard: Shard, keys: pl.DataFrame) -> Shard:
-    where = f"shard {shard.name!r}"
+    source = f"shard {shard.name!r}"
     table = shard.all_events_with_ids()
     row = pl.int_range(pl.len(), dtype=pl.Int64).alias("row")
     kept = (
         _spell_ids(table).with_columns(row).join(_spell_ids(keys), on=keys.columns, how="anti", maintain_order="left")
     )
-    events, counted = clean_events(table[kept["row"]], where)
+    events, counted = clean_events(table[kept["row"]], source)
     built = build_shard(shard.name, events, shard.items_with_ids(), (*shard.notes, *counted))
     return _keep_other_data(built, shard)
 
@@ -120,8 +120,8 @@ def add_items(shard: Shard, items: pl.DataFrame) -> Shard:
 
     items: item, title, and features of the shard's; they replace what was known.
     """
-    where = Path(f"shard {shard.name!r}")
-    return with_unmet_items(shard, _join_items(items, shard.unmet, where), where)
+    source = Path(f"shard {shard.name!r}")
+    return with_unmet_items(shard, _join_items(items, shard.unmet, source), source)
 
 
 LOG = {"sequence": pl.Int64, "user": pl.String, "item": pl.String, "time": pl.Int64, "rating": pl.Float64}
@@ -155,10 +155,10 @@ def merge_log_into_shard(
     )
     after = _add_met(posted, low, store.path)
     kept, dropped = _choose_kept(waiting, low, store.kept_capacity)
-    if after.digest != before.digest:  # before the shard is another one: who forgets what either gave must find it
+    if after.digest != before.digest:  # recorded before the shard is replaced, so that a crash leaves no file behind
         store.add_stale_shards(before.digest, after.digest)
     same = (after.lists_digest, after.events_digest) == (before.lists_digest, before.events_digest)
-    after = before if same else replace(after, notes=before.notes)  # clean-ups of one refresh are no story
+    after = before if same else replace(after, notes=before.notes)  # a refresh adds no notes
     return MergeResult(before, after, batch, kept, len(waiting), dropped, len(gone))
 
 
@@ -178,11 +178,11 @@ def _find_erased(shard: Shard, snapshot: LogSnapshot) -> list[str]:
     return [user for user in (*shard.user_ids, *shard.met_only_users) if snapshot.erases(user)]
 
 
-def _add_positives(shard: Shard, positive: pl.DataFrame, snapshot: LogSnapshot, where: Path) -> Shard:
+def _add_positives(shard: Shard, positive: pl.DataFrame, snapshot: LogSnapshot, path: Path) -> Shard:
     if positive.is_empty():
         return shard
     items = _build_item_table(shard, snapshot.items)
-    return append_events(shard, positive.drop("sequence"), where, items if len(items) else None)
+    return append_events(shard, positive.drop("sequence"), path, items if len(items) else None)
 
 
 def _add_described_items(shard: Shard, snapshot: LogSnapshot, listed: Collection[str] | None) -> Shard:
@@ -227,7 +227,7 @@ def _read_item_value(facts: ItemIn, name: str, *, texts: bool) -> str | float | 
     return str(value) if texts and value is not None else None
 
 
-def _add_met(shard: Shard, low: pl.DataFrame, where: Path) -> Shard:
+def _add_met(shard: Shard, low: pl.DataFrame, path: Path) -> Shard:
     """Adds low ratings as met events, which withdraw positives that are no later.
 
     Positives stay where otherwise no user would be left: answers know of the ratings all the same.
@@ -240,7 +240,7 @@ def _add_met(shard: Shard, low: pl.DataFrame, where: Path) -> Shard:
     withdrawn = dated.filter(pl.col("known").is_null() | (pl.col("known") <= pl.col("time")))
     if (withdrawn["split"] == "train").sum() == shard.train.nnz:
         low = low.join(withdrawn, on=["user", "item"], how="anti")
-    return append_events(shard, low.drop("sequence").with_columns(split=pl.lit(MET)), where) if len(low) else shard
+    return append_events(shard, low.drop("sequence").with_columns(split=pl.lit(MET)), path) if len(low) else shard
 
 
 def _choose_kept(waiting: pl.DataFrame, low: pl.DataFrame, room: int) -> tuple[list[int], int]:

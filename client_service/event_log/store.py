@@ -22,10 +22,10 @@ from client_service.event_log.messages import InteractionIn, ItemIn, seconds_of
 from shared.errors import ConflictError, DataError, FederationError, TooLargeError
 
 MOST = 1_000_000  # interactions: some 400 MB of memory
-BYTES_OF_INTERACTION = 128  # of both ids; two UUIDs have 72. Times `most`: what all may have together
+BYTES_OF_INTERACTION = 128  # of both ids; two UUIDs have 72. Times `most`: limit of all interactions together
 LEAST_ID_BYTES = 1 << 20
-LONGEST_FACTS = 16 << 10  # bytes of what is said of one item
-MOST_ITEM_BYTES = 64 << 20  # of all items together: their ids, what is said of them, and BYTES_BESIDE each
+LONGEST_FACTS = 16 << 10  # bytes of the facts of one item
+MOST_ITEM_BYTES = 64 << 20  # of all items together: their ids, their facts, and BYTES_BESIDE each
 BYTES_BESIDE = 400  # of memory that an item takes besides its text
 ITEM_BYTES = f"length(CAST(item AS BLOB)) + length(CAST(facts AS BLOB)) + {BYTES_BESIDE}"
 ID_BYTES = "length(CAST(user AS BLOB)) + length(CAST(item AS BLOB))"
@@ -165,8 +165,8 @@ class EventStore(LogStore):
         if (size := len(text.encode())) > LONGEST_FACTS:
             return TooLargeError(f"expected at most {LONGEST_FACTS} bytes of facts of one item, got {size}")
         found = rows.execute(f"SELECT {ITEM_BYTES} FROM items WHERE item = ?", [item]).fetchone()
-        told, changed = rows.execute("SELECT told, changed FROM place").fetchone()
-        if found is None and told >= self._most:
+        count, changed = rows.execute("SELECT told, changed FROM place").fetchone()
+        if found is None and count >= self._most:
             return ConflictError(
                 f"expected at most {self._most} items in the event log, got one more: raise most_interactions"
             )

@@ -36,7 +36,7 @@ from shared.strategies import strategy_of_part
 P = ParamSpec("P")
 T = TypeVar("T")
 PARTICIPATING = ("expected", "received")
-LONGEST_ROUND = 3600.0  # seconds that a change of the shard waits for the round at hand
+LONGEST_ROUND = 3600.0  # seconds that a change of the shard waits for the current round
 FAILURES = {"failed": "the aggregator ended the run as failed", "cancelled": "the operator cancelled the run"}
 WORK = {"fit": "training", "apply": "evaluating", "skip_round": "evaluating", "check_anchor": "drawing the anchor"}
 ERROR_SECONDS = 0.2  # after an unforeseen error
@@ -108,7 +108,7 @@ class Agent:
                 self.poll.sequence = None
             except Exception as error:
                 self._give_up(error)
-                await asyncio.sleep(ERROR_SECONDS)  # an error before any call would else leave no time for others
+                await asyncio.sleep(ERROR_SECONDS)  # without a pause, repeated errors would starve other tasks
 
     def _give_up(self, error: Exception) -> None:
         """Abandons the current run after an unforeseen error.
@@ -116,7 +116,7 @@ class Agent:
         The error's own words may contain an id, and are not repeated.
         """
         run, reason = self._current_run, describe_failure(error)
-        LOGGER.error("run_abandoned_run", run=run, error=type(error).__name__, at=describe_place(error))
+        LOGGER.error("run_abandoned", run=run, error=type(error).__name__, at=describe_place(error))
         self._reset_run(self.silo)
         if run is not None:
             words = "this silo leaves the run and continues with the next one"
@@ -167,7 +167,7 @@ class Agent:
                     try:
                         rebuilt = await self._in_worker(change, silo)
                         silo = rebuilt.silo
-                    finally:  # an opening that was told to give way is of no use even where nothing has changed
+                    finally:  # a run whose opening was interrupted is opened anew, even if the shard is the same
                         self._switch_silo(silo)
                     return await self._in_worker(rebuilt.finish)
         finally:
@@ -186,11 +186,8 @@ class Agent:
         self.silo = silo
         self._opener = RunOpener(silo, self._aggregator, self._run_counted, self._deadline)
         self._client_run, self.training_run = None, None
-        self._round_in_progress, self.poll.joined, self._current_run = (
-            False,
-            False,
-            None,
-        )  # the silo's counts may be others
+        self._round_in_progress, self._current_run = False, None
+        self.poll.joined = False  # the silo's counts may have changed
 
     @property
     def counts(self) -> Counts | None:
@@ -307,7 +304,7 @@ class Agent:
         self._round_in_progress = True
         began, before = time.perf_counter(), replace(self._aggregator.traffic)
         update, seconds = await self._fit(run_part, state, number)
-        fitting = min(seconds, time.perf_counter() - began)  # what was trained before takes none of it
+        fitting = min(seconds, time.perf_counter() - began)  # training before a restart took no time of this process
         if number == state.round and state.phase == "open" and state.standing == "expected":
             self._set_status(phase="uploading")
             await self._sender.send(run_part, update, state)
@@ -342,9 +339,9 @@ class Agent:
         Raises PrivacyError where they differ, and where rho would be compared with more anchors than the silo's
         policy allows.
         """
-        said = await self._aggregator.fetch_anchor(place.run, number)
-        anchors, question = self.silo.anchors, AnchorInputs(place.method, state.seed, number, place.run)
-        return await self._run_counted(anchors.check_anchor, question, said)
+        stated = await self._aggregator.fetch_anchor(place.run, number)
+        anchors, inputs = self.silo.anchors, AnchorInputs(place.method, state.seed, number, place.run)
+        return await self._run_counted(anchors.check_anchor, inputs, stated)
 
     async def _wait_for_personalised(self, run_part: ClientRun, number: int) -> Parameters:
         """Waits for the round's aggregation, and returns this client's parameters."""
@@ -359,7 +356,7 @@ class Agent:
         if isinstance(run_part, BasisRun) and run_part.finished and self._opener.makes_model(state):
             await self._make_model(run_part, state)
         self._set_status(phase=phase or "failed")
-        # What was trained is on the disk, and what serves is the recommender's: hundreds of megabytes can go.
+        # The trained model is on the disk, and the recommender has the served one: hundreds of megabytes are freed.
         self._client_run, self.training_run, self._done, self._round_in_progress = None, None, run_part.place.run, False
         await self._in_worker(return_free_memory)
 
@@ -375,7 +372,7 @@ class Agent:
 
         Raises SettingsError where the system has killed too many processes during this work.
         """
-        assert self._current_run is not None, "expected a run at hand"
+        assert self._current_run is not None, "expected a current run, got none"
         with self._killed.guard(self._current_run, WORK.get(name := getattr(function, "__name__", "preparing"), name)):
             return await self._in_worker(function, *args, **kwargs)
 

@@ -35,7 +35,7 @@ from shared.sums.sum import EMPTY_PART_DIGEST
 class BasisRun:
     """Sums of one run, and the statistics that follow from them.
 
-    applied: last round whose sums were applied. counted: what the sum has made of the shard (`SiloSum.count`).
+    applied: last round whose sums were applied. counted: result of `SiloSum.count` for the shard.
     folder: where the statistics are kept. clients: largest number that the sums have room for. summed: digests of
     what the silo adds. federation: the key of its aggregator. items: the list that is summed over, where the silos
     have summed one; hidden: own items that another one hides there. over, secret: see `SumRound`. everything: the
@@ -139,7 +139,7 @@ class BasisRun:
         """
         began = time.perf_counter()
         self.context = context
-        update = strategy.fit(self, received)  # type: ignore[arg-type]  # of a client's verbs it needs two
+        update = strategy.fit(self, received)  # type: ignore[arg-type]  # a sum's strategy calls `load` and `arrays` alone
         return update, time.perf_counter() - began
 
     def save_fitted(self, number: int) -> None:

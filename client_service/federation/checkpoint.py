@@ -60,9 +60,9 @@ class TrainingHead(Message):
 
 @dataclass(frozen=True)
 class TrainingCheckpoint:
-    """Training after round `round`, its parameters received and evaluated.
+    """State of training after a round whose parameters were received and evaluated.
 
-    round 0: before the first.
+    round: 0 before the first.
     """
 
     owner: Owner

@@ -168,8 +168,9 @@ def open_basis_run(
 ) -> BasisRun:
     """Opens the silo's part of a run that sums, before any round. Slow.
 
-    In a silo that fits its models on everything, everything is counted in sums that the silo can take its own part out
-    of, such as counts without noise. Others, such as directions, would tell what is judged in them the answers.
+    A silo that fits its models on all data also adds its held-out data to sums from which it can subtract them again,
+    such as counts without noise. Other sums, such as directions, leave held-out data out, because models that are
+    judged on these data are fitted to the sums.
 
     federation: the key of its aggregator. items: the list that the sum is over, where the silos have summed one. over:
     what the sum counts over; all silos must have the same.

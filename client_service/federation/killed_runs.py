@@ -1,8 +1,8 @@
 """Counts processes that the system killed during a run, and refuses such a run.
 
-Before a run's work begins a mark is written, and removed when it ends in whatever way. A process that finds one was
-killed: for lack of memory as a rule, whatever was estimated. A supervisor starts it again, and the same work would
-kill it again without end, and with it all that the silo serves.
+A mark is written before a run's work begins, and removed when the work ends or fails. A process that finds a mark at
+its start knows that the process before was killed, usually for lack of memory. A supervisor starts the client again,
+and the same work would kill it again and again, so that the silo could not answer.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class KilledRuns:
             self._write(run, left)
 
     def _refusal(self, run: str, phase: str, count: int) -> str:
-        expected = f"{run}: expected processes that live through its work ({phase})"
-        got = f"got {count} processes killed amid it, as the system does where memory is short"
+        expected = f"{run}: expected its work to end ({phase})"
+        got = f"got {count} processes killed during it, as the system does when memory is short"
         todo = f"give it more memory, then delete {self._path.name} in the state directory, or wait for the next run"
-        return f"{expected}, {got}; this silo takes no part in the run and goes on serving: {todo}"
+        return f"{expected}, {got}; this silo leaves the run and still answers: {todo}"
 
     def _read(self, run: str) -> dict[str, int]:
         """Reads the counts of a run; those of another run do not count."""

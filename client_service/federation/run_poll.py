@@ -75,7 +75,7 @@ async def connect_aggregator(
 
 @dataclass(frozen=True)
 class AgentStatus:
-    """Where the client is, in words that its own API may show."""
+    """Status of the agent, in words that the silo's own API shows."""
 
     phase: str = "starting"
     run: str | None = None
@@ -135,5 +135,5 @@ class RunPoll:
         """Notes an error; the next call waits: see `RetrySchedule`."""
         LOGGER.warning("held_up", code=error.code, reason=str(error))
         self._metrics.held_up.labels(error.code).inc()
-        self.sequence = None  # whatever was missed meanwhile is asked for again
+        self.sequence = None  # so that the next poll also returns changes that this client has missed
         self._aggregator.schedule.record_failure(error)

@@ -54,13 +54,13 @@ def list_warnings(
     """
     declaration = settings.declaration()
     late = settings.limits().list_conflicts(signature=signature_seconds, deadline=state.deadline_seconds)
-    shut_out = (QUARANTINED,) if state.standing == "quarantined" else ()
+    quarantined = (QUARANTINED,) if state.standing == "quarantined" else ()
     strategy = build_strategy(declaration.strategy, method)
     noised = warn_of_noised_magnitudes(settings.privacy, strategy, method)
     rows = warn_of_changed_item_rows(strategy, method, settings.task, secure=declaration.secure)
-    told = SILO_SUMS[find_sum(method).name].warnings(method) if state.part != TRAINING else ()
+    sums = SILO_SUMS[find_sum(method).name].warnings(method) if state.part != TRAINING else ()
     unlike = warn_of_unlike_starts(declaration, method)
-    return (*warn_of_few_clients(state.joined), *unlike, *rows, *noised, *told, *late, *shut_out)
+    return (*warn_of_few_clients(state.joined), *unlike, *rows, *noised, *sums, *late, *quarantined)
 
 
 def list_protection_limits(settings: ClientSettings, method: MethodSettings) -> frozenset[str]:

@@ -59,7 +59,7 @@ class TrainingRun:
         self._tensors = StrategyTensors()
         self._recovery = Recovery(place, training, self._best, self._tensors)
         self._fitted: Fitted | None = None  # until the round's parameters are applied: nothing is trained twice
-        self._resumed = False  # and nothing applied since
+        self._resumed = False  # from a checkpoint, with no round applied since
         self.applied = 0
         self.spectrum = load_spectra(place.folder)
 
@@ -100,7 +100,7 @@ class TrainingRun:
     def begin(self, received: Parameters, number: int) -> None:
         """Applies and serves the run's parameters after round `number`; 0: the initial ones."""
         self._training.initialise(self.place.seed)
-        if number > 0:  # at 0 a run begins, whatever had its name before
+        if number > 0:  # 0 begins a run, and models of an earlier run of the same name do not count
             self._recovery.resume_from_best(number)
         self.skip_round(received, number)
 
@@ -141,7 +141,7 @@ class TrainingRun:
     def resume_fitted(self, number: int) -> bool:
         """Restores what `save_fitted` wrote, before the round is applied.
 
-        False where nothing of it is kept.
+        False where no training of this round is kept.
         """
         return self._recovery.resume_fitted(number)
 

@@ -84,9 +84,9 @@ def _read_ranges(accept: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for one in accept.lower().split(","):
         kind, *words = (word.strip() for word in one.split(";"))
-        said = [word.partition("=")[2].strip() for word in words if word.partition("=")[0].strip() == "q"]
-        if all(WEIGHT.fullmatch(weight) for weight in said):
-            found[kind] = max(found.get(kind, 0.0), float(said[0]) if said else 1.0)
+        weights = [word.partition("=")[2].strip() for word in words if word.partition("=")[0].strip() == "q"]
+        if all(WEIGHT.fullmatch(weight) for weight in weights):
+            found[kind] = max(found.get(kind, 0.0), float(weights[0]) if weights else 1.0)
     return found
 
 
@@ -118,7 +118,7 @@ BasketRequest = tuple[Recommender, Basket]
 
 
 class AnswerService:
-    """Answers of a silo, and the background job that updates its model."""
+    """Service that answers applications, and runs the job that updates the model."""
 
     metrics: RequestMetrics
     no_answers_reason = "the client is reading its shard"  # for callers, before there is anything to answer from
@@ -130,7 +130,7 @@ class AnswerService:
         self._following: asyncio.Task[None] | None = None
         self._list_threads = CapacityLimiter(THREADS)
         self.baskets = RequestBatcher(self._recommend_baskets)
-        self.visits = RequestBatcher(self._answer_visits, weigh=lambda asked: asked.weight, heaviest=MOST_LISTED)
+        self.visits = RequestBatcher(self._answer_visits, weigh=lambda message: message.weight, heaviest=MOST_LISTED)
 
     @property
     def answers(self) -> ModelServer:
@@ -197,8 +197,8 @@ class AnswerService:
         self.model_server(NextItems)
         return await self.visits.ask(message)
 
-    def _answer_visits(self, asked: Sequence[NextIn]) -> Sequence[NextListOut]:
-        return self.model_server(NextItems).answer_all(asked)
+    def _answer_visits(self, messages: Sequence[NextIn]) -> Sequence[NextListOut]:
+        return self.model_server(NextItems).answer_all(messages)
 
     async def answer_nodes(self, message: LabelsIn) -> LabelListOut:
         """Labels the nodes of a message: a few at once, more in a thread."""
@@ -230,17 +230,17 @@ class AnswerService:
             message.users or (), lambda users: recommender.recommend_users(users, limits), self._list_threads
         )
 
-    def _recommend_baskets(self, asked: Sequence[BasketRequest]) -> tuple[RecommendationsOut, ...]:
+    def _recommend_baskets(self, requests: Sequence[BasketRequest]) -> tuple[RecommendationsOut, ...]:
         """Computes the lists of all baskets, grouped by the recommender that read each request.
 
         Requests that were read before a refresh are answered by the recommender of that time.
         """
         found: dict[int, RecommendationsOut] = {}
-        for recommender in {id(one): one for one, _ in asked}.values():
-            places = [place for place, (one, _) in enumerate(asked) if one is recommender]
-            answers = recommender.recommend_baskets([asked[place][1] for place in places])
+        for recommender in {id(one): one for one, _ in requests}.values():
+            places = [place for place, (one, _) in enumerate(requests) if one is recommender]
+            answers = recommender.recommend_baskets([requests[place][1] for place in places])
             found.update(zip(places, answers, strict=True))
-        return tuple(found[place] for place in range(len(asked)))
+        return tuple(found[place] for place in range(len(requests)))
 
     @property
     def trainer_status(self) -> TrainerStatus | None:

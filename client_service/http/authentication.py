@@ -54,9 +54,9 @@ class CallerKeys:
         """
         if self._key_of(role) is None:
             return
-        # A browser sends its password by itself, even where another site made it call: a password may look, not act.
-        looks = role == "operator" and method == "GET"
-        holder = self.holder(read_operator_secret(header) if looks else read_bearer_secret(header))
+        # A browser sends a stored password also with calls that another site makes it send: it may only read.
+        only_reads = role == "operator" and method == "GET"
+        holder = self.holder(read_operator_secret(header) if only_reads else read_bearer_secret(header))
         if holder is None:
             raise AuthenticationError(f"expected the {role}'s key")
         if holder != role:
@@ -97,7 +97,7 @@ class KeyedRoute(DeclaredRoute):
 
 
 class ApplicationRoute(KeyedRoute):
-    """Answers about people, for the silo's own applications."""
+    """Route that needs the application's key."""
 
     role = "application"
 
@@ -136,7 +136,7 @@ async def forbid_storing(response: Response) -> None:
     response.headers["Cache-Control"] = "no-store"
 
 
-SHOWN = Depends(HTTPBearer(auto_error=False))  # for /docs alone; who is calling is decided by the routes' classes
+SHOWN = Depends(HTTPBearer(auto_error=False))  # for /docs alone; the routes' classes check the keys
 COMMON: dict[str, Any] = {"prefix": "/v1", "responses": PROBLEMS, "dependencies": [Depends(forbid_storing), SHOWN]}
 
 

@@ -51,8 +51,8 @@ class CrossOrigin(CORSMiddleware):
         answer = super().preflight_response(request_headers)
         if answer.status_code < 400:
             return answer
-        told = {"vary", "access-control-allow-origin", "access-control-allow-methods", "access-control-allow-headers"}
-        headers = {name: value for name, value in answer.headers.items() if name in told}
+        kept = {"vary", "access-control-allow-origin", "access-control-allow-methods", "access-control-allow-headers"}
+        headers = {name: value for name, value in answer.headers.items() if name in kept}
         return problems.problem_response(answer.status_code, code="cross-origin", detail=REFUSED, headers=headers)
 
 

@@ -27,11 +27,12 @@ UserPath = Annotated[StoredId, Path(description="the user's id", examples=["4711
 NodePath = Annotated[StoredId, Path(description="the node's id", examples=["worker-17"])]
 ItemPath = Annotated[StoredId, Path(description="the item's id, of the catalogue or not yet", examples=["boots"])]
 ReceiptPath = Annotated[
-    str, Path(pattern="^[0-9a-f]{32}$", description="what erasing a user or a node was answered", examples=[RECEIPT])
+    str,
+    Path(pattern="^[0-9a-f]{32}$", description="receipt that erasing a user or a node returned", examples=[RECEIPT]),
 ]
-NOTHING_KNOWN: dict[int | str, dict[str, Any]] = {
+HIDDEN_ITEM: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "what is known of the item now",
+        "description": "metadata of the item from now on",
         "content": {JSON: {"example": ItemIn(hidden=True).model_dump(mode="json")}},
     }
 }
@@ -53,7 +54,7 @@ async def put_item(item: ItemPath, facts: ItemIn, service: Service) -> ItemIn:
     return await service.feedback.put_item(item, facts)
 
 
-@router.delete("/items/{item}", responses=NOTHING_KNOWN)
+@router.delete("/items/{item}", responses=HIDDEN_ITEM)
 async def remove_item(item: ItemPath, service: Service) -> ItemIn:
     """Hides an item from all answers and forgets what was posted about it."""
     return await service.feedback.put_item(item, ItemIn(hidden=True))
@@ -71,12 +72,12 @@ async def erase_user(user: UserPath, service: Service) -> ErasedOut:
 
 @router.post("/nodes")
 async def post_nodes(message: NodesIn, service: Service) -> NodesOut:
-    """Stores what is said of nodes: features, edges and labels.
+    """Stores posted changes of nodes: features, edges and labels.
 
     It is on the disk before this answer, and in the next labels of this process. Other servers follow within a second.
     A node and its neighbours see it at once; nodes further away, and the model, with the next refresh.
     """
-    return await service.node_log.take_nodes(message)
+    return await service.node_log.add_nodes(message)
 
 
 @router.delete("/nodes/{node}")

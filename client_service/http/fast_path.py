@@ -83,8 +83,8 @@ class ReadTarget(NamedTuple):
 class FastPath:
     """An ASGI layer that answers frequent reads and passes other requests to `app`.
 
-    The layer stands outside all of `app` but CORS. Both count together: requests in `buckets`, bytes of bodies under
-    way in `held`, the service's series and its log.
+    The layer stands outside all layers of `app` except CORS. It shares with them `buckets` (requests of each caller),
+    `held` (bytes of open bodies), the service's metrics and its log.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class FastPath:
         target, who, identity = found
         try:
             body = self._look_up(target)
-        except Exception:  # an unreadable log, or a mistake of ours: the usual way meets it again and reports it
+        except Exception:  # an unreadable log or a bug: the framework's route fails again and reports it
             body = None
         if body is None:
             self._buckets.refund(who)
@@ -251,8 +251,8 @@ class AnswerRecord:
     def write(self, method: str, route: str, seconds: float, identity: str) -> None:
         """Writes one latency sample and one line of the log."""
         if (known := self._known.get((method, route))) is None:
-            told = {"method": method, "route": route, "status": OK, "client": None}
-            known = self._requests.labels(method, route, OK), json.dumps(told)[:-1]
+            fields = {"method": method, "route": route, "status": OK, "client": None}
+            known = self._requests.labels(method, route, OK), json.dumps(fields)[:-1]
             self._known[method, route] = known
         series, begun = known
         series.observe(seconds)
@@ -286,11 +286,11 @@ def _find_target(scope: Scope, headers: Mapping[bytes, bytes]) -> ReadTarget | N
         return None
     for route, before, behind in READS:
         if path.startswith(before) and path.endswith(behind):
-            asked, name = QUERY.fullmatch(scope["query_string"]), _decode_id(path[len(before) : -len(behind)])
-            if asked is None or name is None or (asked["new"] is not None and route is not LISTS):
+            query, name = QUERY.fullmatch(scope["query_string"]), _decode_id(path[len(before) : -len(behind)])
+            if query is None or name is None or (query["new"] is not None and route is not LISTS):
                 return None
-            new = None if asked["new"] is None else int(asked["new"])
-            return ReadTarget(route, name, int(asked["k"] or DEFAULT_K), new)
+            new = None if query["new"] is None else int(query["new"])
+            return ReadTarget(route, name, int(query["k"] or DEFAULT_K), new)
     return None
 
 
@@ -330,8 +330,8 @@ class ListWriter:
         for at, one in enumerate(listed.new):
             pieces.insert(3 * (one.place - at) + at, _write_new(one))
         items = b"".join(pieces)[1:]  # without the first comma
-        told = to_json(user), to_json(listed.version), items
-        return b'{"user":%b,"model":%b,"unknown_items":0,"items":[%b]}' % told
+        values = to_json(user), to_json(listed.version), items
+        return b'{"user":%b,"model":%b,"unknown_items":0,"items":[%b]}' % values
 
 
 class PreparedItems(NamedTuple):

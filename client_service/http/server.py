@@ -33,22 +33,22 @@ from shared.web.health import TrainerStatus
 from shared.web.listening import ListenSettings
 from shared.web.server import run_background_jobs
 
-LOOK_SECONDS = 0.5  # between two looks at the publication and at the log of events
-MOST_MAPPED = 32 << 20  # bytes of mapped files in memory, of which libraries take some 24 MB, after a look
-UNREAD_LOOKS = 30  # failed looks at the log in a row, after which this server is not ready
+LOG_CHECK_SECONDS = 0.5  # between two checks of the publication and of the log of events
+MOST_MAPPED = 32 << 20  # bytes of mapped files in memory after a check, of which libraries take some 24 MB
+MOST_FAILED_READS = 30  # failed reads of the log in a row, after which this server is not ready
 UNREADABLE_FILES = (
     "expected compiled files that this version reads, got others or damaged ones: try again once the trainer has"
     " compiled them anew; the log names the folder"
 )
 METRICS_SECONDS = 5.0  # limit on fetching the trainer's series
 ALIVE_SECONDS = 30.0  # between two liveness checks of the trainer, and the limit of each
-SILENT_LOOKS = 10  # failed checks in a row, after which the trainer is killed and another one started
+MOST_FAILED_CHECKS = 10  # failed checks in a row, after which the trainer is killed and another one started
 
 
 class ServerSettings(ListenSettings):
     """Checked settings that a server needs of a client's.
 
-    cautions_told: warnings for the log at the start. shares_port: other processes listen at the port as well.
+    start_warnings: warnings for the log at the start. shares_port: other processes listen at the port as well.
     has_trainer: a trainer runs beside the server, its own or that of another server at the port.
     """
 
@@ -67,7 +67,7 @@ class ServerSettings(ListenSettings):
     most_interactions: int
     most_item_bytes: int
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    cautions_told: tuple[str, ...] = ()
+    start_warnings: tuple[str, ...] = ()
 
     def key(self, name: str) -> str | None:
         """Returns the secret of a key, application_key or operator_key; None: it is not set."""
@@ -76,7 +76,7 @@ class ServerSettings(ListenSettings):
 
     def list_warnings(self) -> list[str]:
         """Lists warnings that the operator should read before others call."""
-        return list(self.cautions_told)
+        return list(self.start_warnings)
 
 
 OPEN_ANSWERS: dict[str, Callable[[Path, Publication, ServerSettings], ModelServer]] = {
@@ -103,8 +103,8 @@ class Server(AnswerService):
         )
         self._serving = settings.state_directory / SERVING
         self._published: Publication | None = None
-        self._unreadable = ""  # the last error of an unreadable publication: the log tells it once
-        self._unread = 0  # failed looks at the log in a row
+        self._unreadable = ""  # the last error of an unreadable publication, which is logged once
+        self._failed_reads = 0  # of the log, in a row
 
     def _is_trainer_starting(self) -> bool:
         """Tells whether the trainer is away and being started.
@@ -119,8 +119,8 @@ class Server(AnswerService):
 
         Raises SettingsError where settings and shard state different smallest positive ratings.
         """
-        await asyncio.to_thread(self._take_up_published)
-        return_free_memory(frozen=True)  # before anybody asks: what is imported lives as long as the process
+        await asyncio.to_thread(self._load_publication)
+        return_free_memory(frozen=True)  # before the first request: imported objects live as long as the process
         self._following = asyncio.create_task(self._follow())
         try:
             async with run_background_jobs(
@@ -138,16 +138,16 @@ class Server(AnswerService):
 
     async def _follow(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            await asyncio.to_thread(self._take_up_published)
+            await asyncio.sleep(LOG_CHECK_SECONDS)
+            await asyncio.to_thread(self._load_publication)
             if mapped_memory() > MOST_MAPPED:
                 await asyncio.to_thread(release_pages)
             if self._feedback is not None:
                 read = await asyncio.to_thread(self._follow_log, self._feedback)
-                self._unread = 0 if read else self._unread + 1
+                self._failed_reads = 0 if read else self._failed_reads + 1
 
     async def _kill_silent_trainer(self, trainer: ChildProcess) -> None:
-        """Kills a trainer that has not answered for SILENT_LOOKS checks; another one is started."""
+        """Kills a trainer that has failed MOST_FAILED_CHECKS checks; another one is started."""
         silent = 0
         while True:
             await asyncio.sleep(ALIVE_SECONDS)
@@ -155,7 +155,7 @@ class Server(AnswerService):
                 silent = 0
                 continue
             silent += 1
-            if silent >= SILENT_LOOKS:
+            if silent >= MOST_FAILED_CHECKS:
                 LOGGER.error("trainer_silent", looks=silent)
                 silent = 0
                 trainer.kill()
@@ -172,10 +172,10 @@ class Server(AnswerService):
             return False
         return True
 
-    def _take_up_published(self) -> None:
+    def _load_publication(self) -> None:
         """Loads the trainer's last publication, unless it is loaded already.
 
-        The trainer may remove a folder while it is opened here. The next look tries an unreadable publication again.
+        The trainer may remove a folder while it is opened here. The next check tries an unreadable publication again.
         """
         try:
             if self._answers is not None:
@@ -183,8 +183,8 @@ class Server(AnswerService):
             found = read_publication(self._serving)
             if found is None or found == self._published:
                 return
-            self._take_up(found)
-        except (DataError, UnavailableError) as error:  # the latter: the log is held by somebody now
+            self._open_publication(found)
+        except (DataError, UnavailableError) as error:  # the latter: another process has locked the log
             if str(error) != self._unreadable:
                 LOGGER.warning("published_not_read", reason=str(error))
             self._unreadable = str(error)
@@ -194,7 +194,7 @@ class Server(AnswerService):
         self.metrics.serving.set(0 if found.model is None else 1)
         LOGGER.info("model_loaded", model=found.version)
 
-    def _take_up(self, found: Publication) -> None:
+    def _open_publication(self, found: Publication) -> None:
         """Opens a publication, and lets it answer.
 
         With a new shard the log moves to new objects. Until the lists of a new model are filled, the model before it
@@ -215,18 +215,19 @@ class Server(AnswerService):
             self._feedback.switch_overlay(new.overlay, lambda: self._replace_answers(new, before))
 
     def _replace_answers(self, new: ModelServer, before: ModelServer | None) -> None:
+        """Lets `new` answer; until its lists are filled, those of `before` stand in."""
         if before is not None and before is not new:
             new.set_fallback(before)
         self._answers = new
 
     @property
     def unready_reason(self) -> str | None:
-        """Says why the server is not ready; None: it is.
+        """Reason why the server is not ready; None when it is.
 
         A server whose log is unreadable does not know which users are erased, and could answer with an erased user's
         list.
         """
-        if self._unread >= UNREAD_LOOKS:
+        if self._failed_reads >= MOST_FAILED_READS:
             return "expected a readable event log, got errors, so erased users are unknown: see the process log"
         return super().unready_reason
 

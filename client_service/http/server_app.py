@@ -187,9 +187,9 @@ async def _serve(settings: ServerSettings, trainer_settings: int | None, forks: 
     app = create_server(settings, trainer)
 
     def describe_start_delay() -> str | None:
-        """Says why the parent process is not told yet that this one is ready.
+        """Returns the reason why the parent is not notified yet that this process is ready.
 
-        None: nothing delays the message. The server waits for its first trainer. Where that trainer cannot start, the
+        None: nothing delays the notice. The server waits for its first trainer. Where that trainer cannot start, the
         server ends, and its exit code says so.
         """
         return "the trainer is being started" if trainer is not None and not trainer.has_started else None
@@ -233,7 +233,7 @@ def _worker_settings(settings: ServerSettings) -> ServerSettings:
 
     They have no ready file: the first server's stands for all.
     """
-    return settings.model_copy(update={"workers": 1, "ready_file": None, "cautions_told": ()})
+    return settings.model_copy(update={"workers": 1, "ready_file": None, "start_warnings": ()})
 
 
 @asynccontextmanager

@@ -54,12 +54,12 @@ from shared.protocol.signing.keys import PrivateKey
 from shared.sums import SUMS
 from shared.sums.sum import BASIS
 
-TAKE_UP_SECONDS = 15.0  # longest wait of requests for the kept model, in a trainer that has waited
-IDLE_LOOK_SECONDS = 1.0  # between two looks at whether there is something to do
+MODEL_LOAD_SECONDS = 15.0  # longest wait of requests for the kept model, in a trainer that has waited
+IDLE_CHECK_SECONDS = 1.0  # between two checks for work
 
 
 class ClientService(AnswerService):
-    """Objects that the routes read; all of them exist only inside `running`."""
+    """Service of one client; the objects that its routes use exist only inside `running`."""
 
     def __init__(
         self, settings: ClientSettings, outside: httpx.AsyncBaseTransport, turns: AbstractContextManager[object]
@@ -154,13 +154,13 @@ class ClientService(AnswerService):
                     before = None if self.handover is None else self.handover.refresh
                     work = partial(self._refresh, agent)
                     self._refresher = RefreshScheduler(self.settings, self._feedback, work, before)
-                taken_up = asyncio.Event()
-                self._following = asyncio.create_task(self._follow(shard, worker, interrupt, taken_up))
+                model_loaded = asyncio.Event()
+                self._following = asyncio.create_task(self._follow(shard, worker, interrupt, model_loaded))
                 try:
-                    if self.handover is not None:  # the request that has ended the wait sees what was there before it
+                    if self.handover is not None:  # the request that has ended the wait is answered by the kept model
                         with suppress(TimeoutError):
-                            async with asyncio.timeout(TAKE_UP_SECONDS):
-                                await taken_up.wait()
+                            async with asyncio.timeout(MODEL_LOAD_SECONDS):
+                                await model_loaded.wait()
                     yield
                 finally:
                     interrupt.set()
@@ -172,13 +172,13 @@ class ClientService(AnswerService):
                         self._feedback.close()
 
     async def _follow(
-        self, shard: TaskShard, worker: ThreadPoolExecutor, interrupt: Interrupt, taken_up: asyncio.Event
+        self, shard: TaskShard, worker: ThreadPoolExecutor, interrupt: Interrupt, model_loaded: asyncio.Event
     ) -> None:
         """Serves the kept model first, then follows the aggregator."""
         try:
             loop = asyncio.get_running_loop()
-            self.answers.served = await loop.run_in_executor(worker, self._take_up_stored, shard, interrupt)
-            taken_up.set()
+            self.answers.served = await loop.run_in_executor(worker, self._load_stored_model, shard, interrupt)
+            model_loaded.set()
             await loop.run_in_executor(worker, return_free_memory)
             assert self._agent is not None
             refreshing = () if self._refresher is None else (self._watch(self._refresher.follow()),)
@@ -191,20 +191,20 @@ class ClientService(AnswerService):
         """Follows the aggregator; a trainer that may wait stops when it is idle."""
         if not self.waits_when_idle:
             return await agent.follow()
-        looking = asyncio.create_task(self._note_work(agent))
+        watching = asyncio.create_task(self._record_work(agent))
         try:
             await agent.follow(self._is_idle)
         finally:
-            looking.cancel()
+            watching.cancel()
         self.idle.set()
         await asyncio.Future()  # until the service ends
 
-    async def _note_work(self, agent: Agent) -> None:
-        """Notes the last time at which there was something to do, until cancelled."""
+    async def _record_work(self, agent: Agent) -> None:
+        """Records the last time at which there was work, until cancelled."""
         while True:
             if agent.is_busy or self._has_work():
                 self._idle_since = time.monotonic()
-            await asyncio.sleep(min(IDLE_LOOK_SECONDS, self.settings.trainer_idle_seconds / 4))
+            await asyncio.sleep(min(IDLE_CHECK_SECONDS, self.settings.trainer_idle_seconds / 4))
 
     def _has_work(self) -> bool:
         """Tells whether a request, a computation of lists or a refresh is open or due."""
@@ -221,7 +221,7 @@ class ClientService(AnswerService):
             return True
         try:
             return not await asyncio.to_thread(self._feedback.store.erasures.has_open)
-        except UnavailableError:  # the log is held by somebody now
+        except UnavailableError:  # another process has locked the log
             return False
 
     def make_handover(self, settings: int, listener: int, health: int) -> Handover:
@@ -270,7 +270,7 @@ class ClientService(AnswerService):
         """Whether agent and refresh scheduler run; if one failed, only a restart helps."""
         return super().live and not self._ended
 
-    def _take_up_stored(self, shard: TaskShard, interrupt: Interrupt) -> FrozenModel | None:
+    def _load_stored_model(self, shard: TaskShard, interrupt: Interrupt) -> FrozenModel | None:
         store = None if self._feedback is None else self._feedback.store
         renewal = ModelRenewal(self.settings, self.task, shard, self.device, interrupt)
         return load_stored_model(renewal, store)
@@ -286,7 +286,7 @@ class ClientService(AnswerService):
 
     @property
     def silo(self) -> Silo:
-        """What answers and training work with at the moment."""
+        """Data and state that answers and training use now."""
         if self._agent is None:
             raise UnavailableError("the client is reading its shard")
         return self._agent.silo
@@ -321,9 +321,9 @@ class ClientService(AnswerService):
         members = self._members = open_members(settings, memory)
         if not settings.secure:
             return members, None
-        said = {"noised": settings.privacy.is_on, "changing_members": settings.policy.changing_members}
+        rules = {"noised": settings.privacy.is_on, "changing_members": settings.policy.changing_members}
         least, folder = settings.policy.basis_changes, settings.state_directory
-        return members, open_masking(settings.name, folder, key, members, memory, basis_changes=least, **said)
+        return members, open_masking(settings.name, folder, key, members, memory, basis_changes=least, **rules)
 
     def _open(self, key: PrivateKey, shard: TaskShard) -> OpenRecords:
         self._records = found = open_records(self.settings, key, shard)

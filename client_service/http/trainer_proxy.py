@@ -39,10 +39,10 @@ HOP_BY_HOP_HEADERS = frozenset(
 )
 BODY_HEADERS = frozenset((b"content-length", b"content-type", b"transfer-encoding"))
 START_SECONDS = 10.0  # for which a request waits for a trainer that is being started
-LOOK_SECONDS = 0.05  # between two attempts to reach the trainer
+CONNECT_SECONDS = 0.05  # between two attempts to reach the trainer
 ANSWER_SECONDS = 60.0  # for the first and each next piece of an answer: a trainer that computes may be slow
 PIECE = 64 << 10  # bytes
-REFUSED = frozenset((401, 404, 405))  # statuses of requests that anybody may make any number of
+REFUSED = frozenset((401, 404, 405))  # statuses of requests without a key, which do not count as activity
 TRAINER_AWAY = "the trainer is starting: try again"
 TRAINER_SILENT = f"expected an answer of the trainer within {ANSWER_SECONDS:g} seconds, got none: try again"
 TRAINER_CUT_OFF = "the trainer has ended and starts again: try again"
@@ -71,7 +71,7 @@ class RequestActivity:
 
     @contextmanager
     def request(self, was_refused: Callable[[], bool]) -> Iterator[None]:
-        """Counts a request as long as it is under way. was_refused: asked at its end."""
+        """Counts an open request. was_refused: called at its end; a refused one is no activity."""
         self.open += 1
         try:
             yield
@@ -205,7 +205,7 @@ class TrainerProxy:
             except OSError:
                 if loop.time() >= until or not self.starting():
                     raise
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CONNECT_SECONDS)
 
     async def _open(self, place: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_unix_connection(str(place), limit=PIECE)
@@ -348,8 +348,8 @@ def _drop_hop_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[byte
     These are the hop-by-hop headers, and those that a Connection header names.
     """
     found = [(name.lower(), value) for name, value in headers]
-    said = ",".join(value.decode("latin-1") for name, value in found if name == b"connection")
-    named = {one.strip().lower() for one in said.split(",")}
+    connection = ",".join(value.decode("latin-1") for name, value in found if name == b"connection")
+    named = {one.strip().lower() for one in connection.split(",")}
     return [one for one in found if (text := one[0].decode("latin-1")) not in HOP_BY_HOP_HEADERS and text not in named]
 
 

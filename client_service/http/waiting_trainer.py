@@ -46,7 +46,7 @@ from shared.web.logs import configure_logging
 from shared.web.tls import TlsIdentity, watch_certificates
 
 LONGEST_HEAD = 128 << 10  # bytes of a request's head, more than the server takes
-PIECE = 64 << 10  # bytes of a body that nobody reads
+PIECE = 64 << 10  # bytes of a body that are received and dropped at a time
 
 
 class Budget(Message):
@@ -105,7 +105,7 @@ class _WatchedLog:
 
     def __init__(self, store: LogStore, least_rating: float) -> None:
         self.store, self.least_rating = store, least_rating
-        self.on_erasure: Callable[[], None] = lambda: None  # nobody asks this process for one
+        self.on_erasure: Callable[[], None] = lambda: None  # never called: this process erases nobody
 
     def follow(self) -> None:
         """Does nothing, because a waiting trainer gives no answers from the log."""
@@ -238,15 +238,15 @@ class WaitingTrainer:
             async with _sealed(ledger), linked as link:
                 joined, ended_run = self._handover.joined, self._handover.ended_run
                 poll = RunPoll(link, settings, self._metrics, joined=joined, ended_run=ended_run)
-                while not await self._ask(poll):
+                while not await self._poll_once(poll):
                     pass
                 self._end_wait("a run is open")
         finally:
             if renewing is not None:
                 renewing.cancel()
 
-    async def _ask(self, poll: RunPoll) -> bool:
-        """Asks once for the present run; True if it asks something of this silo."""
+    async def _poll_once(self, poll: RunPoll) -> bool:
+        """Polls the aggregator once; returns whether the run needs this silo's work."""
         try:
             if not poll.joined:
                 await poll.join(self._handover.counts)
@@ -256,12 +256,12 @@ class WaitingTrainer:
             poll.record_done(state)
             self._state.problem = None
         except FederationError as error:
-            self._hold_up(poll, error)
+            self._record_problem(poll, error)
         except OSError as error:  # of the disk: the aggregator's are FederationErrors
-            self._hold_up(poll, UnavailableError(describe_failure(error)))
+            self._record_problem(poll, UnavailableError(describe_failure(error)))
         return False
 
-    def _hold_up(self, poll: RunPoll, error: FederationError) -> None:
+    def _record_problem(self, poll: RunPoll, error: FederationError) -> None:
         self._state.problem = str(error)
         poll.record_failure(error)
 
@@ -305,15 +305,15 @@ class WaitingTrainer:
         known = self._handover.keyless
         if known is None or any(re.match(one, path) for one in known.open):
             return _write_answer(f"{MISDIRECTED} Misdirected Request", "text/plain", b"")
-        asks = known.challenge if any(re.match(one, path) for one in known.pages) else ""
-        return _write_answer("401 Unauthorized", "application/problem+json", known.refusal.encode(), asks)
+        challenge = known.challenge if any(re.match(one, path) for one in known.pages) else ""
+        return _write_answer("401 Unauthorized", "application/problem+json", known.refusal.encode(), challenge)
 
 
-def _write_answer(status: str, kind: str, body: bytes, asks: str = "") -> bytes:
-    """Writes an HTTP answer that no cache stores. asks: value of WWW-Authenticate, if any."""
-    challenge = f"www-authenticate: {asks}\r\n" if asks else ""
+def _write_answer(status: str, kind: str, body: bytes, challenge: str = "") -> bytes:
+    """Writes an HTTP answer that no cache stores. challenge: value of WWW-Authenticate, if any."""
+    asks = f"www-authenticate: {challenge}\r\n" if challenge else ""
     lines = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\ncache-control: no-store"
-    return f"{lines}\r\n{challenge}connection: close\r\n\r\n".encode() + body
+    return f"{lines}\r\n{asks}connection: close\r\n\r\n".encode() + body
 
 
 @asynccontextmanager

@@ -1,1 +1,1 @@
-"""What joining a federation is worth to a silo: forecast before, comparison after."""
+"""Value of joining a federation for a silo: forecast before, comparison after."""

@@ -99,7 +99,7 @@ def rank_by_choice(
 
 
 EASE_SIDE = 4_000  # users or items, the fewer of both: 2 s on one core for each of five ridges
-FEW_USERS = 50  # of fewer an interval says little
+FEW_USERS = 50  # with fewer, intervals are too wide to judge by
 NORMAL = 1.96  # standard errors: 95 in 100
 ACTIVITY = ("users with few items", "users with a middling number", "users with many items")
 FREQUENCY = ("rare items", "middling items", "popular items")
@@ -125,11 +125,11 @@ def compare_with_local(
     _, records = degrees(shard.train)
     by_item = _terciles(records, records)
     target = shard.test[users]
-    everything = np.ones(shard.train.shape[1], dtype=bool)
+    all_items = np.ones(shard.train.shape[1], dtype=bool)
     groups = (
-        _group("all users", lists, target, everything),
+        _group("all users", lists, target, all_items),
         *(
-            _group(name, _select_users(lists, by_user == third), target[by_user == third], everything)
+            _group(name, _select_users(lists, by_user == third), target[by_user == third], all_items)
             for third, name in enumerate(ACTIVITY)
         ),
         *(_group(name, lists, target, by_item == third) for third, name in enumerate(FREQUENCY)),

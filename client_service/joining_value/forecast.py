@@ -20,12 +20,12 @@ USUAL, SPREAD = 0.5, 0.25  # of the exponent g before anything is measured
 RESAMPLES = 400
 BOUNDS = (0.05, 0.95)
 LEAST = 1e-6  # instead of zero
-OWN_ERROR = 0.3  # of the forecast log gain, one standard deviation: how far the truth lay from it on real data
+OWN_ERROR = 0.3  # standard deviation of the measured log gain around its forecast, as a share, on real data
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure and where it lies in nine of ten cases."""
+    """Figure with its 90 % interval."""
 
     value: float
     low: float
@@ -138,7 +138,7 @@ def _fit(gains: Float64, sizes: Float64, times: Float64) -> tuple[Float64, Float
     return strength[np.arange(len(gains)), best], EXPONENTS[best]
 
 
-FEWEST_JUDGED = 50  # users with validation items; of fewer nothing is said
+FEWEST_JUDGED = 50  # users with validation items; with fewer no forecast is shown
 DRAWS = 4
 
 
@@ -157,7 +157,7 @@ class MeasuredGain:
 
 
 @dataclass(frozen=True)
-class Worth:
+class JoiningValue:
     """Estimate of what joining would bring a silo.
 
     few: too few validation users for a reliable figure. curve: None where the silo cannot be cut. text: gain of the
@@ -181,11 +181,13 @@ class Worth:
                 f"Too few to say: expected at least {FEWEST_JUDGED} users with validation items, "
                 f"got {self.validation_users}.",
             )
-        told = () if self.text is None else (_text_sentence(self.text),)
-        return (*(_sentence(self.curve, outlook) for outlook in self.curve.outlooks), *told)
+        text = () if self.text is None else (_text_sentence(self.text),)
+        return (*(_sentence(self.curve, outlook) for outlook in self.curve.outlooks), *text)
 
 
-def estimate_joining_value(shard: Shard, cutoff: int, draws: int = DRAWS, observe: Observe = lambda _: None) -> Worth:
+def estimate_joining_value(
+    shard: Shard, cutoff: int, draws: int = DRAWS, observe: Observe = lambda _: None
+) -> JoiningValue:
     """Estimates what joining would bring, by the learning curve of parts of the silo.
 
     Raises DataError without validation items.
@@ -195,21 +197,21 @@ def estimate_joining_value(shard: Shard, cutoff: int, draws: int = DRAWS, observ
     if judged == 0:
         raise DataError("worth: expected validation items, got a shard without any")
     if count_trainings(users) == 1 or judged < 2:
-        return Worth(users, items, judged, True, 0, (), None)
+        return JoiningValue(users, items, judged, True, 0, (), None)
     made = [measure_gains(shard, number, cutoff, observe) for number in range(draws)]
     few = judged < FEWEST_JUDGED
     texts = [draw.text for draw in made if draw.text is not None]
     text = _measure_gains(texts) if texts else None
-    return Worth(users, items, judged, few, draws, _summarise_gains(made), forecast(made, users), text)
+    return JoiningValue(users, items, judged, few, draws, _summarise_gains(made), forecast(made, users), text)
 
 
 def _summarise_gains(draws: list[CutTrial]) -> tuple[MeasuredGain, ...]:
-    """Means over the draws."""
+    """Averages the gains over the draws."""
     return tuple(_measure_gains(one) for one in zip(*(draw.gains for draw in draws), strict=True))
 
 
 def _measure_gains(gains: Sequence[Gain]) -> MeasuredGain:
-    """Means over the same cut of several draws."""
+    """Averages the gains of the same cut over several draws."""
     alone, together = (np.concatenate([getattr(gain, side) for gain in gains]) for side in ("alone", "together"))
     judged = ~np.isnan(alone)
     means = (float(side[judged].mean()) if judged.any() else 0.0 for side in (alone, together))
@@ -218,14 +220,14 @@ def _measure_gains(gains: Sequence[Gain]) -> MeasuredGain:
 
 def _text_sentence(text: MeasuredGain) -> str:
     """Describes what silos share by text alone, as measured on parts of this silo."""
-    told = f"{TITLE} {text.alone:.3f} alone, {text.together:.3f} together"
+    figures = f"{TITLE} {text.alone:.3f} alone, {text.together:.3f} together"
     what = f"silos of {count_noun(text.users, 'user')} by the text of {text.times} of them, whatever they sell"
-    return f"{what}: {told}, measured on parts of this silo"
+    return f"{what}: {figures}, measured on parts of this silo"
 
 
 def _sentence(curve: Curve, outlook: Forecast) -> str:
     gain = outlook.gain
     change = f"change {gain.low:+.3f} to {gain.high:+.3f}"
-    told = f"{TITLE} {curve.today.value:.3f} alone, {outlook.quality.value:.3f} together ({change})"
+    figures = f"{TITLE} {curve.today.value:.3f} alone, {outlook.quality.value:.3f} together ({change})"
     unsure = "; it may bring nothing" if gain.low <= 0 else ""
-    return f"a federation of about {outlook.times} silos like yours that sell the same items: {told}{unsure}"
+    return f"a federation of about {outlook.times} silos like yours that sell the same items: {figures}{unsure}"

@@ -8,7 +8,7 @@ from shared.message import Message
 
 
 class FigureOut(Message):
-    """A mean over users, and where it lies in 95 of 100 cases."""
+    """Mean over users, with its 95 % interval."""
 
     mean: float = Field(description="over the users", examples=[0.21])
     low: float = Field(description="lower end of the interval", examples=[0.19])
@@ -71,9 +71,9 @@ class ComparisonOut(Message):
     It stays in the silo.
     """
 
-    measure: str = Field(description="the name of the figures", examples=["NDCG@20"])
-    users: int = Field(ge=0, description="who have test items")
-    few: bool = Field(description="too few users for these figures to say much")
+    measure: str = Field(description="name of the measure", examples=["NDCG@20"])
+    users: int = Field(ge=0, description="number of users with test items")
+    few: bool = Field(description="true where there are too few users for reliable figures")
     groups: tuple[GroupOut, ...] = Field((), description="all users first, then parts of them")
     validation_gain: FigureOut | None = Field(None, description="federated less alone on validation items")
     left_out: tuple[str, ...] = Field((), description="floors that take too long to compute in a silo of this size")

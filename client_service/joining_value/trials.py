@@ -27,7 +27,7 @@ from client_service.models.ranker import Rows
 from shared.method.parameters import Float32
 from shared.method.spectrum import low_spectrum
 
-MOST_USERS = 1000  # of a larger silo so many are drawn, which bounds the time of a draw
+MOST_USERS = 1000  # users who are drawn from a larger silo, which bounds the time of a draw
 FEWEST_USERS = 24  # of the smallest part
 MOST_HALVINGS = 3
 
@@ -35,7 +35,7 @@ Values = NDArray[np.float64]
 """The primary measure of each user of the silo, (M,); NaN for a user who is not judged."""
 Mask = NDArray[np.bool_]
 Observe = Callable[[str], None]
-"""Called after each training with what was trained."""
+"""Called after each training, with a description of the trained part."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ def _train_level(
         part = _part_shard(shard, rows, choosing)
         spectrum = low_spectrum(part.train, cutoff)
         items = np.flatnonzero(np.bincount(shard.train[rows].indices, minlength=shard.train.shape[1]))
-        told = find_item_features(shard)
-        features = None if told is None else told.values[items]
+        encoded = find_item_features(shard)
+        features = None if encoded is None else encoded.values[items]
         made = ClosedFormScorers(part.train, spectrum, features)
         chosen = chosen or choose_local(part, spectrum, made=made)
         parts.append(SubSilo(rows, items, part, rank_by_choice(part, spectrum, chosen, made), features))

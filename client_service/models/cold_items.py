@@ -184,7 +184,7 @@ def _is_surely_above(differences: Float64) -> bool:
 class _WarmItems:
     """Data of the warm items that all settings use.
 
-    rows: the warm items. anchors: rows (m,) of those with most users.
+    rows: the warm items. anchors: rows (m,) of those with most users. distance: mean squared distance of warm items.
     """
 
     interactions: sparse.csr_array
@@ -203,8 +203,8 @@ class _WarmItems:
         rows = np.flatnonzero(counts > 0)
         anchors = np.sort(rows[np.argsort(-counts[rows], kind="stable")[:ANCHORS]])
         warm = features[rows]
-        score_spread = float(2.0 * (np.einsum("nd,nd->", warm, warm) / len(rows) - np.square(warm.mean(axis=0)).sum()))
-        table, distance = add_constant(features), max(score_spread, 1e-6)
+        mean_distance = float(2.0 * (np.einsum("nd,nd->", warm, warm) / len(rows) - np.square(warm.mean(axis=0)).sum()))
+        table, distance = add_constant(features), max(mean_distance, 1e-6)
         return cls(interactions.astype(np.float32), features, table, rows, anchors, distance, others)
 
     def map(self, reach: float) -> AnchorMap:
@@ -231,15 +231,17 @@ class _WarmItems:
         phi = self.map(setting.reach)
         held = np.zeros((len(self.features), 1), np.float32)
         held[self.rows] = 1.0
-        telling = self.content(setting.content_ridge) if content is None else content
-        left = held * (self.table @ telling).astype(np.float32)
+        solved = self.content(setting.content_ridge) if content is None else content
+        left = held * (self.table @ solved).astype(np.float32)
         share = 1.0 if weights is None else setting.content
         right = np.zeros((len(left), len(self.anchors)), np.float32)
         if weights is not None:
             similarity, gram = self.similarity(setting.reach)
             carried = carry_weights(weights, similarity)
             right = held * solve_smooth(gram, phi.similarity(phi.anchors), setting.smoothing, carried.T).T
-        sample = self.interactions[sample_users(self.interactions)]  # whose scores of warm items tell the score_spread
+        sample = self.interactions[
+            sample_users(self.interactions)
+        ]  # users by whose scores of warm items the spread is measured
         some, width = phi.apply(self.features[self.rows]), left.shape[1]
         own = held * np.concatenate([self.features, np.zeros((len(left), 1), np.float32)], axis=1, dtype=np.float32)
         near = (1.0 - setting.plain) * share * left / score_spread(sample, left, some[:, :width])

@@ -130,6 +130,6 @@ def _foreign_projection(spectrum: CommonSpectrum, users: Float64, items: Float64
 
     For all silos it is sqrt(2) diag(amplitude), since their P^T P = I; the part of this silo's nodes is subtracted.
     """
-    everybody = np.sqrt(2.0) * np.eye(len(spectrum.singular), len(amplitude)) * amplitude
-    found: Float64 = everybody - spectrum.basis.T @ np.concatenate([users, items])
+    of_all = np.sqrt(2.0) * np.eye(len(spectrum.singular), len(amplitude)) * amplitude
+    found: Float64 = of_all - spectrum.basis.T @ np.concatenate([users, items])
     return found

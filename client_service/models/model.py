@@ -253,7 +253,7 @@ def embedding_side(embedding: Tensor) -> Side:
     return Side(to_array(embedding), nothing, nothing)
 
 
-PARTS = {"encoder", "head", "response"}  # no part of a parameter's name, by which checkpoints and messages know it
+PARTS = {"encoder", "head", "response"}  # modules that parameters' names in checkpoints and messages leave out
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from shared.method.parameters import Float32
 Rows = NDArray[np.int64]
 Number = TypeVar("Number", bound=np.generic)
 
-CANDIDATES = 2000  # of these at most the full score is computed
+CANDIDATES = 2000  # most items whose full score is computed
 BLOCK = 1 << 22  # pairs x width that are scored at a time: 16 MB
 CHUNK = 64  # items that the MLP scores in one product: always as many, so that a score's last bits do not depend on k
 
@@ -206,9 +206,7 @@ def contributions(ranker: Ranker, user: Side, basket: Rows, columns: Rows) -> Fl
     ]
     if not ranker.residual or not parts or len(basket) == 0:
         return None
-    spread = (
-        float(row_deviations(user.embedding @ ranker.items.embedding.T)[0, 0]) or 1.0
-    )  # as the fusion itself has it
+    spread = float(row_deviations(user.embedding @ ranker.items.embedding.T)[0, 0]) or 1.0  # as in `Fusion.add_to`
     total = np.zeros((len(basket), len(columns)), dtype=np.float32)
     for loudness, part, code in parts:
         size = float(row_deviations(part.decode(code))[0, 0])

@@ -23,7 +23,7 @@ from shared.method.spectrum import Spectrum
 
 Codes = tuple[Code, ...]
 EARLIER = {"filter": "ridge", "squares": "weighting", "ease": "ease_ridge"}
-"""By a scorer's name: where a recipe of an earlier version had its setting."""
+"""Fields of a recipe of an earlier version that hold a scorer's setting, by the scorer's name."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Fusion:
         if not self.parts:
             return base
         spread = row_deviations(base)
-        spread[spread == 0] = 1.0  # who the base path knows nothing of has the others' word
+        spread[spread == 0] = 1.0  # a user without a base score is ranked by the other scores
         for (loudness, part), code in zip(self.parts, codes, strict=True):
             base += standardise(part.decode(code), loudness * spread)
         return base

@@ -32,17 +32,17 @@ def graph_charts(quality: QualityOut) -> tuple[Chart, ...]:
     if graph.roc is not None:
         chance = Line("By chance", tuple((x, x) for x in graph.roc.x), dashed=True)
         line = Line("True positives", tuple(zip(graph.roc.x, graph.roc.y, strict=True)))
-        said = "Validation nodes: share found by a threshold over share wrongly found. Higher is better."
-        found.append(Chart("roc", "ROC curve", said, "false positives", "true positives", (line, chance), (0.0, 1.0)))
+        text = "Validation nodes: share found by a threshold over share wrongly found. Higher is better."
+        found.append(Chart("roc", "ROC curve", text, "false positives", "true positives", (line, chance), (0.0, 1.0)))
     if graph.reliability is not None:
-        told = tuple(zip(graph.reliability.x, graph.reliability.y, strict=True))
-        exact = Line("Calibrated", tuple((x, x) for x, _ in told), dashed=True)
-        said = "Validation nodes by predicted probability, and the share that has the class."
+        points = tuple(zip(graph.reliability.x, graph.reliability.y, strict=True))
+        exact = Line("Calibrated", tuple((x, x) for x, _ in points), dashed=True)
+        text = "Validation nodes by predicted probability, and the share that has the class."
         if graph.calibration_error is not None:
-            said += f" Mean distance {format_number(graph.calibration_error)}."
-        lines = (Line("Observed", told), exact)
+            text += f" Mean distance {format_number(graph.calibration_error)}."
+        lines = (Line("Observed", points), exact)
         found.append(
-            Chart("reliability", "Reliability", said, "predicted probability", "observed share", lines, (0.0, 1.0))
+            Chart("reliability", "Reliability", text, "predicted probability", "observed share", lines, (0.0, 1.0))
         )
     return tuple(found)
 
@@ -53,11 +53,11 @@ def describe_homophily(quality: QualityOut) -> str:
     if graph is None:
         return ""
     classes = ", ".join(f"{name}: {count:,}" for name, count in graph.classes.items())
-    told = f"Labelled nodes by class: {classes}. Answered by: {graph.answers}."
+    text = f"Labelled nodes by class: {classes}. Answered by: {graph.answers}."
     if graph.edge_homophily is None:
-        return f"No edge has two labelled ends. {told}"
+        return f"No edge has two labelled ends. {text}"
     adjusted = "" if graph.adjusted_homophily is None else f", adjusted {format_number(graph.adjusted_homophily)}"
-    return f"Homophily of edges {format_number(graph.edge_homophily)}{adjusted}. {told}"
+    return f"Homophily of edges {format_number(graph.edge_homophily)}{adjusted}. {text}"
 
 
 def _loss_chart(quality: QualityOut) -> Chart:
@@ -66,15 +66,15 @@ def _loss_chart(quality: QualityOut) -> Chart:
     After the warm-up it is another loss, because margins are part of it.
     """
     first = _first_margin(quality)
-    said = "Mean over the batches of a round. Lower is better."
+    text = "Mean over the batches of a round. Lower is better."
     if first is not None:
-        said += (
+        text += (
             f" Before round {first} the warm-up fits the popularity tables. From then on the loss includes their"
             " margins: it can rise there although the model is no worse. Compare values within each part alone."
         )
     line = Line("Loss", tuple((one.round, one.loss) for one in quality.rounds if one.round > 0))
     mark = None if first is None else (float(first), "end of the warm-up")
-    return Chart("loss", "Training loss", said, "round", "loss", (line,), mark=mark)
+    return Chart("loss", "Training loss", text, "round", "loss", (line,), mark=mark)
 
 
 def _first_margin(quality: QualityOut) -> int | None:
@@ -205,12 +205,12 @@ def comparison_chart(quality: QualityOut, labels: Sequence[MeasureLabel], nouns:
     groups = () if found is None else tuple(_interval_group(group, nouns) for group in found.groups)
     floors = () if found is None or not found.groups else tuple(FLOORS[name] for name in found.groups[0].floors)
     names = (nouns.popular, *floors, *NAMES[1:])
-    said = "Appears after the first run." if not groups else _describe(quality, groups, labels, nouns)
+    text = "Appears after the first run." if not groups else _describe(quality, groups, labels, nouns)
     notices = () if found is None else worth_notices(found, nouns)
     return IntervalChart(
         "comparison",
         f"{nouns.popular.capitalize()}, this silo alone, and with the federation",
-        said,
+        text,
         names,
         groups,
         "gain (federated - alone)",
@@ -242,10 +242,10 @@ def _describe(
     if shown := found.groups[0].floors:
         counted = "transitions of all" in shown
         floors = f"{'Transitions' if counted else 'Filters and EASE'} are closed forms that need no training either. "
-    dear = "".join(f"{TOO_COSTLY[name]} " for name in found.left_out)
+    left_out = "".join(f"{TOO_COSTLY[name]} " for name in found.left_out)
     return (
         f"{find_title(found.measure, labels)} of {quality.run} on test items, a mean over the silo’s {nouns.judged}s "
-        f"with its 95 % interval. Over {whole.note} the gain (federated - alone) is {whole.more}. {floors}{dear}"
+        f"with its 95 % interval. Over {whole.note} the gain (federated - alone) is {whole.more}. {floors}{left_out}"
         f"{REFITTED if quality.refitted else ''}None of these figures leaves the silo."
     )
 

@@ -100,9 +100,9 @@ def _tensor(field: Mapping[str, Any]) -> Field:
     return Field(str(field.get("name")), kind, lengths, count, field.get("sha256"), "")
 
 
-READ, CHECKED = 2000, 500  # entries that one look reads for the first time, and those that it checks again
-KEPT = 200  # latest calls that are held whole; the polls, which are most of a ledger, are only counted
-LONGEST_OPEN = 64  # calls without an outcome that are waited for
+READ, CHECKED = 2000, 500  # entries that one update reads for the first time, and those that it checks again
+KEPT = 200  # latest calls that are kept in memory; polls, which are most of a ledger, are only counted
+MOST_OPEN = 64  # calls without an outcome that are waited for
 POLL = "current"
 
 Entry = Mapping[str, Any]
@@ -133,7 +133,8 @@ class CallTally:
     bytes_out: int = 0
     bytes_in: int = 0
 
-    def plus(self, one: Attempt, declaration: Declaration) -> CallTally:
+    def add(self, one: Attempt, declaration: Declaration) -> CallTally:
+        """Returns the totals with one more call."""
         return CallTally(
             self.call,
             self.count + one.times,
@@ -203,7 +204,7 @@ class LedgerReader:
     def _read_new(self, written: int) -> None:
         """Reads the next entries as far as their chain holds.
 
-        A line that breaks the chain is tried again at the next look.
+        A line that breaks the chain is tried again by the next update.
         """
         entries = list(self._ledger.entries(self._read.count, READ))
         _, broken = follow_chain(entries, self._read.last)
@@ -214,7 +215,7 @@ class LedgerReader:
         if broken is not None or cut_off:
             self._broken = self._read.count + 1
         elif self._broken is not None and self._read.count >= self._broken:
-            self._broken = None  # somebody has mended it
+            self._broken = None  # the file was repaired
 
     def _check_again(self) -> bool:
         """Tells whether the next of the entries that were read before still hold."""
@@ -233,7 +234,7 @@ class LedgerReader:
         held = [*self._open, *entries]
         ended = {entry.get("of") for entry in held if entry.get("kind") == "outcome"}
         waiting = [entry for entry in held if entry.get("kind") == "intent" and entry.get("sequence") not in ended]
-        self._open = waiting[-LONGEST_OPEN:]
+        self._open = waiting[-MOST_OPEN:]
         waited = {entry.get("sequence") for entry in self._open}
         for one in list_attempts(entry for entry in held if entry.get("sequence") not in waited):
             self._totals = self._add_call(self._totals, one)
@@ -249,7 +250,7 @@ class LedgerReader:
         return Summary(written, self._read.count, self._broken, tuple(totals[call] for call in sorted(totals)), ordered)
 
     def _add_call(self, totals: Mapping[str, CallTally], one: Attempt) -> Mapping[str, CallTally]:
-        return {**totals, one.call: totals.get(one.call, CallTally(one.call)).plus(one, self._declaration)}
+        return {**totals, one.call: totals.get(one.call, CallTally(one.call)).add(one, self._declaration)}
 
 
 def _advance_cursor(cursor: Cursor, entries: Sequence[Entry]) -> Cursor:
@@ -263,7 +264,10 @@ WHOLE = Verdict("idle", "", "")
 
 @dataclass(frozen=True)
 class JournalRow:
-    """`line`: its place in the file. `mark` says so where the chain breaks."""
+    """Row of the page's journal: one entry of the ledger.
+
+    line: number of its line in the file. mark: a verdict at the line where the chain breaks.
+    """
 
     line: int
     time: str

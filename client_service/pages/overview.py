@@ -87,7 +87,7 @@ def build_overview(
             _bytes_sent(summary),
             *_budget_facts(status.privacy),
             *_sum_facts(status.sums, declared),
-            _on_record(summary),
+            _ledger_fact(summary),
             *_quality_facts(quality, labels, nouns),
             _serving_fact(status, nouns),
         ),
@@ -115,7 +115,7 @@ def _worth_lines(quality: QualityOut, labels: Labels, nouns: Nouns) -> tuple[str
 
 
 def _next_step(status: StatusOut, quality: QualityOut, summary: Summary, *, warns: bool) -> str:
-    """Tells whether the silo is well, and what its operator does next."""
+    """Describes whether the silo is well, and what its operator does next."""
     if summary.broken is not None or any(one.other for one in summary.totals):
         return "Next: see the finding above; until it is explained, stop this client."
     if status.problem is not None:
@@ -143,14 +143,16 @@ def describe_sizes(quality: QualityOut, nouns: Nouns = USERS, *, counts_given: b
     if quality.run is None:
         return "Figures appear with the first run."
     counts = ((quality.users, nouns.owner), (quality.items, nouns.thing), (quality.edges, nouns.event))
-    told = "These numbers are sent when the silo joins." if counts_given else "None of these numbers leaves the silo."
-    return f"The shard has {', '.join(count_noun(count, word) for count, word in counts)}. {told}"
+    sharing = (
+        "These numbers are sent when the silo joins." if counts_given else "None of these numbers leaves the silo."
+    )
+    return f"The shard has {', '.join(count_noun(count, word) for count, word in counts)}. {sharing}"
 
 
 def _verdict(status: StatusOut, done: int) -> Verdict:
     if status.phase in BUSY:
-        where = f"{status.run}, round {status.round} of {status.rounds}"
-        return Verdict("busy", BUSY[status.phase], DOING.get(status.phase, where))
+        progress = f"{status.run}, round {status.round} of {status.rounds}"
+        return Verdict("busy", BUSY[status.phase], DOING.get(status.phase, progress))
     if status.phase == "cancelled":
         return Verdict("idle", "Cancelled", f"The federation’s operator cancelled {status.run}.")
     if status.phase == "refused":
@@ -205,7 +207,7 @@ def _title(part: Part, kind: str) -> str:
     return words[0].upper() + words[1:]
 
 
-def _on_record(summary: Summary) -> Fact:
+def _ledger_fact(summary: Summary) -> Fact:
     note = f"{summary.read:,} checked so far" if summary.read < summary.written else "none was changed"
     note = note if summary.broken is None else f"damaged at line {summary.broken}"
     return Fact("Ledger", count_noun(summary.written, "entry", "entries"), note)

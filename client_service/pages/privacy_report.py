@@ -52,7 +52,10 @@ class CallRow:
 
 @dataclass(frozen=True)
 class UpdatesReport:
-    """Newest first. `earlier` are older updates, which the page folds away."""
+    """Report of sent updates, received answers and calls, newest first.
+
+    earlier: older updates, which the page folds away.
+    """
 
     verdicts: tuple[Verdict, ...]
     declared: DeclaredFields

@@ -55,7 +55,7 @@ def epsilon(charges: Iterable[Charge], delta: float | None) -> float:
 
 
 def _gaussian(multiplier: float, delta: float) -> float:
-    from dp_accounting import get_epsilon_gaussian  # it takes a second to load, and most silos do not ask for it
+    from dp_accounting import get_epsilon_gaussian  # it takes a second to load, and most silos do not use it
 
     return float(get_epsilon_gaussian(multiplier, delta))
 
@@ -73,7 +73,7 @@ def planned_epsilon(settings: PrivacySettings, scalars: Iterable[str], rounds: i
 FOLDER = "privacy"
 ACCOUNT, SECRET = f"{FOLDER}/account.jsonl", f"{FOLDER}/secret"  # in the state directory
 SECRET_BYTES = 32
-TOLD = "privacy"  # what the ledger's entry of a release says of its charge
+LEDGER_FIELD = "privacy"  # field of a release's ledger entry that describes its charge
 ROUNDING = 1e-9  # of epsilon, relative
 OTHERS = 0o077  # permissions of everybody but the owner
 
@@ -120,7 +120,7 @@ class Account:
         """Computes the epsilon spent so far, with further charges."""
         return epsilon([*self.spent.charges.elements(), *more], delta)
 
-    def take_up(self, shard: str) -> None:
+    def switch_shard(self, shard: str) -> None:
         """Switches to another shard, which later entries name by its digest."""
         self._shard = shard
 
@@ -159,16 +159,16 @@ def silo_secret(heads: LedgerHeads, name: str = SECRET) -> bytes:
     return content
 
 
-def find_shortfall(ledger: Path, account: Path, told: str = TOLD) -> str | None:
+def find_shortfall(ledger: Path, account: Path, field: str = LEDGER_FIELD) -> str | None:
     """Describes which charge the account lacks for the last release in the ledger.
 
-    None if it lacks nothing. told: the ledger's field of a release.
+    None if it lacks nothing. field: the ledger's field that describes the charge of a release.
     """
-    name = f'"{told}":'.encode()
+    name = f'"{field}":'.encode()
     last = [parse_entry(line) for line in deque((line for line in read_lines(ledger) if name in line), maxlen=1)]
-    if not last or told not in last[0]:
+    if not last or field not in last[0]:
         return None
-    release, charges = last[0][told], [parse_entry(line) for line in read_lines(account)]
+    release, charges = last[0][field], [parse_entry(line) for line in read_lines(account)]
     expected = f"{account}: expected the charge of the last release in {ledger}"
     end = release.get("account")
     if end is not None:

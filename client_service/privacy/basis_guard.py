@@ -26,7 +26,7 @@ from shared.sums import find_sum
 from shared.sums.sum import STEP, SumNoise
 
 ACCOUNT, SECRET = f"{FOLDER}/basis-account.jsonl", f"{FOLDER}/basis-secret"  # in the state directory
-TOLD = "noise"  # what the ledger's entry of a noised part says of its charge
+LEDGER_FIELD = "noise"  # field of a noised part's ledger entry that describes its charge
 EVERY_SHARD = ""
 
 
@@ -35,7 +35,7 @@ def noise_deviation(epsilon: float, delta: float) -> float:
 
     Balle, Wang 2018, arXiv 1805.06530.
     """
-    from dp_accounting import get_sigma_gaussian  # it takes a second to load, and most silos do not ask for it
+    from dp_accounting import get_sigma_gaussian  # it takes a second to load, and most silos do not use it
 
     return float(get_sigma_gaussian(epsilon, delta))
 
@@ -45,7 +45,7 @@ def find_basis_shortfall(state_directory: Path) -> str | None:
 
     None if it lacks nothing.
     """
-    return find_shortfall(state_directory / LEDGER, state_directory / ACCOUNT, TOLD)
+    return find_shortfall(state_directory / LEDGER, state_directory / ACCOUNT, LEDGER_FIELD)
 
 
 class BasisGuard:

@@ -130,10 +130,10 @@ class Guard:
         self._leaving, self._refused = "", False
         self.spending = self._compute_spending()
 
-    def take_up(self, shard: str) -> None:
+    def switch_shard(self, shard: str) -> None:
         """Switches to another shard, by its digest; the account stays."""
         self._shard = shard
-        self._account.take_up(shard)
+        self._account.switch_shard(shard)
 
     def release(self, update: Parameters, occasion: Occasion) -> Parameters | None:
         """Draws the release of a round; None where the budget does not allow it.

@@ -16,7 +16,7 @@ from shared.strategies.strategy import Strategy
 Mechanism = Literal["gaussian", "laplace"]
 TENSORS = "tensors"
 SCALARS = {name: scalar for name, scalar in registered_scalars().items() if scalar.released is not None}
-"""Those for which a range is known that they are clipped into, and on what of the shard they depend."""
+"""Scalars that may be released with noise: those with a known range to clip into."""
 NEEDED: dict[str, tuple[str, ...]] = {
     "gaussian": ("clip_norm", "noise_multiplier", "delta", "budget"),
     "laplace": ("clip_norm", "round_epsilon", "budget"),
@@ -30,10 +30,10 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class PrivacySettings(Message):
-    """Off unless the silo says otherwise; the federation has no say in it.
+    """Settings of differential privacy of updates; the silo alone chooses them, off by default.
 
-    Two shards are neighbours where one may be any other in its place. A part that is clipped to norm C then changes by
-    2 C at most: that is its sensitivity, and each noise is told as its scale over the sensitivity.
+    Any two shards are neighbours. A part that is clipped to norm C then changes by 2 C at most: that is its
+    sensitivity, and each noise is given as its scale over the sensitivity.
     """
 
     mechanism: Literal["off", "gaussian", "laplace"] = Field(

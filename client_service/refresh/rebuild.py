@@ -36,17 +36,17 @@ SEED = 0
 class RenewedModel:
     """Frozen model that is not kept yet, with its head.
 
-    worth: the measure by which validation chooses.
+    value: the measure by which validation chooses.
     """
 
     served: FrozenModel
     head: ModelHead
-    worth: float = 0.0
+    value: float = 0.0
 
 
 @dataclass(frozen=True)
 class ModelRenewal:
-    """Of one silo's kept models for a shard."""
+    """Renewal of a silo's kept model for a changed shard."""
 
     settings: ClientSettings
     task: Task[Any, Any]
@@ -111,7 +111,7 @@ class ModelRenewal:
         sums = {"basis": training.basis, "content": training.content}
         chosen = {"start": training.start, "recipe": training.recipe, "chosen_for": pairs, **sums}
         yield self._at_start(training, head.model_copy(update=chosen) if anew else head)
-        if text_changed:  # what was chosen with other texts may harm
+        if text_changed:  # choices for other texts may harm
             head = head.model_copy(update=chosen)
         if before.is_trained and not erased:
             yield self._carry(before, self._rebuild(head) if anew else training, head)
@@ -159,7 +159,7 @@ class ModelRenewal:
 
     def _preference(self, judged: RenewedModel) -> tuple[float, bool]:
         """Returns a candidate's sort key: its measure, at a tie the fresh start."""
-        return judged.worth, not judged.head.carried
+        return judged.value, not judged.head.carried
 
     def _fit_score_meaning(self, best: RenewedModel) -> RenewedModel:
         """Adds the meaning of the model's scores."""
@@ -179,15 +179,14 @@ def rebuild_silo(silo: Silo, feedback: SiloLog[Any, Any], publish: Publish) -> R
     with events.hold(settings.shard) as before:
         absorbed = events.merge(settings, before, feedback.store)
         shard = events.place(settings, absorbed.after)
-        after_it, before_it = ((one.lists_digest, silo.task.text_digest(one)) for one in (shard, silo.shard))
-        moves = after_it != before_it
-        if moves:
+        new, old = ((one.lists_digest, silo.task.text_digest(one)) for one in (shard, silo.shard))
+        if new != old:
             with silo.answers.changing:
                 after = _renew_silo(silo, shard, absorbed, feedback, publish)
         else:
             save_absorbed(silo, absorbed)
             after = silo
-    return RebuildResult(after, partial(_finish, after, feedback, absorbed, changed=moves))
+    return RebuildResult(after, partial(_finish, after, feedback, absorbed, changed=new != old))
 
 
 def _events_of(silo: Silo) -> EventIntake[Any]:
@@ -202,15 +201,15 @@ def _renew_silo(
     """Computes or finds the model of the new shard, and switches the silo to both.
 
     Until then answers come from memory. A model of the shard exists already where an earlier refresh was interrupted.
-    If another process changed the shard, it may have erased somebody.
+    If another process changed the shard, it may have erased a user.
     """
     settings, known = silo.settings, silo.shard.digest
     erased = absorbed.forgotten > 0 or absorbed.before.digest != known
     if shard.digest != known:
         feedback.store.add_stale_shards(known, shard.digest)
     renewal = ModelRenewal(settings, silo.task, shard, silo.device, silo.interrupt)
-    everything = settings.fit_everything
-    served = load_model_or_none(silo.task, shard, settings.models_directory, silo.device, fit_everything=everything)
+    folder, everything = settings.models_directory, settings.fit_everything
+    served = load_model_or_none(silo.task, shard, folder, silo.device, fit_everything=everything)
     renewed = _renew_model(renewal, erased=erased) if served is None else None
     save_absorbed(silo, absorbed)
     if renewed is not None:
@@ -262,11 +261,11 @@ def _move_silo(
     new, overlay, failure = _events_of(silo).reopen(settings, shard)
     new.changing = old.changing
     if silo.guard is not None:
-        silo.guard.take_up(shard.digest)
+        silo.guard.switch_shard(shard.digest)
     new.served = served
-    if (wrong := failure()) is not None:
+    if (error := failure()) is not None:
         # The server would still answer from data that the shard has erased: the refresh is tried again.
-        raise wrong
+        raise error
     old.close()  # its lists stay in memory, and no more of them are written
     feedback.switch_overlay(overlay, lambda: publish(new))
     return_free_memory()

@@ -86,7 +86,7 @@ def _lock_changes(lock: threading.Lock) -> Iterator[None]:
 def _load(folder: Path, silo: Silo, chosen: ModelHead) -> FrozenModel:
     """Loads the model and makes it the served one."""
     if chosen.shard != silo.shard.digest:
-        return _take_over(silo, chosen, next_number(folder))
+        return _transfer(silo, chosen, next_number(folder))
     try:
         everything = silo.settings.fit_everything
         served = load_version(silo.task, silo.shard, folder, silo.device, chosen, fit_everything=everything)
@@ -96,7 +96,7 @@ def _load(folder: Path, silo: Silo, chosen: ModelHead) -> FrozenModel:
     return served
 
 
-def _take_over(silo: Silo, chosen: ModelHead, number: int) -> FrozenModel:
+def _transfer(silo: Silo, chosen: ModelHead, number: int) -> FrozenModel:
     of_shard = {"shard": silo.shard.digest, "text": silo.task.text_digest(silo.shard)}
     renewal = ModelRenewal(silo.settings, silo.task, silo.shard, silo.device, silo.interrupt)
     found = renewal.transfer(chosen, chosen.model_copy(update={**of_shard, "number": number}))

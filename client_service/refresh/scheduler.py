@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from client_service.federation.client_run import RefreshResult
 
 T = TypeVar("T")
-LOOK_SECONDS = 1.0  # between two checks of what other processes have written to the log
-AGAIN_SECONDS = 60.0  # after a refresh that has failed, before the next one that nobody asked for
+LOG_CHECK_SECONDS = 1.0  # between two checks of what other processes have written to the log
+RETRY_SECONDS = 60.0  # after a refresh that has failed, before the next one that nobody asked for
 
 
 class RefreshOut(Message):
@@ -161,7 +161,7 @@ class RefreshScheduler:
         """Returns the time of the next refresh without a request; soon after a failure."""
         now = time.monotonic()
         due = float("inf") if self._every is None else now + self._every
-        return due if self.status.problem is None else min(due, now + AGAIN_SECONDS)
+        return due if self.status.problem is None else min(due, now + RETRY_SECONDS)
 
     async def _wait(self) -> None:
         """Waits for a request, an erasure, the due time, or enough interactions."""
@@ -172,11 +172,11 @@ class RefreshScheduler:
             if await self._find_foreign_events() and not failed:  # after a failure the next try waits until it is due
                 self._request_for_erasure()
             with suppress(TimeoutError):  # not `wait_for`: in Python 3.11 it may return although it was cancelled
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(LOG_CHECK_SECONDS):
                     await self._asked.wait()
 
     async def _find_foreign_events(self) -> bool:
-        """Takes up what other processes wrote to the log; True where an erasure is open."""
+        """Follows what other processes wrote to the log; returns whether an erasure is open."""
         if (number := await self._query_log(self._store.change_number, otherwise=self._seen)) == self._seen:
             return False
         await self._query_log(self._feedback.follow, otherwise=None)

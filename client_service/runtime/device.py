@@ -20,14 +20,17 @@ def pin_threads(count: int) -> None:
     Torch's is set for the calling thread. Sums depend on how they are split: the same number everywhere is part of
     what makes runs repeatable.
     """
-    import torch  # which takes seconds, and who only reads settings needs none
+    import torch  # it takes seconds, and code that only reads settings does not need it
 
     threadpool_limits(count)
     torch.set_num_threads(count)
 
 
 def choose_device(wish: DeviceChoice) -> tuple[torch.device, str]:
-    """Raises SettingsError when cuda is demanded and there is none."""
+    """Chooses the torch device, and describes the reason.
+
+    Raises SettingsError if `cuda` is set and there is no such device.
+    """
     import torch
 
     available = torch.cuda.is_available()

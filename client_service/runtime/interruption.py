@@ -63,11 +63,11 @@ class Interrupt:
     def check_before(self, function: Callable[P, T]) -> Callable[P, T]:
         """Wraps a function so that the flag is checked before each call."""
 
-        def looked(*args: P.args, **kwargs: P.kwargs) -> T:
+        def check_and_call(*args: P.args, **kwargs: P.kwargs) -> T:
             self.check()
             return function(*args, **kwargs)
 
-        return looked
+        return check_and_call
 
 
 NEVER = Interrupt()
@@ -99,6 +99,6 @@ class RoundDeadline:
         return max(0.0, self._until - self._clock())
 
     def check(self) -> None:
-        """Raises GaveWay once the time is over."""
+        """Raises RoundAborted once the time is over."""
         if self.remaining == 0.0:
             raise RoundAborted

@@ -99,10 +99,10 @@ def send_refusal(descriptor: int | None, error: FederationError) -> bool:
 
 
 def lower_priority() -> None:
-    """Has a server that shares the cores of this process answer first.
+    """Lowers this process's priority below that of servers on the same cores.
 
-    As a batch process, where the system knows them, this one does not push another one from a core when it wakes. It
-    has the system's own time slice, not the short one of the server that has started it.
+    As a batch process, where the system has them, it does not push another process from a core when it wakes. It gets
+    the system's own time slice, not the short one of the server that has started it.
     """
     os.nice(NICENESS)
     with suppress(OSError, AttributeError):
@@ -130,10 +130,10 @@ def die_with_parent() -> None:
 
 
 def end_at_once_with_parent() -> None:
-    """Has this process killed once its parent process is gone.
+    """Kills this process once its parent process is gone.
 
-    The files on the disk are whole at any moment. Linux kills the process by prctl. On every system it also kills
-    itself once the other end of standard input is closed.
+    That is safe, because the files on the disk are whole at any moment. Linux kills the process by prctl. On every
+    system it also kills itself once the other end of standard input is closed.
     """
     die_with_parent()
 

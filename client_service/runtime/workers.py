@@ -37,7 +37,7 @@ class TrainingWorker(ThreadPoolExecutor):
             try:
                 return function()
             except (Exception, KeyboardInterrupt, SystemExit) as error:
-                if isinstance(error, StopIteration):  # no future can hold it: whoever waits would wait for ever
+                if isinstance(error, StopIteration):  # no future can hold it, so its reader would wait for ever
                     raise RuntimeError("expected a result, got StopIteration") from None
                 raise
             except BaseException as error:  # a library's panic, which nobody above would count as an error

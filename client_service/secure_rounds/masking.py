@@ -1,4 +1,4 @@
-"""All that a client has and remembers for secure rounds, opened from its state directory.
+"""State of a client for secure rounds, opened from its state directory.
 
 A silo's secret and a run's name say what the draws of its training follow from, beside the run's seed. In the open mode
 a run's draws follow from its seed, so that anybody can repeat it. In a secure federation a client would then make the

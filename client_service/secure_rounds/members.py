@@ -41,7 +41,7 @@ class MemberKeyOut(Message):
 
 
 class MembersOut(Message):
-    """Whose keys this silo believes in secure rounds, and who waits for its consent."""
+    """Members whose keys this silo trusts in secure rounds, and those that wait for consent."""
 
     file: bool = Field(description="are they those of a file that the silo pins?")
     members: tuple[MemberKeyOut, ...] = Field(description="by name; none before the first secure run")

@@ -43,16 +43,16 @@ def stretch(scores: Float32) -> Float32:
 
 
 def order_by_variety(values: Float32, directions: Float32, weight: float, count: int) -> Rows:
-    """Places (count,) in the pool by maximal marginal relevance (Carbonell, Goldstein. SIGIR 1998).
+    """Chooses places (count,) in the pool by maximal marginal relevance, in order.
 
-    The next one is that with the highest (1 - weight) x value - weight x its largest cosine with those before. values
-    (P,) in [0, 1]; directions (P, q) of length one. Of equal ones the first.
+    Carbonell, Goldstein. SIGIR 1998. The next item has the highest (1 - weight) x value - weight x its largest cosine
+    with the items before; at a tie the first. values: (P,), in [0, 1]. directions: (P, q), of length one.
     """
-    worth = (1.0 - weight) * values
+    weighted = (1.0 - weight) * values
     nearest, chosen = np.zeros(len(values), dtype=np.float32), np.empty(count, dtype=np.int64)
     open_places: NDArray[np.bool_] = np.ones(len(values), dtype=bool)
     for place in range(count):
-        gain = np.where(open_places, worth - weight * nearest, -np.inf)
+        gain = np.where(open_places, weighted - weight * nearest, -np.inf)
         best = chosen[place] = int(gain.argmax())
         open_places[best] = False
         likeness = directions @ directions[best]
@@ -85,7 +85,7 @@ class Ranked(NamedTuple):
 
 
 class Answers:
-    """Words for the rows of one shard's catalogue."""
+    """Writer of answers with ids, titles and reasons from rows of one shard's catalogue."""
 
     def __init__(self, shard: CompiledShard, overlay: Overlay) -> None:
         self._shard, self._overlay = shard, overlay
@@ -111,7 +111,7 @@ class Answers:
             if row >= 0
         )
 
-    def require_times(self) -> Float32:
+    def require_freshness(self) -> Float32:
         """Returns how new each item is; raises ProtocolError for a shard without times."""
         if self._shard.freshness is None:
             raise ProtocolError("freshness: expected interactions with times, this silo's have none")
@@ -128,7 +128,7 @@ class Answers:
             return rows, scores
         values = stretch(scores)
         if limits.freshness > 0.0:
-            values = blend_freshness(scores, self.require_times()[rows], limits.freshness)
+            values = blend_freshness(scores, self.require_freshness()[rows], limits.freshness)
         count = min(limits.offset + limits.k, len(rows))
         if limits.mmr > 0.0 and model is not None:
             order = order_by_variety(values, model.directions[rows], limits.mmr, count)
@@ -184,11 +184,11 @@ def best_rows(scores: Float32, k: int) -> tuple[Rows, Float32]:
 
 NO_ROWS: Rows = np.zeros(0, dtype=np.int64)
 MOST_NEAR = 100  # items that resemble a query, on all pages
-MOST_CHANGED = 512  # titles that applications have told, which are searched for words with typing errors
+MOST_CHANGED = 512  # titles posted by applications that are searched with typing errors, the last ones
 
 
 class Catalogue:
-    """The items of one shard, with what has been said of them since."""
+    """Descriptions of one shard's items, with what applications posted since."""
 
     def __init__(self, shard: CompiledShard, overlay: Overlay) -> None:
         self._shard, self._overlay = shard, overlay
@@ -263,11 +263,11 @@ class Catalogue:
         if self._overlay.hidden is not None:
             shown &= ~self._overlay.hidden
         changed, titles = self._search_changed()
-        told = [] if titles is None else [(int(changed[row]), way) for row, way in titles.find(words, shown[changed])]
+        posted = [] if titles is None else [(int(changed[row]), way) for row, way in titles.find(words, shown[changed])]
         shown[changed] = False
         found = [] if self._search is None else self._search.find(words, shown)
         found += self._find_near_unmet(words, exact)
-        return sorted([*told, *found], key=lambda one: one[1] == "meaning")[:MOST_NEAR]
+        return sorted([*posted, *found], key=lambda one: one[1] == "meaning")[:MOST_NEAR]
 
     def _find_near_unmet(self, words: str, exact: Rows) -> Found:
         """Finds unmet items that resemble the words, besides the exact matches."""
@@ -288,7 +288,7 @@ class Catalogue:
         return TitleSearch(self._shard.search_arrays) if self._shard.search_arrays else None
 
     def _search_changed(self) -> tuple[Rows, TitleSearch | None]:
-        """Indexes the titles that have changed last: their rows, and an index of them."""
+        """Returns the rows whose titles have changed last, and an index of these titles."""
         titles = self._overlay.titles
         if not isinstance(titles, ChangedTitles):
             return NO_ROWS, None

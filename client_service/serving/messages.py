@@ -116,7 +116,10 @@ class ItemOut(Message):
 
 
 class RecommendationsOut(Message):
-    """Best first. `fallback` says why these are popular items instead of personal ones."""
+    """List of recommended items, best first.
+
+    `fallback` says why these are popular items instead of personal ones.
+    """
 
     user: str | None = Field(None, description="user of the request; absent for a basket", examples=["4711"])
     model: Version | None = Field(None, description="version of the model that answered")
@@ -267,4 +270,4 @@ class NextOut(Message):
 class NextListOut(Message):
     """A list for each session, in the order of the request."""
 
-    results: tuple[NextOut, ...] = Field(description="one list for each user or basket, in the order of the request")
+    results: tuple[NextOut, ...] = Field(description="one list for each session, in the order of the request")

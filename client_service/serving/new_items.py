@@ -93,7 +93,7 @@ class NewItems:
         newly = self._overlay.take_item_changes()
         if newly or self._posted[0] is not cold or self._lock.locked():
             with self._lock:
-                self._take_up(newly, cold)
+                self._add_posted(newly, cold)
         return self._posted[1]
 
     def choose(self, model: CompiledModel, asker: NewItemQuery, limits: ListRequest, count: int) -> list[NewItem]:
@@ -133,7 +133,7 @@ class NewItems:
         ]
         if not limits.explain or not items or not len(asker.facts.basket) or (cold := model.cold) is None:
             return found
-        counted = cold.contributions(asker.facts.basket, texts_of(cold, items))
+        counted = cold.contributions(asker.facts.basket, features_of(cold, items))
         return list(self._answers.add_reasons(found, counted, asker.facts.basket))
 
     def find_features(self, cold: ColdItems, item: str) -> Float32 | None:
@@ -145,7 +145,7 @@ class NewItems:
         if (posted := self._encoded.get(item)) is not None:
             return posted.text
         row = self._shard.find_item(item)
-        return cold.texts_of(np.array([row]))[0] if row is not None and cold.has(row) else None
+        return cold.features_of(np.array([row]))[0] if row is not None and cold.has(row) else None
 
     def _look_up(
         self, model: CompiledModel, asker: NewItemQuery, limits: ListRequest, count: int, posted: PostedItems | None
@@ -270,7 +270,7 @@ class NewItems:
                 break
         return found
 
-    def _take_up(self, newly: Mapping[str, ItemIn], cold: ColdItems) -> None:
+    def _add_posted(self, newly: Mapping[str, ItemIn], cold: ColdItems) -> None:
         """Takes newly posted items: encodes the last ones, and starts a thread for the others."""
         if self._posted[0] is not cold:
             self._encoded, self._waiting, self._posted = {}, dict(self._last_posts), (cold, None)
@@ -367,16 +367,16 @@ def rate_new_item(model: CompiledModel, item: NewItem) -> float:
     return (1.0 if logit >= 0.0 else small) / (1.0 + small)
 
 
-def texts_of(cold: ColdItems, items: Sequence[NewItem]) -> Float32:
+def features_of(cold: ColdItems, items: Sequence[NewItem]) -> Float32:
     """Collects the features of new items, (n, d)."""
-    return np.stack([cold.texts_of(np.array([one.row]))[0] if one.text is None else one.text for one in items])
+    return np.stack([cold.features_of(np.array([one.row]))[0] if one.text is None else one.text for one in items])
 
 
 def _vary(cold: ColdItems, pool: list[NewItem], weight: float, count: int) -> list[NewItem]:
     """Orders the best new items by variety, as lists are."""
     if not pool:
         return pool
-    features = texts_of(cold, pool)
+    features = features_of(cold, pool)
     directions = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), np.float32(1e-12))
     values = stretch(np.array([one.score for one in pool], dtype=np.float32))
     order = order_by_variety(values, directions, weight, min(count, len(pool)))

@@ -43,7 +43,7 @@ class Visits:
 
     @property
     def has_known(self) -> NDArray[np.bool_]:
-        """Which sessions have a known item, (S,)."""
+        """Mask of the sessions that have a known item, (S,)."""
         return self.seen.lengths > 0
 
 
@@ -77,13 +77,15 @@ class NextItems(ModelServer):
 
     score_meaning = NEXT_SCORE
 
-    def __init__(self, sessions: CompiledSessions, take_up: Callable[[Any], CompiledNextModel] | None = None) -> None:
+    def __init__(
+        self, sessions: CompiledSessions, compile_model: Callable[[Any], CompiledNextModel] | None = None
+    ) -> None:
         """Opens answers to visits, without a model yet.
 
-        take_up: compiles a model that is assigned to `served`; None: an assigned model answers as it is.
+        compile_model: compiles a model that is assigned to `served`; None: an assigned model answers as it is.
         """
         super().__init__()
-        self._sessions, self._take_up = sessions, take_up
+        self._sessions, self._compile_model = sessions, compile_model
         self._served: CompiledNextModel | None = None
 
     @property
@@ -93,7 +95,7 @@ class NextItems(ModelServer):
 
     @served.setter
     def served(self, model: Any) -> None:
-        self._served = model if model is None or self._take_up is None else self._take_up(model)
+        self._served = model if model is None or self._compile_model is None else self._compile_model(model)
 
     def with_model(self, serving: Path, published: Publication) -> NextItems:
         """Replaces the model by another published one of the same visits.
@@ -106,7 +108,7 @@ class NextItems(ModelServer):
 
     @property
     def shown_items(self) -> int:
-        """How many items can be answered."""
+        """Number of items that can be answered."""
         return len(self._sessions.item_ids)
 
     def answer(self, asked: NextIn) -> NextListOut:
@@ -114,7 +116,7 @@ class NextItems(ModelServer):
         return NextListOut(results=tuple(self._answer_sessions(asked.all_sessions, asked)))
 
     def answer_all(self, asked: Sequence[NextIn]) -> list[NextListOut]:
-        """Requests in their order; those that ask for lists of one kind are computed together."""
+        """Answers requests in their order; computes together those that ask for one kind of list."""
         alike: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
         for place, one in enumerate(asked):
             alike[one.k, one.exclude_seen, one.exclude].append(place)
@@ -131,7 +133,7 @@ class NextItems(ModelServer):
     def _answer_sessions(self, sessions: Sequence[Sequence[str]], asked: NextIn) -> Iterable[NextOut]:
         """Answers sessions in their order.
 
-        asked: what lists they get.
+        asked: the kind of lists; its own sessions are not used.
         """
         ids = self._sessions.item_ids
         visits = read_visits(sessions, ids)

@@ -46,7 +46,7 @@ CLOSED_FORM: Final[LabelFallback] = "the closed form, for the network scores no 
 
 
 @dataclass(frozen=True)
-class AskedNode:
+class NodeQuery:
     """Node of a request.
 
     row: in the graph, None for a new node. name: its id, if given. neighbours: rows and weights of its edges to nodes
@@ -74,14 +74,14 @@ class NodeLabels(ModelServer):
     score_meaning = LABEL_SCORE
     overlay: NodeOverlay
 
-    def __init__(self, nodes: CompiledNodes, take_up: Callable[[Any], CompiledNodeModel] | None = None) -> None:
+    def __init__(self, nodes: CompiledNodes, compile_model: Callable[[Any], CompiledNodeModel] | None = None) -> None:
         """Opens answers about nodes, without a model yet.
 
-        take_up: compiles a model that is assigned to `served`; None: an assigned model answers as it is.
+        compile_model: compiles a model that is assigned to `served`; None: an assigned model answers as it is.
         """
         super().__init__()
         self.overlay = NodeOverlay(nodes)
-        self._nodes, self._take_up = nodes, take_up
+        self._nodes, self._compile_model = nodes, compile_model
         self._served: CompiledNodeModel | None = None
 
     @property
@@ -91,7 +91,7 @@ class NodeLabels(ModelServer):
 
     @served.setter
     def served(self, model: Any) -> None:
-        self._served = model if model is None or self._take_up is None else self._take_up(model)
+        self._served = model if model is None or self._compile_model is None else self._compile_model(model)
 
     def with_model(self, serving: Path, published: Publication) -> NodeLabels:
         """Replaces the model by another published one of the same graph.
@@ -157,15 +157,16 @@ class NodeLabels(ModelServer):
         named = (*posted, *(node for node in described if node is not None))
         return asked.edges + sum(min(len(self.overlay.links(node)), MOST_NEIGHBOURS) for node in named)
 
-    def _read(self, asked: str | NodeIn) -> AskedNode | None:
+    def _read(self, asked: str | NodeIn) -> NodeQuery | None:
         """Finds a node of the request; None for an unknown id that is not described."""
         described = NodeIn(node=asked) if isinstance(asked, str) else asked
-        name, told = described.node, None if described.node is None else self.overlay.facts(described.node)
+        name = described.node
+        posted = None if name is None else self.overlay.facts(name)
         row = None if name is None else self.overlay.row(name)
         features = None if described.features is None else self._read_features(described.features)
         changed = features is not None or row is None or self.overlay.has_changed(row)
-        if features is None and told is not None and told.features is not None:
-            features = self._read_features(told.features)
+        if features is None and posted is not None and posted.features is not None:
+            features = self._read_features(posted.features)
         if row is None and features is None:
             return None
         if described.neighbours is None:
@@ -173,11 +174,11 @@ class NodeLabels(ModelServer):
             if len(links) > MOST_NEIGHBOURS:  # the others count from the next refresh on
                 links = dict(islice(links.items(), MOST_NEIGHBOURS))
             places, weights, later = self._find_edges(row, links)
-            return AskedNode(row, name, places, weights, later, changed, features)
+            return NodeQuery(row, name, places, weights, later, changed, features)
         links = {one.node: one.weight for one in described.neighbours if one.node != name}
         places, weights, later = self._find_edges(None, links)
         unknown = len(links) - len(places) - len(later)
-        return AskedNode(row, name, places, weights, later, True, features, unknown)
+        return NodeQuery(row, name, places, weights, later, True, features, unknown)
 
     def _find_edges(self, row: int | None, links: Mapping[str, float]) -> tuple[Int64, Float64, dict[str, float]]:
         """Finds a node's edges to nodes of the graph, and to nodes added since.
@@ -218,7 +219,7 @@ class NodeLabels(ModelServer):
         return np.array(columns, dtype=np.int64), np.array(list(given.values()), dtype=np.float64)
 
     def _label(
-        self, served: CompiledNodeModel | None, asked: AskedNode, later: dict[str, tuple[Float32, float]]
+        self, served: CompiledNodeModel | None, asked: NodeQuery, later: dict[str, tuple[Float32, float]]
     ) -> LabelOut:
         if served is None:
             return self._write(asked, self._nodes.shares, "no model yet", ())
@@ -233,7 +234,7 @@ class NodeLabels(ModelServer):
         other = CLOSED_FORM if served.head.of_known_alone and asked.changed else None
         return self._write(asked, chances, other, self._rank_neighbours(served, asked, joined, int(chances.argmax())))
 
-    def _join(self, served: CompiledNodeModel, asked: AskedNode, later: dict[str, tuple[Float32, float]]) -> NodePowers:
+    def _join(self, served: CompiledNodeModel, asked: NodeQuery, later: dict[str, tuple[Float32, float]]) -> NodePowers:
         """Computes P^k x of a node, and each neighbour's part.
 
         later: P^k x and degrees of nodes outside the graph, which grows. Neighbours in the graph come first, then those
@@ -275,23 +276,23 @@ class NodeLabels(ModelServer):
         found = served.neighbourhood(rows, weights, before)
         for place, one in enumerate(rows.tolist()):
             if self.overlay.has_changed(one):
-                told = self.overlay.facts(self._nodes.node_ids[one]).features
-                if told is not None:
-                    found.powers[place, 0] = served.project(*self._read_features(told))
+                features = self.overlay.facts(self._nodes.node_ids[one]).features
+                if features is not None:
+                    found.powers[place, 0] = served.project(*self._read_features(features))
         return found
 
     def _join_posted_neighbour(self, served: CompiledNodeModel, node: str) -> tuple[Float32, float]:
         """Computes P^k x and the degree of a posted node from its neighbours."""
-        told, links = self.overlay.facts(node).features, self.overlay.links(node)
-        assert told is not None, "only neighbours with features are joined"
+        features, links = self.overlay.facts(node).features, self.overlay.links(node)
+        assert features is not None, "only neighbours with features are joined"
         rows, weights, _ = self._find_edges(None, links)
         joined = join_node(
-            served.project(*self._read_features(told)), self._read_neighbours(served, None, rows, weights)
+            served.project(*self._read_features(features)), self._read_neighbours(served, None, rows, weights)
         )
         return joined.powers.astype(np.float32), float(weights.sum())
 
     def _rank_neighbours(
-        self, served: CompiledNodeModel, asked: AskedNode, joined: NodePowers, column: int
+        self, served: CompiledNodeModel, asked: NodeQuery, joined: NodePowers, column: int
     ) -> tuple[WeighingNeighbourOut, ...]:
         """Ranks neighbours by what they add to the score of a class."""
         if not len(joined.parts):
@@ -312,7 +313,7 @@ class NodeLabels(ModelServer):
 
     def _write(
         self,
-        asked: AskedNode,
+        asked: NodeQuery,
         chances: Float64,
         fallback: LabelFallback | None,
         neighbours: Sequence[WeighingNeighbourOut],

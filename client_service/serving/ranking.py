@@ -79,8 +79,8 @@ class ListRequest:
         """Raises ProtocolError for items further down than any list goes."""
         most, where = (POOL, " with mmr or freshness") if self.rearranged else (DEEPEST, "")
         if self.offset + self.k > most:
-            told = f"offset + k: expected at most {most}{where}, got {self.offset + self.k}"
-            raise ProtocolError(told, faults=(Fault("out-of-range", "offset", told),))
+            message = f"offset + k: expected at most {most}{where}, got {self.offset + self.k}"
+            raise ProtocolError(message, faults=(Fault("out-of-range", "offset", message),))
 
 
 @dataclass(frozen=True)
@@ -153,13 +153,13 @@ def _parse_filter(text: str) -> tuple[str, tuple[str, ...]]:
         if not found[2]:
             break
     if len(values) > MOST_VALUES:
-        told = f"filter: expected at most {MOST_VALUES} values of a key, got {len(values)}"
-        raise ProtocolError(told, faults=(Fault("out-of-range", "filter", told),))
+        message = f"filter: expected at most {MOST_VALUES} values of a key, got {len(values)}"
+        raise ProtocolError(message, faults=(Fault("out-of-range", "filter", message),))
     return _unescape(parted[1]), tuple(dict.fromkeys(values))
 
 
-def _wrong_form(told: str) -> ProtocolError:
-    return ProtocolError(told, faults=(Fault("wrong-form", "filter", told),))
+def _wrong_form(message: str) -> ProtocolError:
+    return ProtocolError(message, faults=(Fault("wrong-form", "filter", message),))
 
 
 def _unescape(text: str) -> str:

@@ -54,10 +54,10 @@ LONGEST_FILL = 120.0  # seconds for which the model before answers users whose l
 EMPTY_START = ListStart(NO_ROWS, np.zeros(0, dtype=np.float32), whole=False)
 
 
-class ModelIntake(Protocol):
+class ModelPublisher(Protocol):
     """Compiles assigned models, and computes their lists in the background until closed."""
 
-    def take_up(self, served: Any) -> CompiledModel | None: ...
+    def serve_model(self, served: Any) -> CompiledModel | None: ...
     @property
     def is_busy(self) -> bool: ...
     def close(self) -> None: ...
@@ -66,9 +66,9 @@ class ModelIntake(Protocol):
 class Recommender(ModelServer):
     """Answers from one model at a time.
 
-    Another model replaces it in one assignment: a request sees the old or the new. `overlay`: what has happened since
-    the shard was written. `model`: None before there is one. `intake`: compiles what is assigned to `served`; None: an
-    assigned model answers as it is.
+    Another model replaces it in one assignment: a request sees the old or the new. overlay: changes since the shard was
+    written. model: None before there is one. publisher: compiles and publishes a model that is assigned to `served`;
+    None: an assigned model answers as it is.
     """
 
     score_meaning = SCORE
@@ -80,10 +80,10 @@ class Recommender(ModelServer):
         overlay: Overlay | None = None,
         model: CompiledModel | None = None,
         *,
-        intake: ModelIntake | None = None,
+        publisher: ModelPublisher | None = None,
     ) -> None:
         super().__init__()
-        self._shard, self.overlay, self.model, self._intake = shard, overlay or Overlay(shard), model, intake
+        self._shard, self.overlay, self.model, self._publisher = shard, overlay or Overlay(shard), model, publisher
         self._answers, self.catalogue = Answers(shard, self.overlay), Catalogue(shard, self.overlay)
         self._exclusions = Exclusions(shard, self.overlay)
         self._new = NewItems(shard, self.overlay, self._answers)
@@ -97,7 +97,7 @@ class Recommender(ModelServer):
 
     @served.setter
     def served(self, served: Any) -> None:
-        self.model = served if self._intake is None else self._intake.take_up(served)
+        self.model = served if self._publisher is None else self._publisher.serve_model(served)
 
     def with_model(self, serving: Path, published: Publication) -> Recommender:
         """Makes a recommender with another published model of the same shard.
@@ -129,22 +129,22 @@ class Recommender(ModelServer):
     @property
     def is_busy(self) -> bool:
         """Whether lists are computed in the background."""
-        return self._intake is not None and self._intake.is_busy
+        return self._publisher is not None and self._publisher.is_busy
 
     def close(self) -> None:
         """Ends the computation of lists in the background."""
-        if self._intake is not None:
-            self._intake.close()
+        if self._publisher is not None:
+            self._publisher.close()
 
     @property
     def known_users(self) -> int:
-        """How many users get a list of their own."""
+        """Number of users who get a list of their own."""
         self.overlay.follow()
         return self.overlay.known_users
 
     @property
     def shown_items(self) -> int:
-        """How many items can be recommended."""
+        """Number of items that can be recommended."""
         return self.catalogue.count_shown()
 
     @property
@@ -289,7 +289,7 @@ class Recommender(ModelServer):
         )
         limits.require_reachable()
         if freshness > 0.0:
-            self._answers.require_times()
+            self._answers.require_freshness()
         return limits
 
     def _read_user(self, user: str) -> ListKey:

@@ -63,7 +63,7 @@ class CommonBasis(Statistics):
 
     @property
     def directions(self) -> int | None:
-        """In how many directions the sums are known; None for all."""
+        """Number of directions in which the sums are known; None for all."""
         return None if self.values is None else len(self.values)
 
     def metadata(self) -> dict[str, str]:
@@ -100,7 +100,7 @@ def _find_impossible(basis: CommonBasis) -> str | None:
 
 
 def _rows(pairs: NDArray[np.float32], degrees: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.float32], ...]]:
-    """Blocks of rows of the pairs, each with the most that they can be."""
+    """Yields blocks of rows of the pairs, each with the largest possible counts."""
     rounded = degrees.astype(np.float32)  # as the pairs are
     for first in range(0, len(pairs), ROWS):
         yield pairs[first : first + ROWS], np.minimum(rounded[first : first + ROWS, None], rounded)
@@ -178,7 +178,7 @@ def leading_frequencies(matrix: Float64, rank: int) -> tuple[Float64, Float64]:
 
 
 def shrink(values: Float64, edge: float) -> Float64:
-    """Eigenvalues of the sum without noise, for eigenvalues with noise."""
+    """Computes the eigenvalues of the sum without noise from those with noise."""
     found: Float64 = (values + np.sqrt(np.maximum(values**2 - edge**2, 0.0))) / 2.0
     return found
 

@@ -59,7 +59,7 @@ def digest_summed(shard: Shard, method: MethodSettings) -> SummedDigests:
 
 
 def add_pairs(at: SumRound) -> Sums:
-    """Degrees and pairs; with epsilon weighted pairs, which are not noised yet."""
+    """Computes degrees and pairs; with epsilon weighted pairs, which are not noised yet."""
     return (count_pairs if at.method.basis.epsilon is None else weigh_pairs)(at.counted)
 
 
@@ -72,7 +72,7 @@ def finish_pairs(at: SumRound) -> CommonBasis:
 
 
 def add_products(at: SumRound) -> Sums:
-    """Degrees, and products with the round's directions."""
+    """Computes degrees, and products with the round's directions."""
     basis = at.method.basis
     if basis.words is not None:
         return _explore_further(at, basis.words)

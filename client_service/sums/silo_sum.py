@@ -72,7 +72,7 @@ class Statistics:
 
     @property
     def directions(self) -> int | None:
-        """In how many directions the sums are known; None for all."""
+        """Number of directions in which the sums are known; None for all."""
         return None
 
     @cached_property
@@ -88,9 +88,9 @@ class Statistics:
 class SumRound(NamedTuple):
     """A round of a run that sums.
 
-    counted: what `SiloSum.count` has made of the shard. seed: of the run. clients: number of parts that a sum has
-    room for. number: of the round at hand. sums: of rounds before, by their number; of the last rounds at the end of
-    a run. federation: the key of its aggregator, which all silos pin. included: does the run's sum hold this silo's
+    counted: the shard's counts, made by `SiloSum.count`. seed: of the run. clients: number of parts that a sum has
+    room for. number: of this round. sums: of rounds before, by their number; of the last rounds at the end of a run.
+    federation: the key of its aggregator, which all silos pin. included: does the run's sum hold this silo's
     part? over: what the sums of another part have become, over which this one counts (`Sum.over`). secret: of the
     silo, for this run, which nobody else can make.
     """

@@ -192,7 +192,7 @@ def _upper_triangle(left: sparse.csr_array, right: sparse.csr_array, *, first: i
 
 
 def count_degrees(interactions: sparse.csr_array) -> UInt32:
-    """Interactions of each item, (N,)."""
+    """Counts the interactions of each item, (N,)."""
     return degrees(interactions)[1].astype(np.uint32)
 
 

@@ -67,7 +67,7 @@ ROOM = 2.0 ** (HALF_BITS - 1) - MOST_SILOS / 2  # steps, for a product: each sil
 
 @dataclass(frozen=True)
 class ExploredSubspace:
-    """What sums tell of W: directions Q (N, k), orthonormal, and W Q (N, k).
+    """Explored part of W: orthonormal directions Q (N, k), and W Q (N, k).
 
     degrees: (N,), of the items over all silos, at least 1. exponent: e. seed: of the run. words: w. steps: (N, 1), of
     the products from the second round on.

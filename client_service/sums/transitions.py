@@ -47,7 +47,7 @@ MOST = 1 << 31  # of a sum: beyond it one has wrapped around
 
 @dataclass(frozen=True, eq=False)
 class Transitions(Statistics):
-    """What visits of all silos tell of the N items of the catalogue.
+    """Transitions between the N items of the catalogue, summed over visits of all silos.
 
     visits: that have the item, (N,). counts: of each pair, in UNITs, (N, N); or sketch: the counters, (ROWS, W).
     """
@@ -137,7 +137,7 @@ def finish_transitions(at: SumRound) -> Transitions:
 
 
 def read_transitions(arrays: Arrays, metadata: Mapping[str, str]) -> Transitions:
-    """Transitions from the disk."""
+    """Reads transitions from the disk."""
     del metadata
     return Transitions("transitions", arrays["visits"], arrays.get("counts"), arrays.get("sketch"))
 

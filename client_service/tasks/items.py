@@ -234,7 +234,7 @@ def open_recommender(settings: ClientSettings, shard: Shard) -> tuple[Recommende
         for path in settings.models_directory.glob(kind):
             path.unlink(missing_ok=True)
     overlay = Overlay(publisher.compiled, least_rating=settings.least_rating)
-    recommender = Recommender(publisher.compiled, overlay, intake=publisher)
+    recommender = Recommender(publisher.compiled, overlay, publisher=publisher)
     publisher.replace_model = partial(setattr, recommender, "model")
     return recommender, publisher
 
@@ -245,7 +245,7 @@ def merge_events(settings: ClientSettings, shard: Shard, store: EventStore) -> M
 
 
 def reopen_lists(settings: ClientSettings, shard: Shard) -> Reopened:
-    """Lists of another shard's users, which are published when a model is there."""
+    """Opens lists of another shard's users, which are published when a model is there."""
     recommender, publisher = open_recommender(settings, shard)
     return Reopened(recommender, recommender.overlay, lambda: publisher.failure)
 

@@ -133,7 +133,7 @@ T = TypeVar("T", bound=Training)
 
 @dataclass(frozen=True)
 class ModelStart(Generic[S, T]):
-    """How a model begins that takes more than a shard and settings.
+    """Functions that begin or rebuild a model from more than a shard and settings.
 
     begin: a model where its run begins, and fields of QualityOut that are known by then. rebuild: a model as a kept one
     was, before its parameters are loaded.
@@ -166,8 +166,7 @@ class EventIntake(Generic[S]):
 
     open: opens the model server, and the log that takes events. hold: locks and loads the shard of a folder. merge:
     (settings, shard, the log's store) -> the next shard. place: adds to a shard what a run needs beside its files.
-    save:
-    writes a shard into a folder. reopen: opens the model server of another shard.
+    save: writes a shard into a folder. reopen: opens the model server of another shard.
     """
 
     open: Callable[[ClientSettings, S], OpenedTask]
@@ -197,26 +196,26 @@ def _no_rows(shard: TaskShard) -> ShardRows:
 class Task(Generic[S, T]):
     """One thing that can be learnt from a shard.
 
-    A task leaves out a field with a default where it has no such thing.
+    A task leaves out a field with a default if it has no such thing.
 
-    nouns: what the page calls what it counts. labels: what each measure is called, by its name; `primary` is the one by
-    which validation chooses, unless a shard's `Measures` name another.
-    load_shard: the shard of a client's settings; DataError where it is of no use.
-    count: how many users, items and edges a shard has, for a silo whose policy gives these numbers.
+    nouns: names of the numbers that the silo's page counts. labels: the page's names of measures; `primary` is the
+    measure by which validation chooses, unless a shard's `Measures` name another.
+    load_shard: loads the shard of a client's settings; DataError if it cannot be used.
+    count: counts the users, items and edges of a shard, for a silo whose policy gives these numbers.
     trainer: makes a model in training on a shard.
-    judge, test: measures of a frozen model on validation data, and on test data, which nothing may choose by.
-    count_judged: by how many validation examples a model is judged.
-    answer: who answers in a silo without a service around it.
-    publish: compiles a shard into the given folder, and opens what answers from there; by default `answer`.
-    try_out: the answer to a question that was typed on the silo's page.
+    judge, test: measure a frozen model on validation data, and on test data, which no choice may depend on.
+    count_judged: counts the validation examples by which a model is judged.
+    answer: opens the model server of a silo without a service around it.
+    publish: compiles a shard into the given folder, and opens its model server there; by default `answer`.
+    try_out: answers a question that was typed on the silo's page.
 
-    freeze: a copy of the model, under a version, that nothing changes any more and that can answer.
-    rows: the ids of a shard's rows, for models with a row for each user or item.
+    freeze: copies the model, under a version, as one that answers and does not change.
+    rows: lists the ids of a shard's rows, for models with a row for each user or item.
     fits_at_start: does a model answer well before any training, as closed forms do?
-    text_digest: the digest of what is known of a shard's items beside its `digest`; "" where nothing is.
-    relate: what the scores of a frozen model mean, by validation data; without it they are taken as they are.
-    summarise: the fields of QualityOut that are known when training is over, of the served model and the training.
-    refitting, events: see their classes. Where they are left out, what needs them is refused.
+    text_digest: computes the digest of item metadata that the shard's `digest` leaves out; "" if there is none.
+    relate: fits the meaning of a frozen model's scores on validation data; without it they are taken as they are.
+    summarise: returns the fields of QualityOut that are known after training, of the served model and the training.
+    refitting, events: see their classes. If they are left out, what needs them is refused.
     """
 
     name: str

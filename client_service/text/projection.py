@@ -32,8 +32,8 @@ _BEHAVIOUR = (
     "bewertungen verkäufe 评分 标签 销量"
 )
 BEHAVIOUR: Final = re.compile(rf"(?:^|[\W_])(?:{'|'.join(_BEHAVIOUR.split())})(?:[\W_]|$)")
+"""Words in names of columns that hold what users do. A new item has no such values, so they are no features."""
 WORD_ENDS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
-"""Names of columns that users make by what they do. A new item cannot have them, so they are no features."""
 FIRST_YEAR, LAST_YEAR, MOST_YEARS = 1935.0, 2030.0, 20  # of the bumps on which years lie, five years apart
 NUMBERS_APART: Final = 0.5
 NUMBER_CENTRES: Final = np.arange(-12.0, 12.5, NUMBERS_APART)  # of the inverse hyperbolic sine, near to a logarithm
@@ -129,9 +129,9 @@ class ProjectionEncoder:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Numbers of coordinates of words with categories, and of years.
+        """Sizes of the blocks of coordinates: words with categories, and years.
 
-        The number of categories has one more.
+        After them comes one coordinate for the number of categories.
         """
         years = min(MOST_YEARS, self.width // 3)
         return self.width - years - 1, years
@@ -278,7 +278,7 @@ def join_labels(categories: Mapping[str, Sequence[str | None]], count: int) -> l
 def count_labels(labels: Sequence[Sequence[str]]) -> Float32:
     """Scales the number of each item's categories, (N, 1).
 
-    Unit rows lose it; 0 for an item without any.
+    Rows of length one do not show this number. 0 for an item without any.
     """
     counts = np.array([len(one) for one in labels], dtype=np.float32)[:, None]
     scaled = (np.minimum(counts, MOST_COUNTED) - USUAL_COUNT) * np.float32(COUNT_WEIGHT)

@@ -39,7 +39,7 @@ LEAST_SHARED: Final = 0.3  # share of a word's pairs of letters that a candidate
 PAIRS_OF_ERROR: Final = 3  # pairs of letters that one error changes at most
 BEGINNING: Final = 0.9  # likeness of a word that begins with the searched one
 FEWEST_LETTERS: Final = 3  # of a word that may have a typing error, or be the beginning of another
-TWO_ERRORS_FROM: Final = 6  # letters
+TWO_ERRORS_FROM: Final = 6  # letters of a searched word that may have two typing errors
 LEAST_COVERED: Final = 0.7  # share of the searched words, by their letters, that an item must have
 LEAST_COSINE, LEAST_SHARE = 0.5, 0.6  # of an item's features with the query's, and of the best item's cosine
 MOST_LIKE: Final = 50  # items found by features
@@ -97,7 +97,7 @@ class TitleSearch:
     """An index of titles, and of features where the server can run their encoder."""
 
     def __init__(self, arrays: Arrays) -> None:
-        """Takes the arrays of `search_arrays` and `feature_arrays`; others are passed over."""
+        """Opens the arrays of `search_arrays` and `feature_arrays`; ignores others."""
         self._arrays = {name.removeprefix(PREFIX): one for name, one in arrays.items() if name.startswith(PREFIX)}
         self._words, self._labels = Texts(self._arrays, "words"), Texts(self._arrays, "labels")
         self._lengths: NDArray[np.int32] = self._arrays["lengths"]

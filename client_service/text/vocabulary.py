@@ -64,7 +64,7 @@ class SvdEncoder:
 
     @property
     def version(self) -> int:
-        """Version of the function: 1 where words weigh less, which the state does not say."""
+        """Version of the function: 1 for the smaller weight of words, else 2."""
         return 1 if self.text_weight == FIRST_TEXT_WEIGHT else 2
 
     @property
@@ -74,9 +74,9 @@ class SvdEncoder:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Numbers of columns of words, categories, years and numbers.
+        """Sizes of the blocks of columns: words, categories, years and numbers.
 
-        The number of categories has one more.
+        After them comes one column for the number of categories.
         """
         return self.width, len(self.labels), MOST_YEARS, len(self.numbers)
 

@@ -165,7 +165,7 @@ class ItemTrainer(Trainer):
         return torch.from_numpy(np.asarray(self.shard.train.sum(0) == 0)).to(self.device)
 
     def sum_gradients(self) -> tuple[dict[str, Float32], int]:
-        """Raises SettingsError: the loss of a pair depends on its batch."""
+        """Raises SettingsError, because the loss of a pair depends on its batch."""
         words = "expected one that trains, as task 'items' has no loss that is summed over examples"
         raise SettingsError(f"strategy: {words}, got one that sends gradients")
 
@@ -192,7 +192,7 @@ class ItemTrainer(Trainer):
         generator = self.torch_generator("train")
         warming = objective.bias_aware and self.context.round <= self.method.warmup(self.context.rounds)
         self.figures = Figures()
-        if warming or (objective.bias_aware and not self._fitted):  # who comes late, or again, has had no warm-up
+        if warming or (objective.bias_aware and not self._fitted):  # a client that joins late has had no warm-up
             self.figures.table_steps = fit_tables(self.tables, self.batches, self.method, generator, self.interrupt)
             self._fitted = True
         if warming and self.method.warmup_trains == "tables":

@@ -52,9 +52,7 @@ class NodeNetworkTrainer(Trainer):
         """
         has = (self.shard.features.shape[1], len(self.shard.classes))
         if (expected := (self.method.nodes.features, self.method.nodes.classes)) != has:
-            words = (
-                f"expected {expected[0]} and {expected[1]} as the run has, and this shard's are {has[0]} and {has[1]}"
-            )
+            words = f"expected the run's {expected[0]} features and {expected[1]} classes, got {has[0]} and {has[1]}"
             raise SettingsError(
                 f"nodes.features, nodes.classes: {words}: join with the federation's columns and classes"
             )

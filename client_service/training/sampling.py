@@ -52,7 +52,7 @@ class PairSampler:
             yield Batch(users, self._items[chosen], drawn.to(self._device), self._is_known(users, drawn))
 
     def _is_known(self, users: Tensor, drawn: Tensor) -> Tensor:
-        """Tells whether each (user, drawn item) is a training pair, (B, n).
+        """Marks the (user, drawn item) pairs that are training pairs, (B, n).
 
         It looks into the drawn items' own rows, (n, M), which costs a tenth of a search of all pairs for each.
         """

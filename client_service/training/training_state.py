@@ -144,7 +144,7 @@ class TrainingState:
         return replace(self, arrays={**self.arrays, **kept})
 
     def optimiser_states(self) -> dict[str, dict[str, Float32]]:
-        """Steps and moments of each optimiser as "<parameter>/<what>", by the prefix of its parameters."""
+        """Lists steps and moments of each optimiser as "<parameter>/<what>"."""
         found: defaultdict[str, dict[str, Float32]] = defaultdict(dict)
         for key, value in self.part(OPTIMISER).items():
             only, _, rest = key.partition("/")

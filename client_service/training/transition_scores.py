@@ -20,16 +20,16 @@ from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.sums.transitions import Transitions, own_transitions, shard_transitions
 from shared.method.parameters import Float32
 
-DAMPING = 0.7  # of an item that much is clicked after: its counts are divided by their sum to this power
+DAMPING = 0.7  # an item's counts of following clicks are divided by their sum to this power
 BACKWARD = (0.4, 0.0)  # weight of preceding items beside following ones; the usual first
 NEXT_ALONE = (1,)  # other weights that a silo may try on its own visits: the next click alone
 DECAYS = (0.4, 0.2, 0.6, 0.8, 0.0)  # of the weight of a click, for each later one; the usual first
 REPEATS = (0.1, 0.0, 0.3, 1.0)  # of the visit's own items, beside all others together
-SECONDS = (0.3, 0.1, 0.0, 0.6)  # of what goes with items that go with the visit's, beside these
-POPULAR = 0.01  # of popular items, for visits of which nothing is known
-CHOSEN_BY = 500  # validation examples that choose such a number
-COMPARED_BY = 1000  # examples that compare served scores with the silo's own
-USUAL_BY = 100  # examples as much as which the usual value counts
+SECOND_STEPS = (0.3, 0.1, 0.0, 0.6)  # weight of items two transitions away, beside those one away; the usual first
+POPULAR = 0.01  # of popular items, for visits without a known item
+CHOSEN_BY = 500  # validation examples by which such a weight is chosen
+COMPARED_BY = 1000  # validation examples by which served scores are compared with the silo's own
+USUAL_BY = 100  # validation examples that count as much as the usual value
 SUM_SHARES = (1.0, 0.5, 0.0)  # of the sum's scores beside those of the silo's own transitions; the usual first
 NETWORK_SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 USUAL_SHARE = 0.5
@@ -51,7 +51,7 @@ class TransitionScores:
     popular: Float32
     decay: float = DECAYS[0]
     repeats: float = REPEATS[0]
-    second: float = SECONDS[0]
+    second: float = SECOND_STEPS[0]
 
     def score(self, examples: Prefixes) -> Float32:
         """Computes the probability that each item comes next, (B, N); rows add up to 1."""
@@ -168,7 +168,7 @@ def score_by_transitions(
     chosen = choose([TransitionScores(one, _shares(one), popular, second=0.0) for one in near])
     chosen = choose([replace(chosen, repeats=value) for value in REPEATS])
     chosen = choose([replace(chosen, decay=value) for value in DECAYS])
-    return choose([replace(chosen, second=value) for value in SECONDS])
+    return choose([replace(chosen, second=value) for value in SECOND_STEPS])
 
 
 def _find_neighbours(pairs: sparse.csr_array, backward: float) -> sparse.csr_array:

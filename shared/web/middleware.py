@@ -66,7 +66,7 @@ class TokenBuckets:
         return 0.0 if allowed else (1.0 - tokens) / self.rate
 
     def refund(self, who: str) -> None:
-        """Returns the token of a request that will be counted once more."""
+        """Gives back the token of a request that will be counted once more."""
         if (held := self._held.get(who)) is not None:
             self._held[who] = (held[0] + 1.0, held[1])
 

@@ -252,7 +252,10 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 
 def require_startable(values: Mapping[str, Any]) -> ClientSettings:
-    """Raises SettingsError or PrivacyError if a client would not start with these settings."""
+    """Checks that a client would start with these settings, and returns them.
+
+    Raises SettingsError or PrivacyError if it would not.
+    """
     settings = client_settings(**values)
     settings.declaration()
     return settings

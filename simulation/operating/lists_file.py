@@ -35,7 +35,10 @@ SINKS: Final[dict[str, Callable[[pl.LazyFrame, Path], Any]]] = {
 
 
 def require_format(path: Path) -> Path:
-    """Raises SettingsError for an unsupported kind of file, or a missing folder."""
+    """Checks the ending and the folder of an output file, and returns its path.
+
+    Raises SettingsError for an unsupported ending, or a missing folder.
+    """
     if path.suffix not in SINKS:
         raise SettingsError(f"--out: expected a file that ends in {', '.join(SINKS)}, got {path.name}")
     if not path.parent.is_dir():

@@ -21,7 +21,7 @@ from simulation.reports.report import best_floor, floor_means, measure_labels
 from simulation.reports.terminal import figure_table
 
 if TYPE_CHECKING:
-    from client_service.joining_value.forecast import Worth
+    from client_service.joining_value.forecast import JoiningValue
 
 BESIDE = {
     "alone": "alone",
@@ -167,7 +167,7 @@ def field_table(ledger: list[dict[str, Any]]) -> Table:
     return table
 
 
-def forecast_table(worth: Worth) -> Table:
+def forecast_table(worth: JoiningValue) -> Table:
     """Renders trials with small silos of a silo's own users, alone and together."""
     caption = f"of {count_noun(worth.users, 'user')}, {count_noun(worth.draws, 'draw')}; means over measured users"
     table = figure_table(

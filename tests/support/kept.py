@@ -43,7 +43,7 @@ def keep_first_model(
 def publish_model(settings: ClientSettings, shard: Shard, served: ServedItems | None) -> None:
     """What a trainer publishes, with all lists."""
     publisher = ItemPublisher(answering_shard(settings, shard), settings.state_directory / SERVING, 1)
-    publisher.take_up(served)
+    publisher.serve_model(served)
     if served is not None:
         publisher._job.join()
 

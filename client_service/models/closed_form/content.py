@@ -31,8 +31,8 @@ SHARES = (1.0, 0.0, 0.3, 3.0)  # of the other silos' sums, the usual one first
 COLD_RIDGES = (0.003, 0.03, 0.3)
 USUAL_COLD_RIDGE = 0.03
 LEAST_EVIDENCE = 4.0  # by which the items' own features must be better than shuffled ones, in standard deviations
-SHUFFLES = 20  # orders of the features among the items; they tell nothing of taste
-EVIDENCE_SHARE, EVIDENCE_FOLDS = 0.4, 4  # of the items, which are hidden to see if their features tell anything
+SHUFFLES = 20  # random orders of the features among the items, which carry no information
+EVIDENCE_SHARE, EVIDENCE_FOLDS = 0.4, 4  # of the items, which are hidden to test if their features predict users
 EVIDENCE_USERS = 64  # most users of a fold: more would not change the verdict
 HIDING_SEED = 4
 WEIGHT = 3.0  # of small silos, in which validation can hardly weigh it
@@ -261,7 +261,7 @@ def predicts_taste(graph: TrainingGraph) -> bool:
     generators = (np.random.default_rng([HIDING_SEED, fold]) for fold in range(EVIDENCE_FOLDS))
     folds = [one for generator in generators if len((one := _Fold.draw(baskets, generator)).users)]
     if not folds:
-        return graph.others is not None  # of a shop without history, of which the others know
+        return graph.others is not None  # without own history only the other silos' sums know of the items
     generator = np.random.default_rng(HIDING_SEED)
     tables = [table, *(table[generator.permutation(len(table))] for _ in range(SHUFFLES))]
     for others in (None,) if graph.others is None else (None, graph.others):

@@ -1,6 +1,6 @@
 """Declarations of closed-form scorers: how the fusion builds, sets and weighs each.
 
-It is made from the `TrainingGraph` of a silo, or from the `SummedPairs` of all.
+A scorer is made from the `TrainingGraph` of a silo, or from the `SummedPairs` of all silos.
 """
 
 from __future__ import annotations
@@ -160,14 +160,14 @@ class SummedPairs(Protocol):
 class ScorerPart:
     """Entry of a closed-form scorer that the fusion can use.
 
-    weight: beside the others where nobody can vote; 0 leaves it to validation. weigh: the same of a graph and a
-    setting, where it depends on these; None: `weight`. settings: a graph -> the settings that validation chooses from,
-    numbers or a `Weighting`; none where the scorer does not fit. usual: the one that is kept unless another is better
-    for sure. make: the scorer of a silo's own graph. make_each, score_each: the same for several settings at once, and
-    their scores of baskets in turn, where that saves work. from_sums: the scorer from the item pairs of all silos,
-    where they suffice; None: the silo's own graph is needed. loudnesses: of which validation chooses one, beside the
-    sum of the others. from_base: is it also weighed where the search begins at the base score? A part that is not costs
-    less than half as much. errors: by how many standard errors another setting must be better than the usual one.
+    weight: beside the others where no validation item decides; 0 leaves it to validation. weigh: the same of a graph
+    and a setting, where it depends on these; None: `weight`. settings: lists the settings of a graph that validation
+    chooses from, numbers or a `Weighting`; none where the scorer does not fit. usual: the one that is kept unless
+    another is surely better. make: builds the scorer of a silo's own graph. make_each, score_each: the same for several
+    settings at once, and their scores of baskets in turn, if that saves work. from_sums: builds the scorer from the
+    item pairs of all silos; None: it needs the silo's own graph. loudnesses: of which validation chooses one, beside
+    the sum of the others. from_base: is it also weighed when the search begins at the base score? A part that is not
+    costs less than half as much. errors: standard errors by which another setting must be better than the usual one.
     """
 
     name: str

@@ -16,8 +16,8 @@ from shared.method.graph import Float64
 from shared.method.parameters import Float32
 
 Int64 = NDArray[np.int64]
-USUAL_SCALE = 5.0  # of scores of a ridge on ones and zeros, where nothing is known
-USUAL_NODES = 5.0  # validation nodes that the usual scale weighs as much as
+USUAL_SCALE = 5.0  # of the scores of a ridge on ones and zeros, without validation nodes
+USUAL_NODES = 5.0  # weight of the usual scale, in validation nodes
 BINS = 10
 
 
@@ -43,9 +43,9 @@ def calibrate(scores: Float32, labels: Int64) -> Calibration:
     """Fits a scale, and for two classes offsets, to the known labels of nodes.
 
     scores: (m, c). labels: (m,). With few nodes the scale stays near its usual value.
-
-    # Paper: Platt's targets are moved from 0 and 1; here: the scale is drawn to its usual value, which does as much.
     """
+    # Paper: Platt's targets are moved from 0 and 1; here: the scale is drawn to its usual value, because that also
+    # keeps probabilities of few nodes from 0 and 1.
     if not len(labels):
         return UNCALIBRATED
     wide, classes = scores.astype(np.float64), scores.shape[1]

@@ -33,10 +33,9 @@ MOST_LOGISTIC_NODES = 5000  # for training, up to which a silo alone tries a log
 LEAST_SCALE = 1e-12  # of a column's squares
 ALONE = float("inf")
 LOGISTIC = "logistic "  # before the form of a logistic regression
-TIE_MARGIN = (
-    0.1  # over the square root of the validation nodes: candidates whose measure is less below the best are as good
-)
-USUAL_NODES, USUAL_NODES_ALONE = 100, 20  # validation nodes as which the usual choice weighs, made without any
+# Over the square root of the number of validation nodes: candidates within this margin of the best count as equal.
+TIE_MARGIN = 0.1
+USUAL_NODES, USUAL_NODES_ALONE = 100, 20  # weight of the usual choice, in validation nodes
 
 
 @dataclass(frozen=True)
@@ -373,7 +372,7 @@ def fit_nodes(
         grams = {weight: pooled + own.weigh(weight) for weight in OWN_WEIGHTS}
         joined = _choose(shard, design, list(_candidates(shard, design, spec, grams)))
         together = joined.score
-        # one validation node more is what alone has to win by: fewer are no reason to leave the others
+        # The silo's own model must be better by more than one validation node, else the sum of all silos is used.
         if not (len(valid) and alone.score > joined.score + 1.0 / len(valid)) and not (
             np.isnan(joined.score) and _contradicts(joined.weights, design[train], shard.labels[train])
         ):

@@ -1,7 +1,7 @@
 """Fits logistic regressions on the rows of a design, for a silo alone.
 
-A ridge needs its rows through Gram matrices alone, which add up; the gradient of a logistic regression depends on the
-weights at hand, so that silos would have to sum anew for each of its steps.
+A ridge needs only Gram matrices of its rows, which add up over silos. The gradient of a logistic regression depends on
+the current weights, so that silos would need a sum for each of its steps.
 """
 
 from __future__ import annotations

@@ -41,10 +41,9 @@ def smooth_scores(shard: NodeShard, scores: Float32 | Float64, smoothing: Smooth
     """Spreads errors of training nodes, then the corrected scores, over edges.
 
     scores: (n, c). In the second step training nodes have their labels as scores.
-
+    """
     # Paper: errors grow to the size of those of training nodes ("autoscale"); here: they are added as they arrive,
     # because the few training nodes of a silo have errors of the ridge that are small where it overfits.
-    """
     propagation, train = propagation_matrix(shard.adjacency), shard.nodes_of(TRAIN)
     found = scores.astype(np.float64)
     known = np.zeros_like(found)

@@ -135,9 +135,9 @@ def _heterophily_bases(
 ) -> Iterator[tuple[Float64, Float64]]:
     """Yields UniFilter's heterophily bases u_k and their coefficients.
 
-    u_k: (n, F), for k from 1 to K. Coefficients of P^j x: (K + 1, F). # Paper: T_k of the mixed basis of the order
-    before; here: a_k, because only with it all pairs meet at theta.
+    u_k: (n, F), for k from 1 to K. Coefficients of P^j x: (K + 1, F).
     """
+    # Paper: T_k of the mixed basis of the order before; here: a_k, because only with it all pairs meet at theta.
     lengths = np.linalg.norm(values, axis=0)
     inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
     latest, latest_made = values * inverse, np.zeros((order + 1, values.shape[1]))

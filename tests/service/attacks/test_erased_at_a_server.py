@@ -54,7 +54,7 @@ async def until(found: Callable[[], Awaitable[bool]]) -> None:
 async def test_a_server_that_mounts_parts_of_the_state_follows_erasures_and_what_was_met(
     silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(server, "LOG_CHECK_SECONDS", 0.02)
     settings = small_client(silos(1)[0], tmp_path)
     shard, _ = keep_first_model(settings, published=True)
     store = EventStore(settings.state_directory)
@@ -96,7 +96,7 @@ async def test_a_server_that_cannot_read_who_is_erased_is_not_ready(
     silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And whoever holds the log's lock, and has stopped, keeps no server from reading."""
-    monkeypatch.setattr(server, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(server, "LOG_CHECK_SECONDS", 0.01)
     settings = small_client(silos(1)[0], tmp_path)
     shard, _ = keep_first_model(settings, published=True)
     gone, user = shard.user_ids[:2]

@@ -47,15 +47,15 @@ def test_a_model_of_nodes_that_cannot_be_published_answers_from_memory(
     with monkeypatch.context() as full:
         if shard_too:
             full.setattr(f"client_service.{writer}", refuse)
-        _, take_up = publish_nodes(shard, publisher)
+        _, publish_model = publish_nodes(shard, publisher)
         full.setattr(f"client_service.{writer}", refuse)
-        model = take_up(freeze_nodes("run-1.0", training))
+        model = publish_model(freeze_nodes("run-1.0", training))
     assert model.version == "run-1.0" and publisher.failure is not None
     published = read_publication(tmp_path)
     assert published is None if shard_too else published is not None and published.model is None
     assert not list(tmp_path.glob("*.partial")) and not list(tmp_path.glob(".*.partial"))
     if not shard_too:
-        take_up(freeze_nodes("run-1.1", training))
+        publish_model(freeze_nodes("run-1.1", training))
         published = read_publication(tmp_path)
         assert published is not None and published.version == "run-1.1" and publisher.failure is None
 
@@ -71,11 +71,11 @@ def test_a_model_of_visits_that_cannot_be_published_answers_from_memory(
     publisher = FolderPublisher(tmp_path, "sessions", shop)
     with monkeypatch.context() as full:
         full.setattr(f"client_service.{writer}", refuse)
-        _, take_up = publish_sessions(shop, publisher)
-        model = take_up(freeze_sessions("run-1.0", training))
+        _, publish_model = publish_sessions(shop, publisher)
+        model = publish_model(freeze_sessions("run-1.0", training))
         assert model.version == "run-1.0" and publisher.failure is not None
-    _, take_up = publish_sessions(shop, publisher)
-    assert take_up(freeze_sessions("run-1.0", training)).version == "run-1.0"
+    _, publish_model = publish_sessions(shop, publisher)
+    assert publish_model(freeze_sessions("run-1.0", training)).version == "run-1.0"
     published = read_publication(tmp_path)
     assert published is not None and published.version == "run-1.0" and publisher.failure is None
 
@@ -84,7 +84,7 @@ def test_a_silo_of_nodes_without_room_starts_and_refreshes_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = keep_node_model(node_silo(tmp_path, small_graph(), application_key=KEY, operator_key=OPERATOR))
-    monkeypatch.setattr(refreshing, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(refreshing, "RETRY_SECONDS", 0.1)
     with monkeypatch.context() as full:
         full.setattr("client_service.compiled.publication.sync_path", refuse)
         with serve(create_app(settings, outside=Unreachable())) as address:

@@ -42,7 +42,7 @@ def test_three_deaths_in_one_kind_of_work_of_a_run_are_enough(tmp_path: Path) ->
         with KilledRuns(tmp_path).guard("run-1", "preparing"):  # each process gets so far
             pass
         kill_a_process_amid(tmp_path, "run-1", "training")
-    said, again = r"^run-1: expected .*\(training\), got 3 processes killed amid it", KilledRuns(tmp_path)
+    said, again = r"^run-1: expected .*\(training\), got 3 processes killed during it", KilledRuns(tmp_path)
     with pytest.raises(SettingsError, match=said), again.guard("run-1", "training"):
         raise AssertionError("begun")
     with KilledRuns(tmp_path).guard("run-1", "preparing"):
@@ -96,7 +96,7 @@ async def test_a_silo_that_was_killed_three_times_in_training_refuses_the_run_an
         for _ in range(MOST_DEATHS):
             settings = await killer.kill(running, settings, strike)
         silo = (await running.enter(settings))[-1]
-        await until(has_problem(silo, "run-1: expected processes that live through its work (training)"))
+        await until(has_problem(silo, "run-1: expected its work to end (training)"))
         assert (await silo.get("/health/live")).status_code == 200
         await running.operator.delete("/v1/runs/run-1")
         await running.start()

@@ -180,7 +180,7 @@ def test_its_answers_open_in_the_client_and_in_a_server(given: Given) -> None:
     opened = given.task.open(given.settings, given.shard)
     assert (opened.feedback is None) is (given.task.events is None)
     server = Server(given.settings)
-    server._take_up_published()
+    server._load_publication()
     assert type(server.answers) is type(opened.answers)
     for answers in (opened.answers, server.answers):
         assert answers.served is None and isinstance(answers, type(given.task.answer(given.shard)))

@@ -28,6 +28,9 @@ RIDDLES = re.compile(
     re.IGNORECASE,
 )
 VERB = re.compile(r"[A-Z][a-z]+s\b")
+NO_NOUN = re.compile(r"(What|Whose|Whom?|Of|Off|How|In how|Newest|Oldest|All that|Which|Where|When|It|Its)\b")
+NUMBERED = re.compile(r"(How|In how) many\b|Which\b|What\b|Where\b")
+COMMENT = re.compile(r"# (Paper|Release|noqa|type)\b")
 NOT_VERBS = {
     "As",
     "Its",
@@ -43,6 +46,15 @@ NOT_VERBS = {
     "Users",
     "Clients",
     "Lines",
+    "Sizes",
+    "Means",
+    "Degrees",
+    "Interactions",
+    "Transitions",
+    "Eigenvalues",
+    "Steps",
+    "Blocks",
+    "Values",
 }
 
 PROPERTY_VERBS = re.compile(r"(Returns|Counts|Lists|Computes|Tells|Yields|Reads|Finds|Makes|Describes)\b")
@@ -83,8 +95,12 @@ def find_faults(first: str, node: Documented) -> list[str]:
         found.append("no full stop")
     if not is_function(node) and not isinstance(node, ast.Module | ast.ClassDef) and PROPERTY_VERBS.match(first):
         found.append("a verb at the beginning of a property, which is a noun")
-    if is_function(node) and (not VERB.match(first) or first.split()[0] in NOT_VERBS):
+    if is_function(node) and (not (verb := VERB.match(first)) or verb[0] in NOT_VERBS):
         found.append("no verb at its beginning, such as Returns or Computes")
+    if isinstance(node, ast.ClassDef | ast.Module) and NO_NOUN.match(first):
+        found.append("no noun at its beginning")
+    if isinstance(node, ast.FunctionDef) and not is_function(node) and NUMBERED.match(first):
+        found.append("no noun at its beginning, such as Number of")
     return found
 
 
@@ -122,6 +138,7 @@ def list_faults(path: Path) -> list[str]:
             line = getattr(node, "lineno", 1)
             faults = find_faults(first, node)
             faults += [] if isinstance(node, ast.Module) else find_torn_paragraphs(text)  # modules end in commands
+            faults += [f"a comment within a docstring: {comment[0]}"] if (comment := COMMENT.search(text)) else []
             found += [f"{path.relative_to(ROOT)}:{line}: {fault}: {first}" for fault in faults]
     for line, text in every_constant_docstring(tree):
         found += [f"{path.relative_to(ROOT)}:{line}: {fault}: {text}" for fault in find_constant_faults(text)]
@@ -146,6 +163,11 @@ def test_the_check_finds_each_fault() -> None:
     assert "full stop" in faults("Returns the mean of each row, which")[0]
     assert "arrow" in faults("Maps rows -> means.")[0]
     assert "words" in faults("Tells whoever asks.")[0]
+    assert (
+        "verb" in faults("Means over the draws.")[0] and "verb" in faults("Degrees, and products with directions.")[0]
+    )
+    assert "noun" in faults("Whose rows are kept.", "class A:")[0]
+    assert "noun" in faults("How many users have a list.", "@property\ndef f():")[0]
     assert "more than" in faults("Returns " + "very " * MOST_WORDS + "much.")[0]
     assert "noun" in faults("Returns the mean.", "@property\ndef f():")[0]
     assert find_torn_paragraphs("Returns one.\n\nIts sine at each of width\n\n2 frequencies.") != []

@@ -61,7 +61,7 @@ def fused(shard: Shard, small: MethodSettings) -> ServedItems:
 def blocks(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of two users, each of which is settled."""
     monkeypatch.setattr(module, "BLOCK", 2 * len(shard.item_ids))
-    monkeypatch.setattr(module, "SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(module, "FLUSH_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def listed(model: CompiledModel, shard: Shard) -> list[tuple[list[int], list[flo
 
 
 def test_published_lists_are_the_model_s_own(publisher: ItemPublisher, shard: Shard, served: ServedItems) -> None:
-    model = publisher.take_up(served)
+    model = publisher.serve_model(served)
     assert model is not None
     finish(publisher)
     exact = list_known_users(served, shard, model.head.length)
@@ -100,7 +100,7 @@ def test_the_first_items_of_each_list_are_kept_apart_and_a_folder_without_them_i
     publisher: ItemPublisher, shard: Shard, served: ServedItems, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(item_model, "FIRST", 3)
-    model = publisher.take_up(served)
+    model = publisher.serve_model(served)
     assert model is not None
     assert model.first_of(len(shard.user_ids) - 1) is None or model.lists_ready == len(shard.user_ids)
     finish(publisher)
@@ -126,13 +126,13 @@ def test_another_process_reads_what_is_published(
     serving = tmp_path / "serving"
     alone = read_publication(serving)
     assert alone is not None and alone.model is None and open_shard(serving / alone.shard).digest == shard.digest
-    own = publisher.take_up(served)
+    own = publisher.serve_model(served)
     found = read_publication(serving)
     assert own is not None and found is not None and found.model is not None and found.version == "run-1.0"
     other = open_model(serving / found.model, open_shard(serving / found.shard))
     finish(publisher)  # the other sees the lists come
     assert listed(other, shard) == listed(own, shard) and other.lists_ready == len(shard.user_ids)
-    publisher.take_up(None)
+    publisher.serve_model(None)
     assert read_publication(serving) == alone
     assert sorted(path.name for path in serving.iterdir()) == sorted([alone.shard, "current.json"])
     assert listed(other, shard) == listed(own, shard)  # what is mapped stays
@@ -141,14 +141,14 @@ def test_another_process_reads_what_is_published(
 def test_lists_that_are_there_are_not_computed_again_after_a_restart(
     publisher: ItemPublisher, shard: Shard, served: ServedItems, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publisher.take_up(served)
+    publisher.serve_model(served)
     finish(publisher)
     again = ItemPublisher(shard, tmp_path / "serving", 1)
     again.publish_shard()
     published = read_publication(tmp_path / "serving")
     assert published is not None and published.model is not None  # it answers until the trainer has read its own
     monkeypatch.setattr(module, "_known_items", lambda *_: pytest.fail("the lists are there"))
-    model = again.take_up(served)
+    model = again.serve_model(served)
     finish(again)
     assert model is not None and model.lists_ready == len(shard.user_ids)
 
@@ -156,11 +156,11 @@ def test_lists_that_are_there_are_not_computed_again_after_a_restart(
 def test_a_model_of_other_users_has_lists_of_its_own(
     publisher: ItemPublisher, shard: Shard, served: ServedItems
 ) -> None:
-    first = publisher.take_up(served)
+    first = publisher.serve_model(served)
     finish(publisher)
     turned = np.arange(len(shard.user_ids))[::-1]
     other = replace(served, ranker=replace(served.ranker, users=served.ranker.users[turned]))
-    second = publisher.take_up(other)
+    second = publisher.serve_model(other)
     finish(publisher)
     assert first is not None and second is not None
     exact = list_known_users(other, shard, second.head.length)
@@ -204,7 +204,7 @@ def test_a_model_answers_by_its_own_scores_until_its_form_is_chosen(
     put_in_place, go, chosen = list[CompiledModel](), threading.Event(), item_model.choose_form
     monkeypatch.setattr(item_model, "choose_form", lambda builder: go.wait(LONGEST_SECONDS) and chosen(builder))
     publisher.replace_model = put_in_place.append
-    at_once = publisher.take_up(fused)
+    at_once = publisher.serve_model(fused)
     first = read_publication(tmp_path / "serving")
     assert at_once is not None and at_once.head.form == "exact" and not put_in_place
     go.set()
@@ -219,7 +219,7 @@ def test_a_model_answers_by_its_own_scores_until_its_form_is_chosen(
     monkeypatch.setattr(item_model, "choose_form", lambda _: pytest.fail("the form is chosen"))
     again = ItemPublisher(shard, tmp_path / "serving", 1)  # a restart
     again.publish_shard()
-    model = again.take_up(fused)
+    model = again.serve_model(fused)
     finish(again)
     assert model is not None and model.head == after.head and read_publication(tmp_path / "serving") == second
 
@@ -244,13 +244,13 @@ def test_new_items_are_compiled_once_a_model_and_the_first_one_answers_before(
     go, chosen, put_in_place = threading.Event(), item_model.choose_form, list[CompiledModel]()
     monkeypatch.setattr(item_model, "choose_form", lambda builder: go.wait(LONGEST_SECONDS) and chosen(builder))
     publisher.replace_model = put_in_place.append
-    first = publisher.take_up(freeze("run-1.0", training))
+    first = publisher.serve_model(freeze("run-1.0", training))
     assert first is not None and first.cold is None and "new items get their places" in first.head.why
     assert not compiled
     go.set()
     finish(publisher)
     assert compiled == ["run-1.0"] and put_in_place[0].cold is not None
-    second = publisher.take_up(freeze("run-1.1", training))
+    second = publisher.serve_model(freeze("run-1.1", training))
     assert second is not None and second.cold is not None and second.head.form == "exact"
     finish(publisher)
     assert compiled == ["run-1.0", "run-1.1"] and put_in_place[1].cold is not None
@@ -264,7 +264,7 @@ def test_a_form_that_cannot_be_chosen_leaves_the_published_one_with_its_lists(
         raise np.linalg.LinAlgError(f"expected a definite matrix of {builder.served.version}")
 
     monkeypatch.setattr(item_model, "choose_form", fail)
-    model = publisher.take_up(fused)
+    model = publisher.serve_model(fused)
     published = read_publication(tmp_path / "serving")
     finish(publisher)
     assert model is not None and model.head.form == "exact" and model.lists_ready == len(shard.user_ids)
@@ -296,9 +296,9 @@ def test_a_model_that_is_taken_up_ends_the_choice_for_the_one_before(
 
     monkeypatch.setattr(item_model, "choose_form", choose)
     publisher.replace_model = put_in_place.append
-    publisher.take_up(replace(fused, version="run-1.1"))
+    publisher.serve_model(replace(fused, version="run-1.1"))
     assert begun.wait(LONGEST_SECONDS)
-    publisher.take_up(replace(fused, version="run-1.2"))
+    publisher.serve_model(replace(fused, version="run-1.2"))
     finish(publisher)
     assert [model.version for model in put_in_place] == ["run-1.2"]
     published = read_publication(tmp_path / "serving")
@@ -312,7 +312,7 @@ def test_a_form_that_is_chosen_late_takes_nothing_from_the_next_shard(
     """A refresh compiles the next shard while the model before is still being compiled: its folder stays."""
     go, chosen = threading.Event(), item_model.choose_form
     monkeypatch.setattr(item_model, "choose_form", lambda builder: go.wait(LONGEST_SECONDS) and chosen(builder))
-    publisher.take_up(fused)
+    publisher.serve_model(fused)
     later = ItemPublisher(replace(shard, name="later"), tmp_path / "serving", 1)
     go.set()
     finish(publisher)
@@ -328,7 +328,7 @@ def test_the_memory_of_a_model_is_returned_once_nothing_refers_to_it(
     known = weakref.ref(own[0])
     monkeypatch.setattr(module, "fill_lists", lambda *_: dropped.wait(LONGEST_SECONDS))
     monkeypatch.setattr(module, "return_free_memory", lambda: gone.append(known() is None))
-    publisher.take_up(own.pop())
+    publisher.serve_model(own.pop())
     dropped.set()
     finish(publisher)
     assert gone == [True]

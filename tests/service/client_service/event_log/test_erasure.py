@@ -113,7 +113,7 @@ async def test_a_file_that_cannot_be_compacted_now_holds_no_erasure_up_and_is_co
 ) -> None:
     shard, _ = keep_first_model(settings)
     user = shard.user_ids[3]
-    monkeypatch.setattr("client_service.refresh.scheduler.AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("client_service.refresh.scheduler.RETRY_SECONDS", 0.05)
     async with serving() as http:
         await post(http, event(CANARY, "item-00"))
         with pytest.MonkeyPatch.context() as full:

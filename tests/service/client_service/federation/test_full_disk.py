@@ -66,7 +66,7 @@ async def test_a_refresh_without_room_is_done_later(
 ) -> None:
     """Also one that cannot be published: servers would go on with a shard that has what this one has forgotten."""
     keep_first_model(settings)
-    monkeypatch.setattr(refreshing, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(refreshing, "RETRY_SECONDS", 0.1)
     async with serving() as http:
         await post(http, event("new", "item-00"))
         with monkeypatch.context() as full:

@@ -41,7 +41,7 @@ from tests.support.questions import LONGEST_SECONDS
 
 @pytest.fixture
 def served(settings: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> ClientSettings:
-    monkeypatch.setattr(server, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(server, "LOG_CHECK_SECONDS", 0.02)
     return settings
 
 
@@ -92,11 +92,11 @@ async def test_a_server_releases_the_mapped_pages_it_has_read(
 ) -> None:
     shard, _ = keep_first_model(served, published=True)
     gc.collect()  # the client that has compiled may still hold maps
-    monkeypatch.setattr(server, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(server, "LOG_CHECK_SECONDS", 3600.0)
     async with asking(served) as http:
         before = await listed(http, shard.user_ids[0])
         assert mapped_bytes(served.state_directory / SERVING) > 0
-    monkeypatch.setattr(server, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(server, "LOG_CHECK_SECONDS", 0.02)
     monkeypatch.setattr(server, "MOST_MAPPED", 0)
     async with asking(served) as http:
         assert await listed(http, shard.user_ids[0]) == before
@@ -180,7 +180,7 @@ async def test_a_server_takes_up_a_newer_model_and_keeps_its_own_while_there_is_
         looks = http.app.state.service  # type: ignore[attr-defined]
         damaged = published.model_copy(update={"model": "model-0123456789abcdef", "version": "run-3.0"})
         (serving / CURRENT).write_text(damaged.model_dump_json(), encoding="utf-8")
-        await asyncio.to_thread(looks._take_up_published)
+        await asyncio.to_thread(looks._load_publication)
         assert (await http.get(f"/v1/users/{user}/recommendations")).json()["model"] == "run-2.0"
         assert (await http.get("/health/ready")).status_code == 200
 

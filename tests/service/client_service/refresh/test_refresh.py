@@ -216,7 +216,7 @@ async def test_the_last_user_is_not_erased_from_a_shard_and_the_silo_says_so(
 async def test_so_many_interactions_make_a_refresh_and_low_ratings_none(
     settings: ClientSettings, serving: Serving, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_service.refresh.scheduler.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("client_service.refresh.scheduler.LOG_CHECK_SECONDS", 0.01)
     keep_first_model(settings)
     async with serving(refresh_interactions=3) as http:
         await post(http, *(event("low", f"item-0{number}", rating=1.0) for number in range(5)), event("new", "item-00"))
@@ -369,7 +369,7 @@ async def test_training_that_gave_way_to_a_refresh_that_fails_is_done_anew_on_th
 async def test_a_log_that_cannot_be_read_now_is_looked_at_again(
     settings: ClientSettings, serving: Serving, until: Until, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
-    monkeypatch.setattr(refreshing, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(refreshing, "LOG_CHECK_SECONDS", 0.05)
     keep_first_model(settings)
     look, looks = EventStore.has_new_events, list[int]()
 

@@ -43,8 +43,8 @@ def train(shard: NodeShard, model: str = "node_ridge", rounds: int = 0, **change
 
 
 def compiled(shard: NodeShard, served: ServedNodes) -> tuple[CompiledNodes, CompiledNodeModel]:
-    nodes, take_up = compile_nodes_in_memory(shard)
-    return nodes, take_up(served)
+    nodes, publish_model = compile_nodes_in_memory(shard)
+    return nodes, publish_model(served)
 
 
 def powers_of(shard: NodeShard, hops: int) -> Float64:
@@ -172,8 +172,8 @@ def test_slopes_and_parts_make_the_score() -> None:
 
 def test_a_published_model_opens_beside_its_graph_alone(tmp_path: Path) -> None:
     shard = small_graph()
-    nodes, take_up = publish_nodes(shard, FolderPublisher(tmp_path, "nodes", shard))
-    take_up(freeze_nodes("run-1.0", train(shard)))
+    nodes, publish_model = publish_nodes(shard, FolderPublisher(tmp_path, "nodes", shard))
+    publish_model(freeze_nodes("run-1.0", train(shard)))
     published = read_publication(tmp_path)
     assert published is not None and published.task == "nodes" and published.model is not None
     assert open_node_model(tmp_path / published.model, nodes).version == "run-1.0"

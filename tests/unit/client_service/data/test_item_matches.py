@@ -34,7 +34,9 @@ def test_what_was_changed_since_is_refused_with_what_to_do(tmp_path: Path) -> No
     path = tmp_path / "matches.csv"
     sign_matches({"x": "a", "y": "b"}, path)
     path.write_text(path.read_text().replace("x,a", "x,c"))
-    with pytest.raises(DataError, match="they were changed since; `lpsfed catalogue sign`"):
+    with pytest.raises(
+        DataError, match="got changed ones; correct the file, then sign it with `lpsfed catalogue sign`"
+    ):
         read_matches(path)
     path.write_text("own,shared\nx,a\n")
     with pytest.raises(DataError, match="expected signed matches"):

@@ -47,7 +47,7 @@ class GivenSilo:
         return answers
 
     def tell(self, *nodes: dict[str, Any]) -> Any:
-        return asyncio.run(self.log.take_nodes(NodesIn.model_validate({"nodes": nodes})))
+        return asyncio.run(self.log.add_nodes(NodesIn.model_validate({"nodes": nodes})))
 
     def label(self, *nodes: Any) -> LabelOut:
         return self.answers.answer(LabelsIn.model_validate({"nodes": nodes})).results[0]

@@ -26,7 +26,7 @@ def test_batches_of_one_group_share_events_and_room(feedback: EventLog) -> None:
         told = (InteractionIn(event=one, user=one, item="item-00", time=None, rating=None) for one in events)
         return InteractionsIn(interactions=tuple(told))
 
-    found = feedback._take_all([batch("a", "b"), batch("b", "c"), batch("d", "e"), batch("d")])
+    found = feedback._store_interactions([batch("a", "b"), batch("b", "c"), batch("d", "e"), batch("d")])
     assert [one if isinstance(one, FederationError) else (one.accepted, one.repeated) for one in found[:2]] == [
         (2, 0),
         (1, 1),
@@ -42,8 +42,8 @@ def test_batches_of_one_group_share_events_and_room(feedback: EventLog) -> None:
 
 def test_of_an_item_that_is_told_twice_in_a_group_the_last_counts(feedback: EventLog) -> None:
     told = [("item-00", ItemIn(title=title)) for title in ("first", "second")]
-    feedback._put_all([*told, ("item-01", ItemIn(hidden=True))])
+    feedback._store_facts([*told, ("item-01", ItemIn(hidden=True))])
     assert feedback.overlay.titles is not None and feedback.overlay.titles[0] == "second"
     assert feedback.store.read_all()[0].items["item-00"].title == "second"
-    assert isinstance(feedback._put_all([(f"new-{n}", ItemIn()) for n in range(3)])[-1], ConflictError)
+    assert isinstance(feedback._store_facts([(f"new-{n}", ItemIn()) for n in range(3)])[-1], ConflictError)
     feedback.close()

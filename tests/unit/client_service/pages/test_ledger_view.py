@@ -95,7 +95,7 @@ def test_a_call_without_an_outcome_counts_as_sent_until_its_outcome_comes(ledger
 def test_calls_that_never_had_an_outcome_are_bounded_and_none_is_forgotten(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subject, "LONGEST_OPEN", 2)
+    monkeypatch.setattr(subject, "MOST_OPEN", 2)
     record = LedgerReader(ledger, DECLARATION)
     for number in range(1, 6):
         sent(ledger, number, status=None)

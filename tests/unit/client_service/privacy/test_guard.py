@@ -221,12 +221,12 @@ def test_a_changed_shard_spends_from_the_same_account(tmp_path: Path) -> None:
 
 def test_a_guard_that_takes_up_another_shard_is_one_that_began_with_it(tmp_path: Path) -> None:
     one, fresh = guard(tmp_path / "a"), guard(tmp_path / "b", shard=OTHER_SHARD)
-    one.take_up(OTHER_SHARD)
+    one.switch_shard(OTHER_SHARD)
     one.release(UPDATE, AT), fresh.release(UPDATE, AT)
     entries = [charged(tmp_path / name)[0] for name in "ab"]
     assert [entry["shard"] for entry in entries] == [OTHER_SHARD, OTHER_SHARD]
     assert entries[0]["occasion"] == entries[1]["occasion"]
-    one.take_up(SHARD)
+    one.switch_shard(SHARD)
     one.release(UPDATE, AT)
     assert one.spending.epsilon > fresh.spending.epsilon  # rho's new value is one more release
 
