@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -9,6 +10,9 @@ from pydantic import Field, model_validator
 from shared.message import Message
 
 ColumnName = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+
+DEFAULT_NETWORK: Mapping[str, Any] = {"model": "unifilter", "learning_rate": 0.02}
+"""Settings of strategies that share parameters; a closed form has none, and a smaller rate trains too slowly."""
 
 
 class NodeSettings(Message):

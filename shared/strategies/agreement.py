@@ -7,7 +7,7 @@ from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings
 from shared.method.tensors import EXCHANGES
 from shared.strategies.server_optimisers import magnitudes_for
-from shared.strategies.strategy import Strategy
+from shared.strategies.strategy import Strategy, share_nothing
 from shared.strategies.sum_strategy import declare_sums
 
 SINGLE = ("clip_factor", "quarantine_factor")  # 0 turns each off
@@ -16,9 +16,13 @@ SINGLE = ("clip_factor", "quarantine_factor")  # 0 turns each off
 def declare_federation(strategy: Strategy, method: MethodSettings, *, secure: bool) -> Declaration:
     """Declares all that a federation's clients may send, in training and in sums.
 
-    Raises SettingsError for settings that cannot be secure.
+    Raises SettingsError for settings that cannot be secure, and for a model without tensors to share.
     """
     declaration, sums = strategy.declaration(method), declare_sums(method)
+    if not declaration.tensors and strategy.shared is not share_nothing:
+        model = strategy.model or method.model
+        words = f"expected a model with tensors, which the clients of {strategy.name!r} share, got {model!r}"
+        raise SettingsError(f"model: {words}, which has none: choose another model, or the strategy local")
     if strategy.report is not None and not secure:
         words = "expected computed, because the aggregator sees the updates"
         raise SettingsError(f"server_step.magnitudes: {words}, got reported in a federation that is not secure")

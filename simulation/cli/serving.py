@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
 INVITATION_OPTIONS = ("invite", "url", "ca", "allow_http", "detach")
 """Options of `lpsfed aggregator` that are not settings of the service."""
-DEFAULT_GRAPH_MODEL = "unifilter"
 """Default model of graphs, where the strategy trains."""
-MODEL = "LPSFED_AGGREGATOR_METHOD__MODEL"
+METHOD_PREFIX = "LPSFED_AGGREGATOR_METHOD__"
 SHARING_VARIABLES = ("LPSFED_AGGREGATOR_SHARE", "LPSFED_AGGREGATOR_METHOD")
 """Prefixes of environment variables that decide what is shared."""
 Host = Annotated[str | None, typer.Option(help="Address to listen on")]
@@ -158,7 +157,7 @@ def read_node_names(path: Path, strategy: str | None) -> dict[str, Any]:
 
     Raises SettingsError for a file of another form.
     """
-    from shared.method.node_settings import NodeSettings
+    from shared.method.node_settings import DEFAULT_NETWORK, NodeSettings
     from shared.method.settings import method_settings, validate_settings
 
     try:
@@ -171,8 +170,8 @@ def read_node_names(path: Path, strategy: str | None) -> dict[str, Any]:
     found = validate_settings(NodeSettings, names)
     if found.features == 0 or found.classes < 2:
         raise SettingsError(f"--nodes: expected one feature and two classes or more in {path}, got fewer")
-    usual = method_settings("nodes").model if strategy in (None, "local") else DEFAULT_GRAPH_MODEL
-    model = {} if MODEL in os.environ else {"model": usual}
+    usual = {"model": method_settings("nodes").model} if strategy in (None, "local") else DEFAULT_NETWORK
+    model = {key: value for key, value in usual.items() if METHOD_PREFIX + key.upper() not in os.environ}
     return {"strategy": strategy or "local", "method": {**model, "nodes": found.model_dump(exclude_unset=True)}}
 
 

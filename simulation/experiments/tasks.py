@@ -250,7 +250,11 @@ class NodeTask(SimulatedTask):
     sums = GRAM
 
     def choose_method(self, preset: str | None, strategy: str, changes: dict[str, Any]) -> tuple[MethodSettings, int]:
-        """Chooses Gram sums of all silos without training by default; another strategy as asked."""
+        """Chooses Gram sums by default, and a network for strategies that share parameters."""
+        from shared.method.node_settings import DEFAULT_NETWORK
+
+        if strategy != self.strategy:
+            changes = {**DEFAULT_NETWORK, **changes}
         if strategy == self.strategy and changes.get("basis.kind", GRAM) != "off":
             untrained = {"strategy.train": "false", "strategy.send": "false"}
             changes = {"basis.kind": GRAM, **({} if {*untrained} & {*changes} else untrained), **changes}

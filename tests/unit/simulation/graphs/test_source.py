@@ -16,6 +16,8 @@ from client_service.data.node_graphs import TEST, TRAIN, UNKNOWN, UNLABELLED, VA
 from shared.errors import DataError, SettingsError
 from shared.method.node_settings import NodeSettings
 from shared.method.settings import method_settings
+from shared.strategies import build_strategy
+from shared.strategies.agreement import declare_federation
 from simulation.cli import options
 from simulation.cli.serving import read_node_names
 from simulation.experiments.node_floors import count_majority, pool_graphs, propagate_labels
@@ -90,6 +92,22 @@ def test_settings_get_the_sizes_of_the_shards_and_wide_features_their_directions
     save_node_shard(shards[1], replace(odd, feature_names=tuple(reversed(odd.feature_names))))
     with pytest.raises(SettingsError, match="same columns"):
         task.fit_method(method, shards)
+
+
+def test_a_strategy_that_shares_parameters_gets_a_network_that_learns() -> None:
+    task = simulated_task("nodes")
+    method, rounds = task.choose_method(None, "fedavg", {})
+    assert (method.model, method.learning_rate, method.basis.kind, rounds) == ("unifilter", 0.02, "off", 100)
+    chosen, _ = task.choose_method(None, "fedavg", {"model": "sage", "learning_rate": "0.1"})
+    assert (chosen.model, chosen.learning_rate) == ("sage", 0.1)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedper", "fedsgd"])
+def test_a_model_without_tensors_is_refused_by_strategies_that_share_them(name: str) -> None:
+    """Such a run would send nothing, and gain nothing."""
+    method = method_settings("nodes", **{"nodes.features": 3, "nodes.classes": 2})
+    with pytest.raises(SettingsError, match=f"clients of '{name}' share, got 'node_ridge', which has none: choose"):
+        declare_federation(build_strategy(name, method), method, secure=False)
 
 
 def test_hidden_test_labels_are_not_in_the_blind_shard(tmp_path: Path) -> None:
