@@ -12,6 +12,7 @@ from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
 from shared.web.routes import build_routes
 from simulation.experiments.experiment import Experiment
+from tests.conftest import BUILT
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +21,8 @@ Make = Callable[[Experiment], FastAPI]
 
 @pytest.fixture
 def finished(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """After it is called, a route that is still to be built cannot be."""
+    """After it is called, a route that is still to be built cannot be. None has been built by an earlier test."""
+    BUILT.clear()
 
     def refuse(**_: object) -> None:
         raise AssertionError("a route was built after the app was made")
