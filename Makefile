@@ -42,11 +42,14 @@ install: $(VENV)/.installed ## make .venv with the pinned versions, each held to
 
 # Torch alone comes without a hash: which build it is depends on the index. What all its builds need is in the lock, so
 # that its step adds nothing but torch and, with a CUDA build, the libraries of that build.
+# All cores compile what pip has put there: pip itself uses one.
+$(VENV)/.installed: export PIP_COMPILE := 0
 $(VENV)/.installed: pyproject.toml requirements/development.txt requirements/torch.txt requirements/install_torch.sh
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --require-hashes --only-binary :all: --requirement requirements/development.txt
 	TORCH_BUILD=$(TORCH_BUILD) TORCH_INDEX=$(TORCH_INDEX) sh requirements/install_torch.sh $(BIN)/pip
 	$(BIN)/pip install --quiet --no-index --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
 
 demo: install ## train four clients over loopback and leave them answering; TASK=sessions, TASK=nodes: of visits, of graphs

@@ -72,6 +72,7 @@ LONG = (  # files of tests that take longest, longest first: what two processes 
     "system/simulation/test_demo.py",
     "system/simulation/test_road_of_the_readme.py",
     "system/simulation/test_road_of_graphs.py",
+    "system/client_service/boundary/test_stopping.py",
     "system/simulation/test_processes.py",
     "system/strategies/test_contributing.py",
 )
