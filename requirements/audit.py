@@ -21,9 +21,9 @@ Packages = list[dict[str, Any]]
 
 
 def ask_service(file: Path, option: str) -> Packages:
-    """Runs pip-audit on a file; returns no packages where the service does not answer.
+    """Runs pip-audit on a file; returns no packages if the service does not answer.
 
-    Raises ValueError where the file itself cannot be read.
+    Raises ValueError if the file itself cannot be read.
     """
     command = [sys.executable, "-m", "pip_audit", "--disable-pip", option, "--progress-spinner", "off"]
     command += ["--requirement", str(file)]

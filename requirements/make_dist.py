@@ -45,7 +45,7 @@ def copy_sources(place: Path) -> None:
 
 
 def call_backend(hook: str, source: Path, out: Path) -> None:
-    """Runs a hook of PEP 517 in its own process; raises ValueError where it fails."""
+    """Runs a hook of PEP 517 in its own process; raises ValueError if it fails."""
     words = [sys.executable, "-c", BUILD, hook, str(out.resolve())]
     done = subprocess.run(words, cwd=source, capture_output=True, text=True, timeout=300)
     if done.returncode:

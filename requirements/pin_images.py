@@ -18,9 +18,9 @@ SECONDS = 120.0
 
 
 def ask_engine(*words: str) -> str:
-    """Returns the output of a docker command, or nothing where it fails.
+    """Returns the output of a docker command, or nothing if it fails.
 
-    Raises ValueError where there is no docker.
+    Raises ValueError if there is no docker.
     """
     try:
         done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=SECONDS)

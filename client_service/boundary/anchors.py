@@ -63,7 +63,7 @@ class KnownAnchors:
     def check_anchor(self, inputs: AnchorInputs, answer: AnchorOut) -> Float64:
         """Returns K^R as this client draws it, and records it.
 
-        Raises PrivacyError where the aggregator states another kernel, and where the limit of anchors is reached.
+        Raises PrivacyError if the aggregator states another kernel, and if the limit of anchors is reached.
         Slow: it draws a graph.
         """
         method, size = inputs.method, self._agreed_size(inputs, answer)

@@ -18,7 +18,7 @@ class Attempt:
     """One call to the aggregator, or `times` repetitions of an earlier one.
 
     Repetitions have no body and the same answer. of: sequence number of the earlier call's intent; answer_bytes then
-    counts all repetitions together. status, error: None where the client was ended before the answer. nonce,
+    counts all repetitions together. status, error: None if the client was ended before the answer. nonce,
     head_bytes, created: of the request's signature, of its head, and its time in seconds; None in entries of earlier
     versions.
     """

@@ -97,7 +97,7 @@ class LedgerHeads:
     def require_digest(self, name: str, content: bytes) -> None:
         """Checks a file that never changes, and records its digest when it is first seen.
 
-        Raises DataError where the file is another one by now.
+        Raises DataError if the file is another one by now.
         """
         digest = hashlib.sha256(content).hexdigest()
         with self._lock:
@@ -150,7 +150,7 @@ class LedgerHeads:
 def load_heads_file(path: Path) -> HeadsFile | None:
     """Reads a file of heads, with its MAC unchecked.
 
-    Returns None where there is none. Raises DataError for one that cannot be read.
+    Returns None if there is none. Raises DataError for one that cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -233,7 +233,7 @@ def _purpose(name: str) -> str:
 
 
 def find_end_fault(path: Path, head: LedgerHead | None, heads: Path) -> str | None:
-    """Describes how a ledger's end contradicts its head; None where it agrees.
+    """Describes how a ledger's end contradicts its head; None if it agrees.
 
     `heads`: path of the file of heads, for the message.
     """

@@ -143,7 +143,7 @@ class Policy(Message):
 def allowed_declaration(strategy: Strategy, method: MethodSettings, policy: Policy, *, secure: bool) -> Declaration:
     """Returns the strategy's declaration where the silo's policy allows all of it.
 
-    Raises PrivacyError where it does not, and SettingsError for a secure run whose strategy needs single updates.
+    Raises PrivacyError if it does not, and SettingsError for a secure run whose strategy needs single updates.
     """
     if strategy.name not in policy.strategies and strategy.tells:
         words = (
@@ -173,7 +173,7 @@ def _require_sum_allowed(method: MethodSettings, policy: Policy, *, secure: bool
 
 
 def _require_consent(method: MethodSettings, policy: Policy, *, secure: bool) -> None:
-    """Raises PrivacyError where the policy does not allow a sum."""
+    """Raises PrivacyError if the policy does not allow a sum."""
     word = find_sum(method).word
     says: SumConsent = getattr(policy, word)
     noised = says == "noised" and method.basis.epsilon is not None

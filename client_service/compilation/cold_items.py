@@ -67,7 +67,7 @@ class _ColdScorer:
 def compile_cold_items(
     served: ServedItems, shard: Shard, interrupt: Interrupt, judged: Shard | None = None
 ) -> CompiledCold | None:
-    """Compiles the arrays that score cold items; None where no item has a text.
+    """Compiles the arrays that score cold items; None if no item has a text.
 
     judged: the shard whose validation items fit probabilities of scores, if `shard` uses all data for training.
     """
@@ -156,7 +156,7 @@ def find_cold_items(served: ServedItems, shard: Shard) -> Mask:
 def rank_cold_items(cold: ColdItems, baskets: sparse.csr_array, known: Mask) -> tuple[Rows, Float32]:
     """Ranks the best LISTED cold items for some users.
 
-    Returns rows, -1 where there are no more, and scores, (B, LISTED) each. baskets: (B, N). known: items that the
+    Returns rows, -1 if there are no more, and scores, (B, LISTED) each. baskets: (B, N). known: items that the
     users have interacted with, (B, N).
     """
     profiles = (baskets @ cold.left).astype(np.float32)

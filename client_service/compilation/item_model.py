@@ -131,7 +131,7 @@ class FormBuilder:
 
     @cached_property
     def cold(self) -> CompiledCold | None:
-        """Compiles the arrays that score cold items; None where no item has a text."""
+        """Compiles the arrays that score cold items; None if no item has a text."""
         return self.compiled_cold or compile_cold_items(self.served, self.shard, self.interrupt, self.judged)
 
     def options(self) -> list[Option]:
@@ -185,7 +185,7 @@ class _Judge:
         self._exact: list[PerUser] = []
 
     def is_no_worse(self, ranker: BasketRanker) -> tuple[bool, str]:
-        """Checks if a form ranks no worse than the model, and describes the interval.
+        """Judges whether a form ranks no worse than the model, with the interval in words.
 
         The interval of the form's gain over the model itself must lie above NO_WORSE. Further users are ranked for only
         while NO_WORSE lies within the interval of the first ones, or while these are too few to accept a form.

@@ -109,7 +109,7 @@ class Neighbourhood(NamedTuple):
     """Neighbours of a node that is new or has changed since the graph was compiled.
 
     powers: P^k x of each neighbour as compiled, (m, J + 1, d). degrees: theirs as compiled, (m,). weights: of the edges
-    now, (m,). before: of the edges in the compiled graph, 0 where there was none, (m,).
+    now, (m,). before: of the edges in the compiled graph, 0 if there was none, (m,).
     """
 
     powers: Float32
@@ -119,7 +119,7 @@ class Neighbourhood(NamedTuple):
 
 
 def inverse_roots(degrees: NDArray[np.floating]) -> Float64:
-    """Computes d^-1/2; 0 where d is 0."""
+    """Computes d^-1/2; 0 if d is 0."""
     wide = np.asarray(degrees, dtype=np.float64)
     return np.divide(1.0, np.sqrt(wide), out=np.zeros_like(wide), where=wide > 0)
 
@@ -181,7 +181,7 @@ class CompiledNodeModel:
     """Compiled model of a node graph.
 
     powers: P^k x of each node, (n, J + 1, d). probabilities: of each node's classes, (n, c). projection: of features of
-    length 1 to d columns, (q, d); None where they are taken as they are.
+    length 1 to d columns, (q, d); None if they are taken as they are.
     """
 
     def __init__(self, head: NodeModelHead, arrays: Arrays, nodes: CompiledNodes) -> None:

@@ -52,7 +52,7 @@ def sort_pairs(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def row_numbers(ids: pl.Series, listed: pl.Series) -> NDArray[np.int64]:
-    """Finds the place of each id in `listed`, -1 where it is missing.
+    """Finds the place of each id in `listed`, -1 if it is missing.
 
     listed: sorted and distinct.
     """

@@ -66,7 +66,7 @@ def require_text_memory(path: Path, text: str, separator: str) -> None:
 def unpack_content(path: Path, packed: bytes) -> bytes:
     """Unpacks the content of a file named .gz; other content stays as it is.
 
-    Raises DataError where name and content differ, for a damaged file, and for one that was packed twice.
+    Raises DataError if name and content differ, for a damaged file, and for one that was packed twice.
     """
     named, is_gzip = path.name.endswith(".gz"), packed.startswith(GZIP)
     if not packed:
@@ -184,7 +184,7 @@ def finish_commit(folder: Path) -> None:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Keeps other processes from changing a folder.
 
-    Raises DataError where another process changes it, and where it cannot be written.
+    Raises DataError if another process changes it, and if it cannot be written.
     """
     try:
         lock = (folder / LOCK).open("w", encoding="utf-8")

@@ -87,7 +87,7 @@ def build_foreign_edges(rows: Int64, ids: Sequence[str], weights: Float32, nodes
 
     rows, ids, weights: the own row, the foreign id and the weight of each edge.
 
-    An edge that is given several times has the largest of its weights. None where there is no edge.
+    An edge that is given several times has the largest of its weights. None if there is no edge.
     """
     if not len(rows):
         return None

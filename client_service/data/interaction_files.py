@@ -166,7 +166,7 @@ def find_places(
 def lock_shard(folder: Path) -> Iterator[Shard]:
     """Loads the shard in a folder, and keeps other processes from changing it.
 
-    Files of an interrupted change are removed. Raises DataError where the shard is refused, or where another process
+    Files of an interrupted change are removed. Raises DataError if the shard is refused, or if another process
     changes it.
     """
     with lock_folder(folder):

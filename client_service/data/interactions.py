@@ -38,9 +38,9 @@ class Shard:
 
     events: the positives, one row for each (user, item) pair, sorted by split, user and item: `user` and `item` (row
     numbers, Int32), `split`, and `time` (seconds since 1970 UTC, Int64) and `rating` (Float64) where any is known.
-    titles: (N,), None where unknown. features: N rows, a column (Float64 or String) for each feature of the items.
-    places: (N,), each item's row in a catalogue that the whole federation shares, None where there is no such
-    catalogue. catalogue: its digest. matched_ids: (N,), the federation's name of each item, None where the silo has
+    titles: (N,), None if unknown. features: N rows, a column (Float64 or String) for each feature of the items.
+    places: (N,), each item's row in a catalogue that the whole federation shares, None if there is no such
+    catalogue. catalogue: its digest. matched_ids: (N,), the federation's name of each item, None if the silo has
     matched none of them.
     met_events: the events that are not positive, None without any: `user` and `item` (ids, String: also users
     without a positive, and items outside the catalogue), `time` and `rating` where any is known, sorted by
@@ -48,7 +48,7 @@ class Shard:
     unmet: items of the silo's catalogue without users, which have no row, None without any: `item`, `title` and the
     columns of `features`, sorted by item. No model is fitted to them: their text recommends them.
     split_digest: digest of the shard that this one is `everything` of, else "".
-    rating: scale of the ratings, None where unknown. feature_file: file of the item vectors that the silo has
+    rating: scale of the ratings, None if unknown. feature_file: file of the item vectors that the silo has
     computed, None without; see `client_service.text.item_features`. feature_digest: sha256 of that file.
     """
 
@@ -213,7 +213,7 @@ class Shard:
 
     @cached_property
     def _met_coordinates(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Row and column of each met event, -1 where it has none."""
+        """Row and column of each met event, -1 if it has none."""
         if self.met_events is None:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         users, items = (pl.Series(ids, dtype=pl.String) for ids in (self.user_ids, self.item_ids))
@@ -249,7 +249,7 @@ def build_shard(
     """Builds a shard from clean events and a catalogue.
 
     events: user, item, split, time, rating. items: item, title, features; without it the catalogue has the positive
-    items. `path`: of the items. not exact: their ids are normalised. Raises DataError where an item of the events is
+    items. `path`: of the items. not exact: their ids are normalised. Raises DataError if an item of the events is
     missing.
     """
     met = events.filter(pl.col("split") == MET)

@@ -27,7 +27,7 @@ NO_MATCH = ""  # federation's name of an own item that has no match
 def sign_matches(matches: Mapping[str, str], path: Path) -> str:
     """Writes the signed file of matches, and returns the sha256 in it.
 
-    matches: own id -> the federation's, NO_MATCH for an item without one. Raises DataError where two own items have
+    matches: own id -> the federation's, NO_MATCH for an item without one. Raises DataError if two own items have
     the same match.
     """
     table = _require_unique_matches(pl.DataFrame({"own": list(matches), "shared": list(matches.values())}), path)

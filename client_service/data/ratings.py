@@ -25,7 +25,7 @@ Finite = Field(default=None, allow_inf_nan=False)
 class RatingScale(Message):
     """Scale of ratings.
 
-    least: smallest positive rating. lowest, highest: ends of the scale, None where it is open.
+    least: smallest positive rating. lowest, highest: ends of the scale, None if it is open.
     """
 
     kind: RatingKind
@@ -57,7 +57,7 @@ RATING_SCALES: Final[dict[str, RatingScale]] = {
 def choose_least_rating(setting: float | None, scale: RatingScale | None) -> float:
     """Chooses the smallest positive rating: the shard's, else the setting, else 4.
 
-    Raises SettingsError where both are given and differ.
+    Raises SettingsError if both are given and differ.
     """
     if scale is None:
         return DEFAULT_LEAST if setting is None else setting

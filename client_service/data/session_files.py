@@ -97,7 +97,7 @@ def build_session_shard(
 ) -> SessionShard:
     """Builds a shard from rows (session, item, split) in the order of clicks.
 
-    exact: ids stay as they are. Raises DataError where the rows form no shard.
+    exact: ids stay as they are. Raises DataError if the rows form no shard.
     """
     ids, splits = id_column(table, "item", path, exact=exact), _split_column(table, path)
     catalogue, _ = build_catalogue(pl.DataFrame({"item": ids}), items, path.with_name(ITEMS), exact=exact)
@@ -128,7 +128,7 @@ def _find_session_starts(
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Finds the start of each session, and the end of the last.
 
-    Raises DataError where a session is in several parts, or in two splits.
+    Raises DataError if a session is in several parts, or in two splits.
     """
     owners = id_column(table, "session", path)
     changed = (owners != owners.shift(1)).fill_null(True).to_numpy()

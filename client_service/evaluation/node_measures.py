@@ -68,7 +68,7 @@ class NodeContributions:
         return float(self.parts[0].mean())
 
     def standard_error(self) -> float:
-        """Estimates the standard error of the measure; 1 where a group has one node."""
+        """Estimates the standard error of the measure; 1 if a group has one node."""
         if min(map(len, self.parts)) < 2:
             return 1.0
         return float(np.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in self.parts)))
@@ -82,7 +82,7 @@ class NodeContributions:
 def node_contributions(probabilities: NDArray[np.floating], labels: Int64) -> NodeContributions | None:
     """Splits the primary measure into contributions of nodes.
 
-    None where it is undefined, as for nodes of one class.
+    None if it is undefined, as for nodes of one class.
     """
     if probabilities.shape[1] != 2:
         return NodeContributions(((probabilities.argmax(1) == labels).astype(np.float64),)) if len(labels) else None

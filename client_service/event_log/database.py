@@ -207,7 +207,7 @@ class EventDatabase:
     def compact(self) -> None:
         """Removes the remains of deleted rows from the files.
 
-        Raises UnavailableError where that cannot be done now.
+        Raises UnavailableError if that cannot be done now.
         """
         with self._translate_errors(), self._lock:
             (loose,) = self._rows.execute("SELECT loose FROM place").fetchone()

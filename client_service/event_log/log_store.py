@@ -67,7 +67,7 @@ class ErasureRegister:
     def complete_unknown(self) -> int:
         """Completes erasures of ids that no shard had, and counts them.
 
-        UnavailableError where the log's file cannot be compacted now.
+        UnavailableError if the log's file cannot be compacted now.
         """
         self._database.compact()
         with self._database.transaction() as rows:
@@ -164,7 +164,7 @@ class LogStore:
     def compact(self) -> None:
         """Compacts the database, so that no file has deleted rows.
 
-        Raises UnavailableError where the disk does not allow that.
+        Raises UnavailableError if the disk does not allow that.
         """
         self._database.compact()
 

@@ -109,7 +109,7 @@ class NodeOverlay:
         return self._later.row(node)
 
     def is_erased(self, rows: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-        """Checks which of these rows are erased; None where no row is."""
+        """Checks which of these rows are erased; None if no row is."""
         erased = self._later.erased
         return None if erased is None else erased[rows]
 

@@ -28,7 +28,7 @@ CREATE INDEX IF NOT EXISTS nodes_changed ON nodes (changed);
 class NodeFacts(Message):
     """Facts that were posted of one node.
 
-    neighbours: weights of edges by the other node's id, 0 where there is none. features: values by name; None:
+    neighbours: weights of edges by the other node's id, 0 if there is none. features: values by name; None:
     unchanged. labelled: a label was posted, which may be none.
     """
 

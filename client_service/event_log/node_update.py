@@ -33,7 +33,7 @@ from shared.errors import DataError
 def lock_node_shard(folder: Path) -> Iterator[NodeShard]:
     """Loads the shard in `folder` and keeps other processes from changing it.
 
-    DataError where another process changes it.
+    DataError if another process changes it.
     """
     with lock_folder(folder):
         drop_staged(folder)
@@ -48,7 +48,7 @@ def merge_nodes_into_shard(before: NodeShard, store: NodeStore) -> MergeResult[N
     Erased nodes go first, so that one that has come back keeps what is later. A new node without features waits in the
     log, and so does an edge to a node that is nowhere. A node whose label was not known is for training from now on;
     one that is for validation or test stays so. Done again before the log is forgotten, it changes nothing.
-    DataError where no node would be left.
+    DataError if no node would be left.
     """
     batch = store.begin_merge()
     gone = [row for row, node in enumerate(before.node_ids) if batch.snapshot.erased and batch.snapshot.erases(node)]

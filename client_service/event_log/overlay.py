@@ -89,7 +89,7 @@ HIDDEN = ItemIn(hidden=True)  # facts of most hidden items: one object for all o
 class Overlay:
     """Changes of answers since the shard was written; empty without a store.
 
-    `least_rating`: smallest positive rating; None: as the shard states. Raises SettingsError where the shard states
+    `least_rating`: smallest positive rating; None: as the shard states. Raises SettingsError if the shard states
     another.
     """
 
@@ -113,7 +113,7 @@ class Overlay:
             self.attach_store(store)
 
     def latest_events(self, user: str) -> LatestEvents | None:
-        """Returns a user's events since the shard; None where they change no answer.
+        """Returns a user's events since the shard; None if they change no answer.
 
         The same object is returned until more events of the user come.
         """
@@ -142,7 +142,7 @@ class Overlay:
 
     @property
     def has_item_changes(self) -> bool:
-        """True where applications have posted metadata of an item."""
+        """True if applications have posted metadata of an item."""
         return bool(self._items)
 
     def is_hidden_outside(self, item: str) -> bool:
@@ -175,7 +175,7 @@ class Overlay:
 
     @property
     def has_erased(self) -> bool:
-        """True where a user was erased since the shard was written."""
+        """True if a user was erased since the shard was written."""
         return self._missed_erasure or bool(self._snapshot.erased)
 
     @property
@@ -185,7 +185,7 @@ class Overlay:
 
     @property
     def is_absorbed_elsewhere(self) -> bool:
-        """True where another shard than this one has absorbed the log."""
+        """True if another shard than this one has absorbed the log."""
         return self._snapshot.shard not in ("", self.shard_digest)
 
     @property
@@ -204,7 +204,7 @@ class Overlay:
 
     @property
     def has_store(self) -> bool:
-        """True where the overlay follows a log."""
+        """True if the overlay follows a log."""
         return self._store is not None
 
     def attach_store(self, store: EventStore) -> None:

@@ -97,7 +97,7 @@ class SiloLog(Generic[Store, Changes]):
     def _may_contain(self, user_or_node: str) -> bool:
         """Checks if the shard may have a user or node.
 
-        True where the shard was rewritten since it was loaded.
+        True if the shard was rewritten since it was loaded.
         """
         if self.overlay.contains(user_or_node):
             return True

@@ -70,7 +70,7 @@ def erase_users(shard: Shard, user_ids: Collection[str]) -> Shard:
     """Removes users and all their events from a shard.
 
     Ids match in any spelling; an unknown id changes nothing. The catalogue stays: it is the silo's list of items.
-    Raises DataError where no user is left.
+    Raises DataError if no user is left.
     """
     return _drop_events(shard, pl.DataFrame({"user": list(user_ids)}, schema={"user": pl.String}))
 
@@ -79,7 +79,7 @@ def erase_events(shard: Shard, pairs: pl.DataFrame, path: Path) -> Shard:
     """Removes interactions (user, item), positive or met, from a shard.
 
     A user without a training item left is removed too, and counted; the user's other positives stay as met. `path` is
-    named in errors. Raises DataError where no user is left.
+    named in errors. Raises DataError if no user is left.
     """
     return _drop_events(shard, pl.DataFrame({name: id_column(pairs, name, path) for name in ("user", "item")}))
 
@@ -137,7 +137,7 @@ def merge_log_into_shard(
     training pairs; one of an item that is not among those `listed` waits in the log (None: any item joins the
     catalogue). A lower rating joins the met events, and withdraws a positive that is no later; it also stays in the
     log while there is room, for processes that answer from an earlier shard. Repeated before the log is emptied, it
-    changes nothing. Items with a posted text join the catalogue, positive or not. Raises DataError where no user
+    changes nothing. Items with a posted text join the catalogue, positive or not. Raises DataError if no user
     would be left.
     """
     least_rating = choose_least_rating(least_rating, before.rating)

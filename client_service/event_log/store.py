@@ -60,7 +60,7 @@ class EventStore(LogStore):
     def append(self, interactions: Sequence[InteractionIn]) -> list[LoggedInteraction]:
         """Stores the interactions whose event id is new, durably.
 
-        Raises ConflictError where the log would hold too many.
+        Raises ConflictError if the log would hold too many.
         """
         (found,) = self.append_each([interactions])
         if isinstance(found, ConflictError):
@@ -148,7 +148,7 @@ class EventStore(LogStore):
     def put_item(self, item: str, facts: ItemIn) -> int:
         """Replaces the metadata of an item, and returns the new version of the items.
 
-        Raises ConflictError where the log would hold too many items or bytes, TooLargeError for too much of one item.
+        Raises ConflictError if the log would hold too many items or bytes, TooLargeError for too much of one item.
         """
         (found,) = self.put_each([(item, facts)])
         if isinstance(found, FederationError):

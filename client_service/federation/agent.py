@@ -336,7 +336,7 @@ class Agent:
     async def _draw_anchor(self, place: RunContext, state: RunOut, number: int) -> Float64:
         """Draws K^R of the round, and checks the aggregator's.
 
-        Raises PrivacyError where they differ, and where rho would be compared with more anchors than the silo's
+        Raises PrivacyError if they differ, and if rho would be compared with more anchors than the silo's
         policy allows.
         """
         stated = await self._aggregator.fetch_anchor(place.run, number)
@@ -370,7 +370,7 @@ class Agent:
     async def _run_counted(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs work of the current run in the worker thread, and counts killed processes.
 
-        Raises SettingsError where the system has killed too many processes during this work.
+        Raises SettingsError if the system has killed too many processes during this work.
         """
         assert self._current_run is not None, "expected a current run, got none"
         with self._killed.guard(self._current_run, WORK.get(name := getattr(function, "__name__", "preparing"), name)):

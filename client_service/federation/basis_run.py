@@ -79,7 +79,7 @@ class BasisRun:
 
     @property
     def is_empty(self) -> bool:
-        """True where this silo adds zeros."""
+        """True if this silo adds zeros."""
         return self.summed is not None and self.summed.catalogue == EMPTY_PART_DIGEST
 
     @property
@@ -90,7 +90,7 @@ class BasisRun:
 
     @property
     def finished(self) -> bool:
-        """True where the statistics are kept."""
+        """True if the statistics are kept."""
         return self.basis is not None
 
     @property

@@ -104,7 +104,7 @@ class BestModel:
     def resume(self) -> bool:
         """Loads the best saved model of this run and serves it.
 
-        Returns False where there is none.
+        Returns False if there is none.
         """
         place, head = self.place, find_version_of_run(self.place.folder, self.place.run)
         own = (self._shard.digest, place.run, place.method, place.kind, self._training.basis, self._training.content)
@@ -165,9 +165,9 @@ class BestModel:
 def load_model(
     task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device, *, fit_everything: bool = False
 ) -> FrozenModel | None:
-    """Loads the saved model of an earlier process; None where none fits the shard.
+    """Loads the saved model of an earlier process; None if none fits the shard.
 
-    Raises DataError where its file is damaged.
+    Raises DataError if its file is damaged.
     """
     head = load_head(folder)
     if head is None or head.shard != shard.digest or not head.fits_text(task.text_digest(shard)):
@@ -197,7 +197,7 @@ def load_version(
 ) -> FrozenModel:
     """Loads a saved model of this shard as it was served.
 
-    Raises DataError where its file is damaged.
+    Raises DataError if its file is damaged.
     """
     if fit_everything:
         tensors = load_tensors(folder, head)

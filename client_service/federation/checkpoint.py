@@ -82,7 +82,7 @@ def save_checkpoint(folder: Path, kept: TrainingCheckpoint) -> None:
 def load_checkpoint(folder: Path, owner: Owner) -> TrainingCheckpoint | None:
     """Loads the checkpoint of a folder.
 
-    Returns None where there is none, where it has another owner, or where it cannot be read.
+    Returns None if there is none, if it has another owner, or if it cannot be read.
     """
     try:
         return _read(folder / NAME, owner)

@@ -71,7 +71,7 @@ class Silo:
 class RefreshResult:
     """Result of a refresh.
 
-    `changed`: False where no event was to be absorbed; the shard stays as it is then. waiting: positives that stay in
+    `changed`: False if no event was to be absorbed; the shard stays as it is then. waiting: positives that stay in
     the log until the federation's catalogue lists their items. dropped: interactions that would have stayed, and for
     which the log had no room.
     """
@@ -124,7 +124,7 @@ def build_run_context(settings: ClientSettings, run: str, seed: int, method: Met
 def check_method(settings: ClientSettings, asked: MethodSettings | None, part: Part) -> MethodSettings:
     """Returns the settings of a run, checked against the silo's own.
 
-    Raises PrivacyError where they would send parameters that this silo has not declared, or reveal more of its sums
+    Raises PrivacyError if they would send parameters that this silo has not declared, or reveal more of its sums
     than its own settings.
     """
     agreed = choose_similarity_floor(asked or settings.method, secure=settings.secure)
@@ -219,14 +219,14 @@ class ClientRun(Protocol):
 
     @property
     def finished(self) -> bool:
-        """True where the run needs no more work."""
+        """True if the run needs no more work."""
 
     @property
     def shared_digest(self) -> str:
         """sha256 over the current values of what could be shared."""
 
     def resume(self, closed: int) -> bool:
-        """Continues this run of an earlier process; False where it left nothing."""
+        """Continues this run of an earlier process; False if it left nothing."""
 
     def begin(self, received: Parameters, number: int) -> None:
         """Applies the run's parameters after round `number`; 0: its start."""
@@ -247,7 +247,7 @@ class ClientRun(Protocol):
         """Saves the training of round `number` for a process that applies it later."""
 
     def resume_fitted(self, number: int) -> bool:
-        """Restores what `save_fitted` wrote; False where it is of another round."""
+        """Restores what `save_fitted` wrote; False if it is of another round."""
 
     def store_received(self, received: Parameters, number: int) -> None:
         """Stores the parameters of a missing round."""

@@ -42,7 +42,7 @@ class KilledRuns:
     def guard(self, run: str, phase: str) -> Iterator[None]:
         """Marks a phase of a run as begun, and removes the mark afterwards.
 
-        Raises SettingsError where too many processes were killed in it.
+        Raises SettingsError if too many processes were killed in it.
         """
         known = self._read(run)
         if (count := known.get(phase, 0)) >= MOST_DEATHS:

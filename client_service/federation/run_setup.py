@@ -127,7 +127,7 @@ class RunOpener:
     async def open_run(self, state: RunOut, run: str) -> ClientRun:
         """Opens a run at its beginning.
 
-        Raises PrivacyError where it would send parameters that were not declared.
+        Raises PrivacyError if it would send parameters that were not declared.
         """
         return await (self._training_run(state, run) if state.part == TRAINING else self._basis_run(state, run))
 
@@ -154,7 +154,7 @@ class RunOpener:
     async def _load_content(self, state: RunOut) -> ContentStatistics | None:
         """Finds the kept content sums of a run, or makes them from its sums.
 
-        None where there are none, and in a silo that has declared none or knows nothing of its items by their encoder.
+        None if there are none, and in a silo that has declared none or knows nothing of its items by their encoder.
         """
         silo, run = self._silo, state.content
         if run is None or CONTENT not in list_sums(silo.settings.method) or silo.settings.task != "items":
@@ -179,7 +179,7 @@ class RunOpener:
     async def _load_base_sums(self, state: RunOut, method: MethodSettings) -> Statistics | None:
         """Loads the statistics that the sum of a run counts over, or builds them.
 
-        Raises ProtocolError where the aggregator does not state their run.
+        Raises ProtocolError if the aggregator does not state their run.
         """
         part = find_sum(method).over(method)
         if part is None:
@@ -263,7 +263,7 @@ class RunOpener:
     async def fetch_missing(self, run_part: ClientRun, number: int) -> None:
         """Fetches the parameters that are needed beside those of round `number`.
 
-        Raises PrivacyError where they differ from those stated first: the others would multiply with other directions
+        Raises PrivacyError if they differ from those stated first: the others would multiply with other directions
         than this client.
         """
         while (before := run_part.missing_round(number)) is not None:

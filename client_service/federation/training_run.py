@@ -70,7 +70,7 @@ class TrainingRun:
 
     @property
     def finished(self) -> bool:
-        """True where the run is evaluated."""
+        """True if the run is evaluated."""
         return self.quality.finished
 
     @property
@@ -141,7 +141,7 @@ class TrainingRun:
     def resume_fitted(self, number: int) -> bool:
         """Restores what `save_fitted` wrote, before the round is applied.
 
-        False where no training of this round is kept.
+        False if no training of this round is kept.
         """
         return self._recovery.resume_fitted(number)
 

@@ -35,7 +35,7 @@ T = TypeVar("T")
 def require_same_run(run_part: ClientRun, state: RunOut) -> None:
     """Checks that a run still has the seed and the rounds that training used.
 
-    Raises PrivacyError where it has not: the other clients are given the new ones.
+    Raises PrivacyError if it has not: the other clients are given the new ones.
     """
     context = run_part.context
     if (run_part.place.seed, context.seed, context.rounds) != (state.seed, state.seed, state.rounds):

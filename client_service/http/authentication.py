@@ -35,7 +35,7 @@ class KeySettings(Protocol):
 
 @dataclass(frozen=True)
 class CallerKeys:
-    """Keys of the two roles; None where a role needs no key.
+    """Keys of the two roles; None if a role needs no key.
 
     A silo needs no keys on loopback, or in a demo.
     """

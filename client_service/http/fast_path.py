@@ -345,7 +345,7 @@ class PreparedItems(NamedTuple):
     tails: dict[int, bytes]
 
     def find(self, rows: list[int]) -> tuple[list[bytes], list[bytes]]:
-        """Finds the bytes of items; KeyError where they are not prepared."""
+        """Finds the bytes of items; KeyError if they are not prepared."""
         return list(map(self.heads.__getitem__, rows)), list(map(self.tails.__getitem__, rows))
 
     def add(self, listed: ListedItems) -> None:

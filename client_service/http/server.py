@@ -117,7 +117,7 @@ class Server(AnswerService):
     async def running(self) -> AsyncIterator[None]:
         """Runs the jobs of the server while the body runs.
 
-        Raises SettingsError where settings and shard state different smallest positive ratings.
+        Raises SettingsError if settings and shard state different smallest positive ratings.
         """
         await asyncio.to_thread(self._load_publication)
         return_free_memory(frozen=True)  # before the first request: imported objects live as long as the process

@@ -118,7 +118,7 @@ class ClientService(AnswerService):
     async def running(self) -> AsyncIterator[None]:
         """Runs the service: opens shard, records and state directory, and closes them at the end.
 
-        Raises DataError or SettingsError where shard or state directory cannot be used, or records are damaged. At the
+        Raises DataError or SettingsError if shard or state directory cannot be used, or records are damaged. At the
         end slow work is interrupted first, because leaving the worker waits for it.
         """
         pinned, interrupt = self.settings.threads, Interrupt()

@@ -114,7 +114,7 @@ class _WatchedLog:
 def serve_waiting(settings: ClientSettings, handover: Handover) -> int:
     """Waits for work, then replaces this process by a full trainer.
 
-    Returns the exit code when the trainer is asked to end. Raises DataError or SettingsError where the records or the
+    Returns the exit code when the trainer is asked to end. Raises DataError or SettingsError if the records or the
     event log cannot be used.
     """
     configure_logging("client_service", settings.log_level)

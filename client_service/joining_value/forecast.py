@@ -160,7 +160,7 @@ class MeasuredGain:
 class JoiningValue:
     """Estimate of what joining would bring a silo.
 
-    few: too few validation users for a reliable figure. curve: None where the silo cannot be cut. text: gain of the
+    few: too few validation users for a reliable figure. curve: None if the silo cannot be cut. text: gain of the
     smallest parts by content sums alone; None without texts or attributes of items.
     """
 

@@ -42,7 +42,7 @@ def compare_nodes(shard: NodeShard, served: ServedNodes) -> ComparisonOut:
 
 
 def _group(name: str, shard: NodeShard, served: ServedNodes, rows: Int64) -> GroupOut | None:
-    """Compares figures of a group of nodes; None where a measure is undefined."""
+    """Compares figures of a group of nodes; None if a measure is undefined."""
     counts = np.bincount(shard.labels[shard.nodes_of(TRAIN)], minlength=len(shard.classes)).astype(np.float64)
     labels = shard.labels[rows]
     ways: dict[str, Float64] = {
@@ -104,8 +104,8 @@ def describe_graph(shard: NodeShard, served: ServedNodes) -> GraphQualityOut:
 def adjust_homophily(shard: NodeShard) -> float | None:
     """Computes adjusted homophily (Platonov et al. 2023).
 
-    0 where edges do not depend on labels, 1 where all join equal ones. Only edges whose two ends have known labels
-    count; None where there is none, or where all of them are of one class.
+    0 if edges do not depend on labels, 1 if all join equal ones. Only edges whose two ends have known labels
+    count; None if there is none, or if all of them are of one class.
     """
     sources, targets, _ = shard.list_edges()
     both = (shard.labels[sources] != UNKNOWN) & (shard.labels[targets] != UNKNOWN)
@@ -121,7 +121,7 @@ def adjust_homophily(shard: NodeShard) -> float | None:
 def draw_roc(probabilities: Float64, labels: Int64) -> CurveOut | None:
     """Computes the share of true positives over that of false ones.
 
-    Of two classes class 1 is measured, of more the mean of each against the others. None where no class has nodes
+    Of two classes class 1 is measured, of more the mean of each against the others. None if no class has nodes
     within and without.
     """
     classes, grid = probabilities.shape[1], np.linspace(0.0, 1.0, POINTS)

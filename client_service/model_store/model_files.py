@@ -198,7 +198,7 @@ def copy_parameters(tensors: Mapping[str, Tensor], model: nn.Module) -> bool:
 class ServedItems(FrozenModel):
     """Frozen model of users and items.
 
-    ranker: ranks the items of lists. cold: scores items that nobody has; None where nothing is known of the items.
+    ranker: ranks the items of lists. cold: scores items that nobody has; None if nothing is known of the items.
     """
 
     model: Model

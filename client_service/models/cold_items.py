@@ -58,7 +58,7 @@ class ColdSetting:
     """Setting of the cold-item scorer, chosen by validation.
 
     content: share of content-EASE; the rest is carried EASE. plain: share of the plain similarity beside both. reach:
-    h, in mean squared distances. smoothing: r. ridge: of EASE, 0 where it does not fit. content_ridge: a of
+    h, in mean squared distances. smoothing: r. ridge: of EASE, 0 if it does not fit. content_ridge: a of
     content-EASE.
     """
 
@@ -284,7 +284,7 @@ def sample_users(interactions: sparse.csr_array) -> Rows:
 def score_spread(baskets: sparse.csr_array, factors: Float32, features: Float32) -> float:
     """Computes the standard deviation of x M phi^T over baskets and items.
 
-    Returns 1 where it is 0.
+    Returns 1 if it is 0.
     """
     vectors = np.asarray(baskets @ factors, dtype=np.float64)
     middle = features - features.mean(axis=0)  # a shift of all items of a user ranks nothing

@@ -103,7 +103,7 @@ class Encoder(nn.Module, ABC):
     def begin_training(self, only: str) -> bool:
         """Prepares a training of the parameters whose name starts with `only`.
 
-        It is called before each. Returns False where there is nothing to train.
+        It is called before each. Returns False if there is nothing to train.
         """
         del only
         return True

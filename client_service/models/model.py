@@ -260,9 +260,9 @@ PARTS = {"encoder", "head", "response"}  # modules that parameters' names in che
 class ModelInputs:
     """Inputs from which an encoder file builds a model.
 
-    interactions (M, N): the training graph; places (N,): each item's row in the federation's catalogue, None where
+    interactions (M, N): the training graph; places (N,): each item's row in the federation's catalogue, None if
     there is none; start: the filter at which an encoder with one begins; text (N, d): start of the item vectors from
-    their texts, None where they begin at random.
+    their texts, None if they begin at random.
     """
 
     spectrum: Spectrum

@@ -93,7 +93,7 @@ class Ranker:
     def top(self, rows: Rows, seen: sparse.csr_array, k: int) -> Rows:
         """Returns the k best unseen items of the users in `rows`, (B, k).
 
-        seen: (B, N). -1 where there are no more.
+        seen: (B, N). -1 if there are no more.
         """
         return self.top_k_with_scores(self.users[rows], _dense(seen), k)[0]
 

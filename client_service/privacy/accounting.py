@@ -143,7 +143,7 @@ class Account:
 def silo_secret(heads: LedgerHeads, name: str = SECRET) -> bytes:
     """Reads the silo's secret of 32 random bytes, or makes it at the first start.
 
-    It never leaves. Raises DataError where it is gone or has changed, SettingsError where others may read the file.
+    It never leaves. Raises DataError if it is gone or has changed, SettingsError if others may read the file.
     """
     path = heads.state_directory / name
     if not path.exists() and heads.knows_digest(name):

@@ -116,7 +116,7 @@ class Guard:
 
         heads: of the silo's state directory. shard: its digest. declaration: the silo's own.
 
-        Raises DataError for a damaged account or secret, SettingsError where these settings cannot tell what was
+        Raises DataError for a damaged account or secret, SettingsError if these settings cannot tell what was
         spent.
         """
         self._folder, self._heads = heads.state_directory / FOLDER, heads
@@ -136,7 +136,7 @@ class Guard:
         self._account.switch_shard(shard)
 
     def release(self, update: Parameters, occasion: Occasion) -> Parameters | None:
-        """Draws the release of a round; None where the budget does not allow it.
+        """Draws the release of a round; None if the budget does not allow it.
 
         It is on disk first, then charged, then returned: after a crash it is the same release, charged once.
         """

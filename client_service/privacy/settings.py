@@ -140,7 +140,7 @@ def _read_range(value: Any) -> Any:
 
 
 def require_accountable(strategy: Strategy, method: MethodSettings, *, counts: bool) -> None:
-    """Raises ValueError where the strategy sends values that no noise protects."""
+    """Raises ValueError if the strategy sends values that no noise protects."""
     name = strategy.name
     if counts:
         raise ValueError("privacy: expected policy.counts = false, because counts leave without noise, got true")

@@ -57,7 +57,7 @@ class ModelRenewal:
     def renew(self, *, erased: bool) -> RenewedModel | None:
         """Computes the model that replaces the served one. Slow.
 
-        None where no model is kept, where the kept one fits shard and item texts, or where none could be computed.
+        None if no model is kept, if the kept one fits shard and item texts, or if none could be computed.
 
         erased: interactions of a user are gone from the shard, or may be. Then nothing that was learnt from them is
         carried over where that can be avoided, and validation chooses whatever the shard's size.
@@ -77,7 +77,7 @@ class ModelRenewal:
     def transfer(self, before: ModelHead, after: ModelHead) -> RenewedModel | None:
         """Transfers a kept model of another shard to this one, by shared ids, as `after`.
 
-        None where that is not possible.
+        None if that is not possible.
         """
         training = self._rebuild(after)
         found = self._carry(before, training, after)
@@ -123,7 +123,7 @@ class ModelRenewal:
     def _carry(self, before: ModelHead, training: Training, head: ModelHead) -> RenewedModel | None:
         """Carries the kept parameters over to this shard.
 
-        None where the kept model, or the ids of its shard's rows, cannot be read, or are of another kind.
+        None if the kept model, or the ids of its shard's rows, cannot be read, or are of another kind.
         """
         folder = self.settings.models_directory
         try:

@@ -48,7 +48,7 @@ def verify_records(state_directory: Path, key: PrivateKey | None, directory: Pat
     """Reads all records of a stopped client, or of a copy, and changes nothing.
 
     key: the client's private key; without it the heads are not authenticated. directory: where the heads are, by
-    default the state directory. Raises SettingsError where there is no such directory.
+    default the state directory. Raises SettingsError if there is no such directory.
     """
     _require_directory(state_directory)
     file = (directory or state_directory) / NAME
@@ -75,7 +75,7 @@ def verify_records(state_directory: Path, key: PrivateKey | None, directory: Pat
 def rekey_records(state_directory: Path, old: PrivateKey, new: PrivateKey, directory: Path | None = None) -> Path:
     """Authenticates the heads with a new key instead of the old one; returns their file.
 
-    A second call changes nothing. Raises DataError where the heads were made with neither key or are missing,
+    A second call changes nothing. Raises DataError if the heads were made with neither key or are missing,
     SettingsError while the client runs.
     """
     _require_directory(state_directory)

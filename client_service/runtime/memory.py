@@ -13,7 +13,7 @@ TRIM_THRESHOLD, MMAP_THRESHOLD, MOST_ARENAS = -1, -3, -8  # of glibc's mallopt
 
 
 def return_free_memory(*, frozen: bool = False) -> None:
-    """Returns freed memory to the system, and excludes living objects from garbage collection.
+    """Gives freed memory back to the system, and excludes living objects from garbage collection.
 
     The first frees tens to hundreds of megabytes after a model was begun, trained or loaded; without glibc it does
     nothing. Objects that are alive now live long: Python's collector skips them until the next call. Otherwise it
@@ -45,7 +45,7 @@ def keep_freed_memory() -> None:
 def mapped_memory() -> int:
     """Measures the bytes of mapped files, of libraries too, that are in this process's memory.
 
-    0 where the system does not tell.
+    0 if the system does not tell.
     """
     with suppress(OSError):
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[2]) * mmap.PAGESIZE

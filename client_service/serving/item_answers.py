@@ -74,7 +74,7 @@ class Query(NamedTuple):
 class Ranked(NamedTuple):
     """The best items for one person, as rows with scores.
 
-    rows: -1 where there are no more. scores: by `model`, or by popularity where it is None. scale: turns scores into
+    rows: -1 if there are no more. scores: by `model`, or by popularity where it is None. scale: turns scores into
     relevance in [0, 1].
     """
 

@@ -152,7 +152,7 @@ class NewItems:
     ) -> list[NewItem] | None:
         """Takes the first allowed items of a user's computed list.
 
-        Returns None where it does not reach so far.
+        Returns None if it does not reach so far.
         """
         assert asker.listed is not None
         if (listed := model.cold_list_of(asker.listed)) is None:

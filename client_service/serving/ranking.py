@@ -237,7 +237,7 @@ class ListStart(NamedTuple):
     whole: bool
 
     def first(self, k: int) -> ListedRows | None:
-        """Returns the k best, or None where they reach beyond this start.
+        """Returns the k best, or None if they reach beyond this start.
 
         A whole list gives all it has, even where these are fewer than k.
         """
@@ -247,7 +247,7 @@ class ListStart(NamedTuple):
 def start_list(items: NDArray[np.integer], scores: Float32, forbidden: Mask | None) -> ListStart:
     """Takes forbidden items (N,) out of a list.
 
-    items: best first, -1 where there are no more.
+    items: best first, -1 if there are no more.
     """
     whole = bool(items[-1] < 0)  # a -1 at the end: the list holds all items there are
     if forbidden is not None or whole:

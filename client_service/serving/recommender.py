@@ -161,7 +161,7 @@ class Recommender(ModelServer):
         return self.answer_by_lookup(user, limits) or self.recommend_users((user,), limits)[0]
 
     def answer_by_lookup(self, user: str, limits: ListRequest) -> RecommendationsOut | None:
-        """Answers as `for_user` by a look-up, or returns None where a list must be computed.
+        """Answers as `for_user` by a look-up, or returns None if a list must be computed.
 
         A computation belongs in a thread, not in an event loop.
         """
@@ -170,7 +170,7 @@ class Recommender(ModelServer):
     def look_up_list(self, user: str, k: int, new: int | None = None) -> ListedItems | None:
         """Looks up a user's computed list of k items, and the new items in it.
 
-        None where no computed list is long enough.
+        None if no computed list is long enough.
         """
         model, asked, limits = self.model, self._read_user(user), ListRequest(k, new=new)
         if model is None:
@@ -204,7 +204,7 @@ class Recommender(ModelServer):
         return self.recommend_baskets([Basket(tuple(basket), limits)])[0]
 
     def answer_quick_basket(self, asked: Basket) -> RecommendationsOut | None:
-        """Answers as `for_basket`, or returns None where that takes more than a millisecond.
+        """Answers as `for_basket`, or returns None if that takes more than a millisecond.
 
         A longer computation belongs in a thread, not in an event loop.
         """

@@ -81,7 +81,7 @@ def count_content(shard: Shard, method: MethodSettings) -> ContentSums:
 def find_agreed_features(shard: Shard, method: MethodSettings) -> ItemFeatures | None:
     """Finds the features of a shard's items by the federation's encoder.
 
-    None where items have no text or attribute, or features of another encoder: sums of two encoders are meaningless.
+    None if items have no text or attribute, or features of another encoder: sums of two encoders are meaningless.
     """
     features = find_item_features(shard)
     return None if features is None or features.encoder != method.basis.encoder else features

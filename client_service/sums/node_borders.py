@@ -69,7 +69,7 @@ class Borders(Statistics):
 def read_borders(shard: NodeShard, known: Borders, secret: bytes) -> BorderSums | None:
     """Reads the rows of the silo's own nodes.
 
-    None where the silo has no foreign edges, or another number of features. A row counts where all tables agree on
+    None if the silo has no foreign edges, or another number of features. A row counts where all tables agree on
     its number of neighbours, and that is possible for the node and at least `least`.
     """
     foreign, hops = shard.foreign, len(known.tables)
@@ -106,7 +106,7 @@ def _spell(ids: Sequence[str]) -> list[str]:
 def find_rows(nodes: NodeCells, claims: UInt32, rows: int) -> Int64:
     """Finds the row of each node.
 
-    -1 where nobody claims it, several do, or other nodes have its cells.
+    -1 if nobody claims it, several do, or other nodes have its cells.
     """
     listed, found = list_rows(claims, rows), np.full(len(nodes.claims), -1, np.int64)
     for cells in nodes.cells[::-1]:
@@ -219,7 +219,7 @@ def _borders(at: SumRound, tables: UInt32) -> Borders:
 def finish_borders(at: SumRound) -> Borders:
     """Returns the tables of all rounds.
 
-    ProtocolError where rows that nobody has claimed are not zero.
+    ProtocolError if rows that nobody has claimed are not zero.
     """
     found = _borders(at, np.stack([at.sums[number][TABLE] for number in range(2, at.number + 1)]))
     used = (list_rows(found.claims, found.rows).max(initial=-1) + 1) * found.width

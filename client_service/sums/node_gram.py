@@ -49,7 +49,7 @@ class SummedGram(Statistics):
     products: UInt32 | None = None
 
     def find_projection(self, nodes: NodeSettings) -> Float64 | None:
-        """Computes the projection of features, (q, r); None where they are taken as they are."""
+        """Computes the projection of features, (q, r); None if they are taken as they are."""
         if self.products is None:
             return None
         return NodeDirections("node_directions", self.products).find_projection(nodes)

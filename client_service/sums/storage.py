@@ -133,7 +133,7 @@ def _head(folder: Path, part: Part) -> Path:
 
 
 def load_basis(folder: Path, digest: str) -> Statistics | None:
-    """Loads the statistics of a digest; None where they are not kept.
+    """Loads the statistics of a digest; None if they are not kept.
 
     Raises DataError for a file with other content.
     """

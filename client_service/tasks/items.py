@@ -142,7 +142,7 @@ def _choices(training: ItemTrainer) -> dict[str, Any]:
 def rebuild_training(head: ModelHead, shard: Shard, folder: Path, device: torch.device) -> ItemTrainer:
     """Rebuilds the model to which a head belongs.
 
-    `folder` has, or gets, the shard's spectrum; the common basis is beside it. Raises DataError where the basis is
+    `folder` has, or gets, the shard's spectrum; the common basis is beside it. Raises DataError if the basis is
     missing: without it the model ranks differently.
     """
     basis, content = load_model_basis(folder, head), load_model_content(folder, head)
@@ -172,7 +172,7 @@ def spectrum_accuracy(run: str) -> Accuracy:
 def filter_spectrum(method: MethodSettings, kind: str, recipe: Recipe | None) -> tuple[int, float] | None:
     """Returns cut-off and exponent of the spectrum of the fused filter.
 
-    None where no filter is fused with the model. recipe: None where validation has not chosen yet.
+    None if no filter is fused with the model. recipe: None if validation has not chosen yet.
     """
     starts_at_filter = EXCHANGES[kind or method.model].starts_at_filter and method.start != "random"
     heard = recipe is None or recipe.loudness(FILTER.name) > 0.0

@@ -94,7 +94,7 @@ def begin_training(
 def rebuild_training(head: ModelHead, shard: NodeShard, folder: Path, device: torch.device) -> NodeTrainer:
     """Rebuilds the model to which a head belongs.
 
-    The sums lie beside its `folder`. DataError where they are missing.
+    The sums lie beside its `folder`. DataError if they are missing.
     """
     training, known = NodeTrainer(shard, head.method, device, kind=head.kind), load_model_basis(folder, head)
     if isinstance(known, SummedGram):
@@ -119,7 +119,7 @@ class NodeRefit:
         self._begun: tuple[tuple[object, ...], NodeTrainer] | None = None
 
     def __call__(self, head: ModelHead, trained: Mapping[str, torch.Tensor]) -> ServedNodes | None:
-        """Refits the model of a head; None where the kept parameters do not fit.
+        """Refits the model of a head; None if the kept parameters do not fit.
 
         trained: the parameters in the head's file.
         """

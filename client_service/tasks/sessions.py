@@ -39,7 +39,7 @@ JUDGED = 4000  # validation examples by which a round is chosen, the same in eve
 def load_listed_sessions(settings: ClientSettings) -> SessionShard:
     """Loads the shard with each item's place in the shared catalogue.
 
-    Raises DataError where an item is not listed.
+    Raises DataError if an item is not listed.
     """
     shard = load_session_shard(settings.shard)
     size, path = settings.method.catalogue, settings.catalogue
@@ -92,7 +92,7 @@ def begin_training(
 def rebuild_training(head: ModelHead, shard: SessionShard, folder: Path, device: torch.device) -> SessionTrainer:
     """Rebuilds the model to which a head belongs; the transitions are beside its `folder`.
 
-    Raises DataError where they are missing: without them the model ranks differently.
+    Raises DataError if they are missing: without them the model ranks differently.
     """
     training, known = SessionTrainer(shard, head.method, device, kind=head.kind), load_model_basis(folder, head)
     if isinstance(known, Transitions):

@@ -106,7 +106,7 @@ class Training(LocalClient, Protocol):
 class OpenedTask(NamedTuple):
     """Model server of a task without a model yet, and its event log.
 
-    feedback: None where applications cannot post to this task.
+    feedback: None if applications cannot post to this task.
     """
 
     answers: ModelServer

@@ -60,7 +60,7 @@ ENCODERS: Final[Mapping[str, Callable[[CatalogueTexts, int], FeatureFile]]] = {
 def encode_items(texts: CatalogueTexts, encoder: str, width: int) -> FeatureFile:
     """Computes the features of items by a registered encoder, or by a folder's model.
 
-    SettingsError for an unknown encoder, a missing package or a width outside the bounds. DataError where no item has
+    SettingsError for an unknown encoder, a missing package or a width outside the bounds. DataError if no item has
     a text or an attribute.
     """
     if not SMALLEST_WIDTH <= width <= LARGEST_WIDTH:

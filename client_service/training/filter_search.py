@@ -96,7 +96,7 @@ def popularity_top(shard: Shard) -> TopItems:
 
 
 def best_ease(shard: Shard, side: int = EASE_SIDE, interrupt: Interrupt = NEVER) -> BestChoice[float] | None:
-    """Chooses the ridge of EASE; None where both sides of the graph exceed `side`."""
+    """Chooses the ridge of EASE; None if both sides of the graph exceed `side`."""
     if min(shard.train.shape) > side:
         return None
     ridges = interrupt.check_each(EASE_RIDGES)

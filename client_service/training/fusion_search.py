@@ -350,7 +350,7 @@ def _own_share(
 ) -> float:
     """Chooses the weight of the silo's own parts from validation and the usual share.
 
-    It is beside the mean of the common parts; 1 where hardly anything would be common, or the silo is expected to be
+    It is beside the mean of the common parts; 1 if hardly anything would be common, or the silo is expected to be
     better off alone. trust: weight of a validation user, as a share of one in a federation whose sums cover everything:
     where they cover a few items, popular ones, a few users prefer them by chance.
     """

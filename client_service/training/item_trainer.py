@@ -165,7 +165,7 @@ class ItemTrainer(Trainer):
         return torch.from_numpy(np.asarray(self.shard.train.sum(0) == 0)).to(self.device)
 
     def sum_gradients(self) -> tuple[dict[str, Float32], int]:
-        """Raises SettingsError, because the loss of a pair depends on its batch."""
+        """Refuses gradients with SettingsError, because the loss of a pair depends on its batch."""
         words = "expected one that trains, as task 'items' has no loss that is summed over examples"
         raise SettingsError(f"strategy: {words}, got one that sends gradients")
 

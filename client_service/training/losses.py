@@ -98,7 +98,7 @@ def bce(positive: Tensor, negatives: Tensor, excluded: Tensor, weights: Tensor |
 def bpr_of_rows(positive: Tensor, negatives: Tensor, excluded: Tensor) -> Tensor:
     """Computes the BPR loss of each positive, (B,).
 
-    0 where no sampled item counts.
+    0 if no sampled item counts.
     """
     pairs = functional.softplus(negatives - positive[:, None]).masked_fill(excluded, 0.0)
     return pairs.sum(1) / (~excluded).sum(1).clamp(min=1)

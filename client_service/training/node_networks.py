@@ -48,7 +48,7 @@ class NodeNetworkTrainer(Trainer):
     def build_model(self) -> NodeNetwork:
         """Builds a network of the silo's graph.
 
-        SettingsError where the shard has other features or classes than the run.
+        SettingsError if the shard has other features or classes than the run.
         """
         has = (self.shard.features.shape[1], len(self.shard.classes))
         if (expected := (self.method.nodes.features, self.method.nodes.classes)) != has:

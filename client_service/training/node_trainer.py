@@ -35,7 +35,7 @@ from shared.strategies.local_client import PLAIN, Objective
 def complete_sizes(shard: NodeShard, nodes: NodeSettings) -> NodeSettings:
     """Completes settings by the sizes of the shard.
 
-    SettingsError where the settings name others.
+    SettingsError if the settings name others.
     """
     sizes = {"features": shard.features.shape[1], "classes": len(shard.classes)}
     whole = nodes.model_copy(update={name: size for name, size in sizes.items() if getattr(nodes, name) == 0})
@@ -47,7 +47,7 @@ def complete_sizes(shard: NodeShard, nodes: NodeSettings) -> NodeSettings:
 class ClosedForm:
     """Fitted closed form, with the design of all nodes, (n, D).
 
-    projection: of features to the design's directions, (q, r); None where they are taken as they are. shard: with
+    projection: of features to the design's directions, (q, r); None if they are taken as they are. shard: with
     border sums where these count.
     """
 

@@ -99,7 +99,7 @@ class RecipeEvaluator:
     def quality(self, scores: Float32) -> float:
         """Measures the mean quality of scores (users, N).
 
-        It is 0 where no user has a validation item.
+        It is 0 if no user has a validation item.
         """
         return float(self.measure_users(take_rows(scores)).mean()) if self.count else 0.0
 

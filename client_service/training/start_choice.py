@@ -109,9 +109,9 @@ def build_start_model(
 def text_rows(shard: Shard, method: MethodSettings, name: str) -> Float32 | None:
     """Computes the initial item vectors from the items' text, (N, d).
 
-    Returns None where they begin at random. A row depends on the item and the encoder alone, so that it is the same in
+    Returns None if they begin at random. A row depends on the item and the encoder alone, so that it is the same in
     every silo. Its root mean square is TABLE_DEVIATION, as users' vectors have it: with longer rows the first scores
-    would saturate. An item without text has a row that its place in the catalogue draws. SettingsError where text is
+    would saturate. An item without text has a row that its place in the catalogue draws. SettingsError if text is
     asked for and there is none, or that of another encoder.
     """
     exchange = EXCHANGES[name]

@@ -227,7 +227,7 @@ class Trainer(ABC):
     def measure(self, name: str) -> tuple[float, ...]:
         """Computes a measure by its name.
 
-        Raises SettingsError where the task has none.
+        Raises SettingsError if the task has none.
         """
         raise SettingsError(
             f"strategy: expected one that needs no measure, as task {self.task!r} has none, got {name!r}"

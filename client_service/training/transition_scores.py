@@ -201,7 +201,7 @@ def network_share(
 ) -> float:
     """Chooses by validation the share of a network beside transitions.
 
-    0 where no share is significantly better than none; else the preferred one, drawn to USUAL_SHARE.
+    0 if no share is significantly better than none; else the preferred one, drawn to USUAL_SHARE.
     """
     examples = spread_examples(shard.valid, COMPARED_BY)
 

@@ -108,7 +108,7 @@ def ease_weights(train: sparse.csr_array, ridge: float) -> Float32:
 def ease_from_pairs(pairs: Float32, ridge: float) -> Float32:
     """Computes the item weights of EASE from item pair counts.
 
-    Both B and X^T X are (N, N). Raises LinAlgError where the matrix is indefinite even with the ridge.
+    Both B and X^T X are (N, N). Raises LinAlgError if the matrix is indefinite even with the ridge.
     """
     matrix = np.array(pairs, dtype=np.float32, order="C")
     matrix.flat[:: len(matrix) + 1] += ridge
@@ -165,7 +165,7 @@ def _ridge_inverse(rows: sparse.csr_array, ridge: float) -> Float32:
 def invert_definite(matrix: Float32, ridge: float) -> Float32:
     """Inverts a symmetric positive definite matrix in place.
 
-    Raises LinAlgError where it is not definite.
+    Raises LinAlgError if it is not definite.
     """
     # LAPACK's matrices go by columns: to it this is the transpose, and its lower triangle our upper one.
     factor, failed = lapack.spotrf(matrix.T, lower=1, clean=0, overwrite_a=1)
@@ -188,7 +188,7 @@ def _mirror_upper(matrix: Float32) -> Float32:
 def ridges_for(graph: TrainingGraph) -> tuple[float, ...]:
     """Lists the ridges that validation tries for a graph of this size.
 
-    The list is empty where an inverse takes too long.
+    The list is empty if an inverse takes too long.
     """
     side = min(graph.shape)
     if side <= OWN_SIDE:

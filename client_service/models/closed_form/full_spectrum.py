@@ -60,7 +60,7 @@ class FullSpectrum:
     def propagate(self, entered: sparse.csr_array) -> Float32 | None:
         """Computes two steps on the graph, x D^-a R^T R, for normalised baskets (B, N).
 
-        None where the whole matrix W is stored, which needs no steps.
+        None if the whole matrix W is stored, which needs no steps.
         """
         if self.weights is not None:
             return None

@@ -80,7 +80,7 @@ class TrainingGraph:
     """Training graph with its low spectrum, item features, and values that several scorers share.
 
     interactions: (M, N). features: of the items (N, d), None without item metadata. others: `ContentSums` of the other
-    silos, None where there are none. What several scorers need is computed once.
+    silos, None if there are none. What several scorers need is computed once.
     """
 
     interactions: sparse.csr_array

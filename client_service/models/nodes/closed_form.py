@@ -43,8 +43,8 @@ class DesignSpec:
     """Columns of a design, alike in all silos.
 
     features: q. powers: of the propagation whose blocks P^k X the design has. directions: columns to which features are
-    projected where they are many, 0 where they are as they are: projected features are those of unit rows, and the
-    design has the mean over the powers instead of each. random: ReLU features of all blocks, drawn by the seed.
+    projected if they are many, else 0, which leaves them as they are. Projected features are those of unit rows, and
+    the design has the mean over the powers instead of each. random: ReLU features of all blocks, drawn by the seed.
     """
 
     features: int
@@ -227,7 +227,7 @@ class Ridge:
 
     @property
     def scale(self) -> float:
-        """Mean eigenvalue, which makes strengths comparable; 1 where no column varies."""
+        """Mean eigenvalue, which makes strengths comparable; 1 if no column varies."""
         mean = float(self.values.mean()) if len(self.values) else 0.0
         return mean if mean > LEAST_SCALE else 1.0
 

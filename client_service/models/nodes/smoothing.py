@@ -67,7 +67,7 @@ def _spread(propagation: sparse.csr_array, given: Float64, share: float) -> Floa
 
 
 def choose_smoothing(shard: NodeShard, scores: Float32 | Float64) -> Smoothing | None:
-    """Chooses the smoothing with the best validation; None where validation hardly gains."""
+    """Chooses the smoothing with the best validation; None if validation hardly gains."""
     valid, classes = shard.nodes_of(VALID), len(shard.classes)
     if not len(valid):
         return None

@@ -80,7 +80,7 @@ def propagate_nodes(
 
 
 def inverse_roots(degrees: Float64) -> Float64:
-    """Computes d^-1/2; 0 where d is 0."""
+    """Computes d^-1/2; 0 if d is 0."""
     found = np.zeros_like(degrees)
     found[degrees > 0] = degrees[degrees > 0] ** -0.5
     return found

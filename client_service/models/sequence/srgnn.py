@@ -14,7 +14,7 @@ from torch import Tensor, nn
 class SessionGraphs(NamedTuple):
     """Graphs of B sessions of up to L clicks over up to n distinct items.
 
-    nodes: items, (B, n), 0 where there is none. places: the node of each click, (B, L). inside: is there a click, (B,
+    nodes: items, (B, n), 0 if there is none. places: the node of each click, (B, L). inside: is there a click, (B,
     L). incoming, outgoing: (B, n, n); row v of incoming has 1 / indegree(v) at each node before v, row u of outgoing 1
     / outdegree(u) at each node after u; rows without an edge are 0. An edge that repeats counts once.
     """
@@ -60,7 +60,7 @@ def _distinct(clicks: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
 def _edges(places: Tensor, inside: Tensor, count: int) -> Tensor:
     """Builds the adjacency matrices of sessions, (B, n, n).
 
-    edges[b, u, v] = 1 where a click on v followed one on u.
+    edges[b, u, v] = 1 if a click on v followed one on u.
     """
     edges = torch.zeros(len(places), count * count, device=places.device)
     between = (places[:, :-1] * count + places[:, 1:]).masked_fill(~inside[:, 1:], 0)

@@ -60,6 +60,13 @@ NOT_VERBS = {
 PROPERTY_VERBS = re.compile(r"(Returns|Counts|Lists|Computes|Tells|Yields|Reads|Finds|Makes|Describes)\b")
 CONSTANT_RIDDLES = re.compile(r"(What|Of|With|Whose|For)\b")  # first words that name no thing
 SENTENCE = re.compile(r"[A-Z][a-z]+ [a-z]")
+TRUTH = re.compile(r"(Tells|Checks) (if|whether)\b")  # first words of a function that returns a bool
+CONDITION = re.compile(r"(\w(Error|Stop)|\bNone|\bTrue|\bFalse|(?<![\w.])-?[01]) where\b")
+PLACES_FOR_CONDITIONS = (  # packages and rooms that still say where in place of if
+    *("aggregator_service/", "audit/", "benchmarks/", "lpsfed/", "shared/", "simulation/"),
+    *("client_service/boundary/aggregator_api.py", "client_service/federation/run_poll.py"),
+    "client_service/secure_rounds/",
+)
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -104,6 +111,21 @@ def find_faults(first: str, node: Documented) -> list[str]:
     return found
 
 
+def find_false_results(first: str, node: Documented) -> list[str]:
+    """Lists what the first line says of a function's result that its return type does not."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.returns is None:
+        return []
+    result = ast.unparse(node.returns)
+    found = []
+    if TRUTH.match(first) and result != "bool":
+        found.append(f"a bool in words, but the result is {result}")
+    if re.match(r"Raises \w+Error\b", first) and result not in ("None", "NoReturn", "Iterator[None]"):
+        found.append(f"an error alone, but the result is {result}")
+    if re.match(r"Returns (?!None\b|at once\b)", first) and result in ("None", "NoReturn"):
+        found.append("a result in words, but there is none")
+    return found
+
+
 def find_torn_paragraphs(text: str) -> list[str]:
     """Lists paragraphs of prose that end in the middle of a sentence."""
     paragraphs = [" ".join(one.split()) for one in re.split(r"\n\s*\n", text)]
@@ -136,7 +158,10 @@ def list_faults(path: Path) -> list[str]:
         if isinstance(node, Documented) and (text := ast.get_docstring(node)):
             first = text.splitlines()[0]
             line = getattr(node, "lineno", 1)
-            faults = find_faults(first, node)
+            faults = [*find_faults(first, node), *find_false_results(first, node)]
+            place = str(path.relative_to(ROOT))
+            if (condition := CONDITION.search(text)) and not place.startswith(PLACES_FOR_CONDITIONS):
+                faults.append(f"where in place of if: {condition[0]}")
             faults += [] if isinstance(node, ast.Module) else find_torn_paragraphs(text)  # modules end in commands
             faults += [f"a comment within a docstring: {comment[0]}"] if (comment := COMMENT.search(text)) else []
             found += [f"{path.relative_to(ROOT)}:{line}: {fault}: {first}" for fault in faults]
@@ -159,6 +184,10 @@ def test_the_check_finds_each_fault() -> None:
 
     assert faults("Returns the mean of each row.") == []
     assert faults("Mean of each row.", "class A:") == [] and faults("Mean of each row.", "@property\ndef f():") == []
+    assert CONDITION.search("Raises DataError where it is damaged.") and not CONDITION.search("a file where it is")
+    for line, result in (("Tells whether it fits.", "int"), ("Raises KeyError.", "int"), ("Returns the sum.", "None")):
+        node = ast.parse(f"def f() -> {result}: ...").body[0]
+        assert isinstance(node, ast.FunctionDef) and find_false_results(line, node) != []
     assert "verb" in faults("The mean of each row.")[0]
     assert "full stop" in faults("Returns the mean of each row, which")[0]
     assert "arrow" in faults("Maps rows -> means.")[0]
