@@ -15,8 +15,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.coordinator import Coordinator
+from aggregator_service.http.direct_calls import RoundPath, RunPath
 from aggregator_service.http.request_heads import RequestHeads
-from aggregator_service.http.routes import OWN, RoundPath, RunPath
+from aggregator_service.http.routes import OWN
 from aggregator_service.process import LOGGER
 from aggregator_service.storage.arrivals import LEAST_REFUSED
 from aggregator_service.storage.records import Arrival, Call

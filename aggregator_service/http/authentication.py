@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Coroutine
+from typing import Annotated, Any
 
-from fastapi import Depends, HTTPException, Request
+from fastapi import Depends, HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
 from aggregator_service.coordinator import Coordinator
+from aggregator_service.http.direct_calls import DirectCall
 from shared.errors import AuthenticationError, ForbiddenError
 from shared.protocol.lengths import add_room, longest_join, longest_message
 from shared.protocol.secure.messages import ClientMessage
@@ -15,7 +17,7 @@ from shared.protocol.signing.requests import HEADERS
 from shared.web.connection_limits import mark_trusted
 from shared.web.credentials import OPERATOR, is_same_secret, read_bearer_secret, read_operator_secret
 from shared.web.request_bodies import read_body
-from shared.web.routes import DeclaredRoute
+from shared.web.routes import DeclaredRoute, PlainHandler
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="LPSFed aggregator"'}  # makes a browser ask for name and password
 
@@ -55,6 +57,17 @@ class SignedRoute(DeclaredRoute):
 
     Of a known client it reads no more bytes than its message can have.
     """
+
+    def plain_handler(self) -> PlainHandler | None:
+        call = DirectCall.of(self)
+        if call is None:
+            return None
+
+        def handle(request: Request) -> Coroutine[Any, Any, Response] | None:
+            values = call.read_values(request.scope)
+            return None if values is None else call.answer(request, values)
+
+        return handle
 
     async def authorise(self, request: Request) -> None:
         await read_signer(request)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from fastapi.security import APIKeyHeader, HTTPBearer
 
 from aggregator_service.aggregation.bodies import Body
 from aggregator_service.http.authentication import Caller, Service, SignedRoute, Signer, TokenRoute, require_member
+from aggregator_service.http.direct_calls import ClientPath, Known, RoundPath, RunPath, Wait
 from aggregator_service.rounds.uploads import Address
 from aggregator_service.storage.records import instant
 from shared.errors import ForbiddenError, MediaTypeError, TooLargeError, UnavailableError
@@ -41,18 +42,6 @@ from shared.web.routes import DeclaredRoute
 PRIVATE = {"Cache-Control": "no-store"}
 OWN = "/v1/runs/{run}/rounds/{number}/clients/{client}"
 
-RunPath = Annotated[str, Path(pattern=r"^run-[0-9]{1,9}$", description="the run's name", examples=["run-1"])]
-RoundPath = Annotated[int, Path(ge=1, le=100_000, description="number of the round in the run", examples=[1])]
-ClientPath = Annotated[
-    str, Path(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="the client's name", examples=["client-1"])
-]
-Wait = Annotated[
-    float, Query(ge=0, allow_inf_nan=False, description="seconds; clamped by the aggregator", examples=[20.0])
-]
-Known = Annotated[
-    int | None,
-    Query(ge=0, lt=1 << 53, description="last known sequence; the call waits for another one", examples=[7]),
-]
 After = Annotated[int, Query(ge=0, lt=1 << 53, description="sequence number of the last known entry", examples=[0])]
 Limit = Annotated[int, Query(ge=1, le=1000, description="largest number of entries", examples=[100])]
 

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.authentication import Service, require_operator_form, require_operator_login
-from aggregator_service.http.routes import RunPath
+from aggregator_service.http.direct_calls import RunPath
 from aggregator_service.pages.client_grid import LEGEND, ClientActivity, RunSnapshot, build_grid
 from aggregator_service.pages.collaboration import draw_heat_map
 from aggregator_service.pages.curves import constant_scalars, run_charts

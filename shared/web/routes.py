@@ -42,7 +42,7 @@ async def require_declared(request: Request) -> None:
         more = f"{len(faults)} more: {', '.join(dict.fromkeys(fault.at.partition('.')[2] for fault in faults))}"
         detail = f"expected at most the query parameters {_describe(known)}, got {more}"
         raise ProtocolError(detail, faults=tuple(dict.fromkeys(faults)))
-    if announces_body(request.headers) and not _expects_body(route):
+    if announces_body(request.headers) and not expects_body(route):
         expected = "expected no body, got one"
         raise ProtocolError(expected, faults=(Fault("unknown", "body", expected),))
 
@@ -68,7 +68,7 @@ def _list_repeated(request: Request, known: Mapping[str, bool]) -> tuple[Fault, 
     return tuple(Fault("repeated", f"query.{name}", fault) for name, count in more.items() for _ in range(count))
 
 
-def _expects_body(route: APIRoute) -> bool:
+def expects_body(route: APIRoute) -> bool:
     """Tells whether the route declares a body."""
     return route.body_field is not None or "requestBody" in (route.openapi_extra or {})
 
@@ -151,16 +151,20 @@ def build_routes(app: FastAPI) -> None:
 
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+PlainHandler = Callable[[Request], Coroutine[Any, Any, Response] | None]
+"""(request) -> its answer to be awaited; None where the framework is to handle the request."""
 
 
 class DeclaredRoute(SegmentRoute):
     """Route that refuses an undeclared query, body or content type."""
 
     def get_route_handler(self) -> Handler:
-        answer = super().get_route_handler()
+        answer, answer_plainly = super().get_route_handler(), self.plain_handler()
 
         async def handle(request: Request) -> Response:
             await self.authorise(request)
+            if answer_plainly is not None and (answering := answer_plainly(request)) is not None:
+                return await answering
             await require_declared(request)
             await require_content_type(request)
             if self.body_field is not None:
@@ -168,6 +172,10 @@ class DeclaredRoute(SegmentRoute):
             return await answer(request)
 
         return handle
+
+    def plain_handler(self) -> PlainHandler | None:
+        """Returns a handler of requests in their usual form; by default there is none."""
+        return None
 
     async def authorise(self, request: Request) -> None:
         """Raises an error for callers without permission; by default all may call."""
