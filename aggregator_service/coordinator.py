@@ -26,7 +26,8 @@ from aggregator_service.rounds.basis_runs import (
     require_training,
     resolve_request,
 )
-from aggregator_service.rounds.history import run_for_client, run_histories, run_history
+from aggregator_service.rounds.broadcaster import StateBroadcaster
+from aggregator_service.rounds.history import run_for_client, run_histories, run_history, state_of_all
 from aggregator_service.rounds.members import LastCalls, Members, Quarantines, require_same_declaration
 from aggregator_service.rounds.metrics import AggregatorMetrics
 from aggregator_service.rounds.round_loop import RoundLoop
@@ -88,6 +89,7 @@ class OpenFederation:
     arrivals: ArrivalRecord
     signatures: Signatures
     key: PrivateKey
+    broadcaster: StateBroadcaster
 
     async def find_member(self, name: str) -> None:
         """Looks for a member that has joined by another worker."""
@@ -110,7 +112,9 @@ class OpenFederation:
         self.archive.database.close()
 
 
-def open_federation(settings: AggregatorSettings, metrics: AggregatorMetrics, *, clock: Clock) -> OpenFederation:
+def open_federation(
+    settings: AggregatorSettings, metrics: AggregatorMetrics, last_calls: LastCalls, *, clock: Clock
+) -> OpenFederation:
     """Opens the state directory and removes the remains of a crash.
 
     Also raises SettingsError where runs with these settings need more memory than there is.
@@ -121,14 +125,14 @@ def open_federation(settings: AggregatorSettings, metrics: AggregatorMetrics, *,
     url = settings.database_url()
     database = Database(settings.state_directory, settings.declaration(), url, shared=settings.shared)
     try:
-        return _resume_federation(database, settings, metrics, clock)
+        return _resume_federation(database, settings, metrics, last_calls, clock)
     except BaseException:
         database.close()
         raise
 
 
 def _resume_federation(
-    database: Database, settings: AggregatorSettings, metrics: AggregatorMetrics, clock: Clock
+    database: Database, settings: AggregatorSettings, metrics: AggregatorMetrics, last_calls: LastCalls, clock: Clock
 ) -> OpenFederation:
     declaration, members, key = settings.declaration(), Members(joined_clients(database)), _read_signing_key(settings)
     blobs = _open_blobs(database, settings, key, members)
@@ -150,6 +154,7 @@ def _resume_federation(
         arrivals=ArrivalRecord(database, clock=clock, count_unrecorded=metrics.unrecorded.inc),
         signatures=_open_signatures(database, settings, keys, had_clients=len(members) > 0),
         key=key,
+        broadcaster=StateBroadcaster(key, keys.registered_key, metrics, last_calls.record_call),
     )
 
 
@@ -206,17 +211,21 @@ class Coordinator:
     async def running(self) -> AsyncIterator[None]:
         """Opens the federation and runs its rounds until the context ends."""
         federation = self._federation = await run_in_worker(
-            open_federation, self.settings, self.metrics, clock=self._clock
+            open_federation, self.settings, self.metrics, self.last_calls, clock=self._clock
         )
         await self._fail_unaffordable_run(federation)
         disk = federation.archive.database.disk
         self.metrics.watch_state(self.settings.state_directory, lambda: self.unready_reason, lambda: disk.refusal)
         round_loop_task = asyncio.create_task(federation.round_loop.run_rounds())
+        broadcasts = [asyncio.create_task(one) for one in (self._publish_changes(), federation.broadcaster.follow())]
         try:
             async with run_background_jobs(*federation.round_loop.list_jobs()):
                 yield
         finally:
             self.wind_down()
+            for task in broadcasts:
+                task.cancel()
+            await asyncio.gather(*broadcasts, return_exceptions=True)
             await round_loop_task  # it ends after its current step
             self._federation = None
             federation.close()
@@ -259,9 +268,10 @@ class Coordinator:
         return round_loop.unready_reason
 
     def wind_down(self) -> None:
-        """Ends every long poll at once, so that a shutdown need not wait for it."""
+        """Ends every long poll and held stream at once, so that a shutdown need not wait for them."""
         if self._federation is not None:
             self._federation.round_loop.close()
+            self._federation.broadcaster.close()
 
     @property
     def signing_key(self) -> PrivateKey | None:
@@ -424,6 +434,27 @@ class Coordinator:
             run = run if served is None or client in served.clients else served
         run = await here.uploads.add_own_receipt(run, client)
         return run_for_client(run, client, sequence=sequence, now=self._clock())
+
+    async def _publish_changes(self) -> None:
+        """Publishes each change of the federation, until cancelled."""
+        changes = self.federation.round_loop.phase_changes
+        while not changes.closing:
+            seen = changes.count
+            self.publish_state()
+            await changes.wait_for_change(seen)
+
+    def publish_state(self) -> None:
+        """Publishes the present state to held streams, where they do not have it."""
+        here = self.federation
+        run, sequence = here.round_loop.run, here.round_loop.sequence
+        if sequence == here.broadcaster.sequence:
+            return
+        state = (
+            None
+            if run is not None and leaves_no_model(run)
+            else state_of_all(run, here.members.names, sequence=sequence, now=self._clock())
+        )
+        here.broadcaster.publish(sequence, state)
 
     async def round_anchor(self, name: str, number: int) -> Anchor:
         """Returns the anchor kernel K^R of an opened round, drawn when first asked for.

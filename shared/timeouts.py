@@ -28,6 +28,8 @@ ANSWER_SECONDS = 600.0  # longest time for a caller to read an answer, after the
 KEEP_ALIVE_SECONDS = 15  # longest idle time of a connection; callers such as httpx close it after 5
 GRACE_SECONDS = 5  # longest time for open requests at a shutdown; long polls end at once
 LONGEST_WAIT_SECONDS = 30.0  # upper bound of every long poll: proxies close a connection that is silent for a minute
+BEAT_SECONDS = 15.0  # longest time between two events of a held stream: proxies close a silent connection
+STREAM_SECONDS = 3600.0  # longest time of a held stream, which its client then resumes; less by up to a fifth
 RETRY_AFTER_SECONDS = 1  # Retry-After of a temporary refusal
 
 # A client's calls
@@ -35,6 +37,8 @@ ATTEMPTS = 4  # attempts of one call, which is safe to repeat; the agent calls a
 RETRY_SECONDS = 15.0  # time after which no further attempt begins
 PAUSE_SECONDS = 1.0  # longest pause after a first failed call; each further failure doubles it
 AWAY_SECONDS = 30.0  # upper bound of that pause, and of a Retry-After that is obeyed
+LOST_BEATS = 2.5  # heart-beats without which a client gives up a held stream, and polls
+STREAM_PAUSE_SECONDS = 10.0  # longest pause after a first lost stream; each further one doubles it, up to an hour
 LONG_PAUSE_SECONDS = 10.0  # shortest pause after a refusal that lasts until an operator changes something
 
 # The aggregator's own work

@@ -14,7 +14,7 @@ from aggregator_service.http.authentication import Caller, Service, SignedRoute,
 from aggregator_service.http.direct_calls import ClientPath, Known, RoundPath, RunPath, Wait
 from aggregator_service.rounds.uploads import Address
 from aggregator_service.storage.records import instant
-from shared.errors import ForbiddenError, MediaTypeError, TooLargeError, UnavailableError
+from shared.errors import ForbiddenError, MediaTypeError, NotFoundError, TooLargeError, UnavailableError
 from shared.message import Message
 from shared.method.declaration import Declaration
 from shared.protocol.problem import ProblemOut
@@ -32,10 +32,13 @@ from shared.protocol.schemas import (
 )
 from shared.protocol.secure import messages
 from shared.protocol.secure.server import Phase, RelayedMessage
-from shared.protocol.signing.requests import DIGEST, body_digest
+from shared.protocol.signing.events import CHANGES, OFFER
+from shared.protocol.signing.events import MEDIA_TYPE as EVENTS
+from shared.protocol.signing.requests import DIGEST, SIGNATURE, body_digest
 from shared.protocol.wire import MEDIA_TYPE
 from shared.timeouts import RETRY_AFTER_SECONDS
 from shared.web.health import LiveOut, ReadyOut
+from shared.web.held_streams import HeldConnection, HeldResponse, find_hold
 from shared.web.problems import MARK
 from shared.web.routes import DeclaredRoute
 
@@ -72,6 +75,8 @@ BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 PARAMETERS: Responses = {200: {"content": {MEDIA_TYPE: BINARY}, "description": "parameters"}}
 NOT_YET: Responses = {204: {"description": "not aggregated within the wait; ask again"}}
 REPEATED: Responses = {201: {"model": ReceiptOut, "description": "accepted; 200: it was accepted before"}}
+EVENTS_FORM = "events, each a line of JSON and a line with its signature in base64"
+STREAM: Responses = {200: {"content": {EVENTS: {"schema": {"type": "string"}}}, "description": EVENTS_FORM}}
 UPDATE_BODY = {"requestBody": {"required": True, "content": {MEDIA_TYPE: BINARY}}}
 # These are for /docs only; `SignedRoute` and `TokenRoute` authenticate the caller.
 SIGNED = [Depends(APIKeyHeader(name="Signature", auto_error=False))]
@@ -93,14 +98,38 @@ async def join(message: JoinIn, signer: Signer, service: Service) -> JoinOut:
 
 @client_routes.get("/runs/current")
 async def read_current_run(
-    service: Service, caller: Caller, response: Response, after: Known = None, wait: Wait = 0.0
+    request: Request,
+    service: Service,
+    caller: Caller,
+    response: Response,
+    after: Known = None,
+    wait: Wait = 0.0,
 ) -> RunOut:
     """Returns the state of the current run and of the calling client.
 
-    With `after` and `wait` it is a long poll.
+    With `after` and `wait` it is a long poll. The header Link names the stream of changes, where there is one.
     """
-    response.headers.update(PRIVATE)
+    response.headers.update(PRIVATE if find_hold(request.scope) is None else PRIVATE | OFFER)
     return await service.current_run(caller, after=after, wait=wait)
+
+
+@client_routes.get(CHANGES.removeprefix("/v1"), response_class=Response, responses=STREAM)
+async def hold_changes(request: Request, service: Service, caller: Caller, after: Known = None) -> Response:
+    """Returns the changes of the federation as server-sent events, in an answer that is held open.
+
+    The first event opens the stream; with `after` it is resumed: where the last change is another, it comes at once.
+    Of changes that were missed only the last one comes. Heart-beats come in between. Each event is signed by the
+    aggregator. 404 where the connection cannot be held, such as by HTTP/1.0: polls remain.
+    """
+    hold, signature = find_hold(request.scope), request.headers[SIGNATURE]
+    if hold is None:
+        raise NotFoundError("expected a connection of HTTP/1.1 that can be held, got another: poll instead")
+    service.publish_state()
+
+    def begin(connection: HeldConnection) -> None:
+        service.federation.broadcaster.open_stream(caller, connection, request=signature, after=after)
+
+    return HeldResponse(EVENTS, hold, begin)
 
 
 @client_routes.get(

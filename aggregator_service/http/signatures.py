@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.request_heads import RequestHeads
 from shared.errors import AuthenticationError, DigestError, ProtocolError, UnavailableError
+from shared.protocol.signing.events import MEDIA_TYPE as EVENTS
 from shared.protocol.signing.keys import PrivateKey
 from shared.protocol.signing.requests import (
     DIGEST,
@@ -140,8 +141,11 @@ class _SignedAnswer:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            announced = Headers(raw=message["headers"]).get(DIGEST)
-            if announced is None:
+            headers = Headers(raw=message["headers"])
+            announced = headers.get(DIGEST)
+            if headers.get("content-type", "").startswith(EVENTS):  # each event is signed, the first for this request
+                await self._send(message)
+            elif announced is None:
                 self._start = message
             else:
                 await self._send_start(message, read_digest(announced))

@@ -234,6 +234,16 @@ def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOu
     )
 
 
+def state_of_all(run: Run | None, clients: Collection[str], *, sequence: int, now: float) -> RunOut | None:
+    """Returns the state of the federation as each of these clients may see it; None where it differs among them."""
+    if run is None:
+        return RunOut(sequence=sequence, joined=len(clients))
+    standings = {_client_status(run, client) for client in clients}
+    if len(standings) != 1:
+        return None
+    return run_for_client(run, next(iter(clients)), sequence=sequence, now=now)
+
+
 def _client_status(run: Run, client: str) -> Standing:
     if client in run.quarantined:
         return "quarantined"

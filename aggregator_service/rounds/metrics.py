@@ -37,6 +37,7 @@ class AggregatorMetrics:
         self.strangers = counter(f"{PREFIX}_strangers", "Calls without the signature of a joined client")
         self.unrecorded = counter(f"{PREFIX}_unrecorded_refusals", "Refusals beyond the recorded ones of a client")
         self.damaged = counter(f"{PREFIX}_damaged_blobs", "Stored updates and states that the disk damaged")
+        self.streams_ended = counter(f"{PREFIX}_streams_ended", "Held streams that ended, by reason", ["reason"])
         self.rounds = counter(f"{PREFIX}_rounds", "Rounds that ended, by outcome", ["outcome"])
 
     def _create_histograms(self) -> None:
@@ -61,6 +62,7 @@ class AggregatorMetrics:
         self._refusing = gauge(f"{PREFIX}_disk_refuses", "1 while the disk refuses data")
         self._free = gauge(f"{PREFIX}_disk_free_bytes", "Free bytes on the disk of the state directory")
         self.clients = gauge(f"{PREFIX}_clients", "Clients enrolled in the federation")
+        self._streams = gauge(f"{PREFIX}_streams", "Streams that clients hold to hear of changes")
         self.quarantined = gauge(f"{PREFIX}_quarantined_clients", "Quarantined clients of the newest run")
 
     def show_run(self, run: Run) -> None:
@@ -80,6 +82,10 @@ class AggregatorMetrics:
         self._ready.set_function(lambda: float(unready_reason() is None))
         self._refusing.set_function(lambda: float(refusal() is not None))
         self._free.set_function(lambda: float(shutil.disk_usage(directory).free))
+
+    def watch_streams(self, count: Callable[[], int]) -> None:
+        """Exports the number of held streams."""
+        self._streams.set_function(count)
 
     def _seconds_since_moved(self) -> float:
         return 0.0 if self._run is None else max(0.0, self._clock() - self._run.phase_began_at)

@@ -12,6 +12,7 @@ from typing import TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from client_service.boundary.event_stream import EventStream
 from client_service.boundary.gate import Boundary, GateTransport, Traffic
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.retry_schedule import RetrySchedule, read_retry_after
@@ -23,6 +24,7 @@ from shared.protocol.masked_wire import declare_answer
 from shared.protocol.request_heads import USER_AGENT
 from shared.protocol.schemas import AnchorOut, JoinIn, JoinOut, ReceiptOut, RunOut
 from shared.protocol.secure.messages import ClientMessage
+from shared.protocol.signing.events import CHANGES, OFFER
 from shared.protocol.signing.keys import PrivateKey, PublicKey
 from shared.protocol.wire import MEDIA_TYPE, decode_body, require_content, require_short_head
 from shared.timeouts import ATTEMPTS, RETRY_SECONDS, CallLimits
@@ -79,6 +81,7 @@ class Aggregator:
         self._http, self._ledger, self._limits = http, ledger, limits
         self.gate, self.traffic, self.schedule = gate, traffic, schedule
         self._client, self._declaration = gate.boundary.client, gate.boundary.declaration
+        self.offers_stream = False  # until an answer has said so
 
     async def join(self, declaration: Declaration, counts: Counts | None) -> JoinOut:
         """Joins the federation with the client's declaration and counts.
@@ -91,10 +94,28 @@ class Aggregator:
         return joined
 
     async def fetch_run(self, after: int | None, wait: float) -> RunOut:
-        state = _parse(RunOut, await self._poll(CURRENT, wait, {} if after is None else {"after": str(after)}))
+        answer = await self._poll(CURRENT, wait, {} if after is None else {"after": str(after)})
+        self.offers_stream = answer.headers.get("link") == OFFER["Link"]
+        state = _parse(RunOut, answer)
         if state.sequence == after:
             self.schedule.record_answer(CURRENT, news=False)
         return state
+
+    async def open_stream(self, after: int) -> EventStream:
+        """Opens the stream of the federation's changes after one that is known.
+
+        It is tried once, since polls can take its place.
+        """
+        await self.schedule.wait_turn(CHANGES)
+        limits = httpx.Timeout(self._limits.timeout, read=None)  # the stream has its own limit
+        request = self._http.build_request("GET", CHANGES, params={"after": str(after)}, timeout=limits)
+        try:
+            answer = await self.gate.open_stream(request)
+        except httpx.TransportError as lost:
+            raise _unreachable(lost) from None
+        if isinstance(answer, httpx.Response):
+            raise _read_error(answer)
+        return answer
 
     async def fetch_model(self, run: str) -> Parameters:
         return self._parse_parameters("training", await self._call("GET", f"/v1/runs/{run}/model"))
@@ -174,9 +195,7 @@ class Aggregator:
         try:
             answer = await self._http.request(method, path, **what)  # type: ignore[arg-type]
         except httpx.TransportError as lost:
-            raise _RetryableError(
-                errors.UnavailableError(f"the aggregator cannot be reached: {describe_call_failure(lost)}")
-            ) from None
+            raise _RetryableError(_unreachable(lost)) from None
         except errors.UnavailableError as stranger:  # an answer that is not the aggregator's own
             raise _RetryableError(stranger) from None
         error = None if answer.is_success else _read_error(answer)
@@ -222,6 +241,10 @@ def require_known_update(ledger: Ledger, nonce: str | None) -> None:
             f"the ledger: expected the entry {nonce} of the last update that the aggregator accepted, got none: the"
             " state directory is an older copy; put back the newest, or give the entry up (lpsfed ledger adopt)"
         )
+
+
+def _unreachable(lost: httpx.TransportError) -> errors.UnavailableError:
+    return errors.UnavailableError(f"the aggregator cannot be reached: {describe_call_failure(lost)}")
 
 
 def _parse(model: type[Model], answer: httpx.Response) -> Model:

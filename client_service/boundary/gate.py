@@ -16,6 +16,7 @@ import httpx
 from pydantic import ValidationError
 
 from client_service.boundary.call_records import CallRecorder, PendingCall, fingerprint_answer, read_outcome
+from client_service.boundary.event_stream import EventStream
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.secure_bodies import FETCHED, MESSAGES, decode_masked_update, message_entry
 from client_service.runtime.logs import LOGGER
@@ -28,6 +29,7 @@ from shared.protocol.request_heads import HOST, LENGTH, NUMBER, TYPE, UNSIGNED, 
 from shared.protocol.schemas import JoinIn
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.vectors import SCALARS
+from shared.protocol.signing.events import CHANGES
 from shared.protocol.signing.keys import PrivateKey, PublicKey
 from shared.protocol.signing.requests import (
     SIGNATURE,
@@ -92,6 +94,7 @@ def declared_calls(client: str, *, secure: bool = False) -> tuple[Call, ...]:
     always = (
         Call("join", "POST", re.compile(r"/v1/clients")),
         Call("current", "GET", re.compile(r"/v1/runs/current"), re.compile(f"wait={NUMBER}(?:&after={NUMBER})?")),
+        Call("changes", "GET", re.compile(re.escape(CHANGES)), re.compile(f"after={NUMBER}")),
         Call("model", "GET", re.compile(f"{run}/model")),
         Call("anchor", "GET", re.compile(f"{run}{number}/anchor")),
         Call("update", "PUT", re.compile(f"{own}/update")),
@@ -185,6 +188,66 @@ class GateTransport(httpx.AsyncBaseTransport):
         return type(self)(inner, replace(self._boundary, permit=None, permit_basis=None), ledger, self._signatory.key)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        call, signed, pending = await self._begin_call(request)
+        try:
+            response = await self._read_answer_in_time(signed, longest_answer(call.name, self._boundary.declaration))
+        except (httpx.HTTPError, FederationError) as error:
+            name = type(error).__name__
+            self._recorder.end(pending, {"error": name}, fingerprint=name)
+            raise
+        except BaseException:
+            self._recorder.write_intent(pending)
+            raise
+        self._end_call(call, pending, response)
+        return response
+
+    async def open_stream(self, request: httpx.Request) -> EventStream | httpx.Response:
+        """Sends a request whose answer the aggregator holds open; returns a refusal whole.
+
+        The outcome is recorded when the stream ends.
+        """
+        call, signed, pending = await self._begin_call(request)
+        try:
+            async with asyncio.timeout(self._call_seconds):
+                response = await self._inner.handle_async_request(signed)
+                if response.status_code != httpx.codes.OK:
+                    answer = await self._read_whole(signed, response, SHORT_ANSWER)
+                    self._end_call(call, pending, answer)
+                    return answer
+                stream = self._event_stream(signed, response, pending)
+                try:
+                    await stream.open()
+                except BaseException:
+                    await stream.aclose()
+                    raise
+                return stream
+        except TimeoutError:
+            error: Exception = httpx.ReadTimeout("the answer did not begin in time", request=request)
+        except (httpx.HTTPError, FederationError) as failed:
+            error = failed
+        self._recorder.end(pending, {"error": type(error).__name__}, fingerprint=type(error).__name__)
+        raise error
+
+    def _event_stream(self, signed: httpx.Request, response: httpx.Response, pending: PendingCall) -> EventStream:
+        known = signed.url.params.get("after")
+
+        def end(size: int, digest: str) -> None:
+            self.traffic.down += size
+            outcome = {"status": response.status_code, "bytes": size, "sha256": digest}
+            self._recorder.end(pending, outcome, fingerprint=str(response.status_code))
+
+        after = None if known is None else int(known)
+        return EventStream(response, signed.headers[SIGNATURE], self._trusted_key, end, after=after)
+
+    def _end_call(self, call: Call, pending: PendingCall, response: httpx.Response) -> None:
+        """Records the outcome of a call whose whole answer has come."""
+        self.traffic.down += len(response.content)
+        self._recorder.end(
+            pending, read_outcome(call.name, response), fingerprint=fingerprint_answer(call.name, response)
+        )
+
+    async def _begin_call(self, request: httpx.Request) -> tuple[Call, httpx.Request, PendingCall]:
+        """Checks a request, records it, and signs it."""
         call, place = self._declared_call(request)
         body = await request.aread()
         if len(body) > LARGE_BODY:
@@ -196,20 +259,7 @@ class GateTransport(httpx.AsyncBaseTransport):
         pending = self._recorder.begin({"call": call.name, "to": str(self._boundary.aggregator), **place, **what})
         signed = self._sign(request, head, body, pending)
         self.traffic.up += len(body)
-        try:
-            response = await self._read_answer_in_time(signed, longest_answer(call.name, self._boundary.declaration))
-        except (httpx.HTTPError, FederationError) as error:
-            name = type(error).__name__
-            self._recorder.end(pending, {"error": name}, fingerprint=name)
-            raise
-        except BaseException:
-            self._recorder.write_intent(pending)
-            raise
-        self.traffic.down += len(response.content)
-        self._recorder.end(
-            pending, read_outcome(call.name, response), fingerprint=fingerprint_answer(call.name, response)
-        )
-        return response
+        return call, signed, pending
 
     async def aclose(self) -> None:
         """Writes the counted calls, and closes the transport.
@@ -357,8 +407,10 @@ class GateTransport(httpx.AsyncBaseTransport):
             raise httpx.ReadTimeout("the answer was not whole in time", request=request) from None
 
     async def _read_answer(self, request: httpx.Request, longest: int) -> httpx.Response:
+        return await self._read_whole(request, await self._inner.handle_async_request(request), longest)
+
+    async def _read_whole(self, request: httpx.Request, response: httpx.Response, longest: int) -> httpx.Response:
         """Reads a whole answer, so that its size is recorded and bounded."""
-        response = await self._inner.handle_async_request(request)
         parts, size = [], 0
         try:
             if "content-encoding" in response.headers:  # a small body could unpack to a huge one

@@ -16,6 +16,7 @@ import httpx
 from client_service.boundary.aggregator_api import Aggregator, connect
 from client_service.boundary.gate import Boundary
 from client_service.boundary.ledger_heads import HeadedLedger
+from client_service.federation.change_stream import ChangeStream
 from client_service.metrics import ClientMetrics
 from client_service.runtime.logs import LOGGER
 from client_service.secure_rounds.members import KnownMembers
@@ -23,6 +24,7 @@ from client_service.settings import ClientSettings
 from shared.errors import FederationError
 from shared.method.declaration import Counts
 from shared.protocol.schemas import ENDED, JoinOut, RunOut
+from shared.protocol.signing.events import CHANGES
 from shared.protocol.signing.keys import PrivateKey
 from shared.web.outgoing import OutgoingTls, ProxyTransport
 from shared.web.tls import TlsIdentity
@@ -87,7 +89,7 @@ class AgentStatus:
 
 
 class RunPoll:
-    """Long poll for the aggregator's present run.
+    """Wait for the aggregator's present run: by a held stream where it offers one, else by long polls.
 
     joined: has the aggregator been told what this client may send? sequence: the last state that this client has
     followed; None: the next answer comes at once. ended_run: the run that is over and asks nothing more of this client.
@@ -106,6 +108,8 @@ class RunPoll:
         self._declaration, self._wait = settings.declaration(), settings.wait_seconds
         self.joined, self.ended_run = joined, ended_run
         self.sequence: int | None = None
+        self._known: RunOut | None = None  # the state of that sequence
+        self._stream = ChangeStream(aggregator)
 
     async def join(self, counts: Counts | None) -> JoinOut:
         """Joins the federation: sends the declaration, and counts where the policy shares them."""
@@ -117,9 +121,19 @@ class RunPoll:
     async def fetch(self) -> RunOut:
         """Fetches the present run.
 
-        The aggregator holds its answer while the run is still as `record_done` has recorded it.
+        Waits while the run is still as `record_done` has recorded it, at most for the client's `wait_seconds`.
         """
-        return await self._aggregator.fetch_run(self.sequence, self._wait)
+        if self.sequence is None or self._known is None or not await self._stream.is_held(self.sequence):
+            return await self._aggregator.fetch_run(self.sequence, self._wait)
+        event = await self._stream.wait_for_change(self.sequence, self._wait)
+        if event is None:
+            return self._known
+        await self._aggregator.schedule.wait_turn(CHANGES)
+        return event.state or await self._aggregator.fetch_run(None, self._wait)
+
+    async def close(self) -> None:
+        """Gives up the stream, where one is held."""
+        await self._stream.close()
 
     def is_idle(self, state: RunOut) -> bool:
         """Tells whether the present run needs no work: there is none, or it is over."""
@@ -128,7 +142,7 @@ class RunPoll:
     def record_done(self, state: RunOut) -> None:
         """Notes that this client has done what this state asks of it."""
         self.ended_run = state.run if state.phase in ENDED else None
-        self.sequence = state.sequence
+        self.sequence, self._known = state.sequence, state
         self._aggregator.schedule.record_success()
 
     def record_failure(self, error: FederationError) -> None:

@@ -238,8 +238,11 @@ class WaitingTrainer:
             async with _sealed(ledger), linked as link:
                 joined, ended_run = self._handover.joined, self._handover.ended_run
                 poll = RunPoll(link, settings, self._metrics, joined=joined, ended_run=ended_run)
-                while not await self._poll_once(poll):
-                    pass
+                try:
+                    while not await self._poll_once(poll):
+                        pass
+                finally:
+                    await poll.close()
                 self._end_wait("a run is open")
         finally:
             if renewing is not None:

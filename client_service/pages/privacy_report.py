@@ -14,6 +14,7 @@ SHOWN, EARLIER = 6, 24  # updates that are listed, and those folded away beneath
 CALLS = {
     "join": "register name and declaration",
     "current": "ask for the state of the current run",
+    "changes": "hold a stream of changes of the current run",
     "model": "fetch a run’s first parameters",
     "anchor": "fetch the anchor’s kernel",
     "update": "send an update",

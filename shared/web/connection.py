@@ -23,6 +23,7 @@ from uvicorn.server import ServerState
 from shared.errors import UnavailableError
 from shared.timeouts import ANSWER_SECONDS, HANDSHAKE_SECONDS, HEAD_SECONDS, UNREAD_SECONDS
 from shared.web.connection_limits import MARK_TRUSTED, ConnectionLimiter, LimitedConnection
+from shared.web.held_streams import HOLD, HeldConnection
 from shared.web.plain_requests import AnswerAtOnce, PlainCycle, describe_request, read_plain, write_plain
 from shared.web.problems import CODES, SOON, problem_response
 from shared.web.raw_heads import STATE, MeasuredConnection, RawHead
@@ -71,6 +72,11 @@ class BufferedTransport:
             self._flush()
         if not self._transport.is_closing():
             self._transport.write(data)
+
+    def detach(self) -> asyncio.Transport:
+        """Sends the buffered data, and returns the transport itself."""
+        self._flush()
+        return self._transport
 
     def is_closing(self) -> bool:
         """Tells whether the connection is about to end."""
@@ -125,7 +131,8 @@ class Connection(H11Protocol):
     _refused = False  # what came is no request, or one whose head is too long
 
     def __init__(self, config: ServerConfig, server_state: ServerState, app_state: dict[str, Any], **more: Any) -> None:
-        super().__init__(config, server_state, {**app_state, MARK_TRUSTED: self._mark_trusted}, **more)
+        own = {MARK_TRUSTED: self._mark_trusted, HOLD: self._hold}
+        super().__init__(config, server_state, {**app_state, **own}, **more)
         self.conn = MeasuredConnection(config.h11_max_incomplete_event_size or LONGEST_HEAD, self._note_head)
         self._early: bytearray | None = bytearray()  # bytes that came before the connection was set up; None after that
 
@@ -320,6 +327,30 @@ class Connection(H11Protocol):
         self._unwatch()
         self.config.limiter.release(self._limited)
         super().connection_lost(exc)
+
+    def _hold(self) -> HeldConnection | None:
+        """Takes the connection out of the server, its answer begun: see `HeldConnection`.
+
+        None where it is lost, or where its caller has sent more than the request.
+        """
+        cycle = self.cycle
+        if isinstance(cycle, PlainCycle):
+            cycle.write_head()
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
+        transport = self._buffered.detach()
+        more = cycle.pipelined if isinstance(cycle, PlainCycle) else b""
+        if cycle.disconnected or transport.is_closing() or more:
+            transport.abort()
+            return None
+        self._unwatch()
+        self._unset_keepalive_if_required()
+        self.connections.discard(self)
+        self.server_state.total_requests += 1
+        held = HeldConnection(transport, self._limited, self.config.limiter.release)
+        self.flow.resume_reading()
+        transport.set_protocol(held)
+        return held
 
     def _is_refused_unread(self) -> bool:
         """Tells whether the rest of a refused body is still arriving.

@@ -159,6 +159,13 @@ class PlainCycle(RequestResponseCycle):
             self.transport.close()
         self.on_response()
 
+    def write_head(self) -> None:
+        """Writes the head of an answer whose body others write, where h11 has not."""
+        if self._request_bytes is not None and (begun := self._begun) is not None:
+            headers = [*self.default_headers, *begun.get("headers", ())]
+            lines = [b"%b: %b\r\n" % one for one in headers]
+            self._write_now(b"".join((STATUS_LINES[begun["status"]], *lines, b"\r\n")))
+
     def _write_plain(self, message: Any) -> bytes | None:
         """Writes head and body in one piece; None: the answer is not plain."""
         begun = self._begun

@@ -1,0 +1,128 @@
+"""Stream of the federation's events, each verified before anything of it is used.
+
+Nothing but the request of the stream leaves the client. What a man in the middle can do to the events is withhold
+them, for no longer than heart-beats may be late: their clock must go on as this client's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Callable
+
+import httpx
+
+from shared.errors import UnavailableError
+from shared.protocol.signing.events import END, LONGEST_EVENT, FederationEvent, read_event
+from shared.protocol.signing.keys import PublicKey, public_key
+from shared.timeouts import BEAT_SECONDS, LOST_BEATS
+
+EVENT_SECONDS = 0.05  # least time between two events that are read: more would only keep the client busy
+KeyOf = Callable[[str], PublicKey]
+
+
+class EventStream:
+    """Answer that is held open by the aggregator.
+
+    trusted_key: returns the key that must sign the events, for the key that the first one names; None: that one itself.
+    request: the signature of the request. ended: called once with the bytes and the sha256 of all that came.
+    sequence: of the last change that this stream has told of. beats: heart-beats so far.
+    """
+
+    def __init__(
+        self,
+        answer: httpx.Response,
+        request: str,
+        trusted_key: KeyOf | None,
+        ended: Callable[[int, str], None],
+        *,
+        after: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._answer, self._request, self._trusted_key, self._ended = answer, request, trusted_key, ended
+        self._parts: AsyncIterator[bytes] = answer.aiter_raw()
+        self._clock, self._buffer = clock, b""
+        self._hash, self._size = hashlib.sha256(), 0
+        self._key: PublicKey | None = None
+        self._stream, self._offset = "", 0.0
+        self._patience = BEAT_SECONDS * LOST_BEATS
+        self._after, self._newest_beat = after, 0.0
+        self._next_read = 0.0
+        self.sequence, self.beats = -1, 0
+
+    async def open(self) -> None:
+        """Reads the first event, which must answer this very request.
+
+        Raises UnavailableError where it does not, or where a proxy keeps it back.
+        """
+        content = await self._next_content()
+        if content is None:
+            raise UnavailableError("expected an event that opens the stream, got the end of the answer")
+        first = read_event(content)
+        if first.kind != "opened" or first.request != self._request or first.aggregator is None:
+            raise UnavailableError("expected an event that opens this stream, got another")
+        own = first.aggregator
+        self._key = public_key(bytes.fromhex(own)) if self._trusted_key is None else self._trusted_key(own)
+        read_event(content, self._key)
+        self._stream, self._offset, self._newest_beat = first.stream, first.clock - self._clock(), first.clock
+        self._patience = LOST_BEATS * (first.beat_seconds or BEAT_SECONDS)
+        # Of the change that has just been, the aggregator tells again where the client asks after another.
+        self.sequence = first.sequence if self._after == first.sequence else first.sequence - 1
+
+    async def next_change(self) -> FederationEvent | None:
+        """Waits for the next change; None where the aggregator has ended the stream.
+
+        Raises UnavailableError where no event comes in time, and for an event that does not belong here.
+        """
+        while (content := await self._next_content()) is not None:
+            event = read_event(content, self._key)
+            if event.stream != self._stream:
+                raise UnavailableError("expected an event of this stream, got one of another")
+            if event.kind == "beat":
+                self._require_present(event)
+                if event.sequence == self.sequence:
+                    continue
+            if event.kind == "opened" or event.sequence <= self.sequence:
+                raise UnavailableError("expected a later change, got one that has been")
+            self.sequence = event.sequence
+            return event  # a heart-beat with a later number tells of a change that was kept back
+        return None
+
+    async def aclose(self) -> None:
+        """Closes the connection, and records what has come."""
+        ended, self._ended = self._ended, _do_nothing
+        ended(self._size, self._hash.hexdigest())
+        await self._answer.aclose()
+
+    def _require_present(self, beat: FederationEvent) -> None:
+        """Raises UnavailableError for a heart-beat of another time."""
+        if beat.clock <= self._newest_beat or self._clock() + self._offset - beat.clock > self._patience:
+            raise UnavailableError("expected a heart-beat of this moment, got an earlier one")
+        self._newest_beat, self.beats = beat.clock, self.beats + 1
+
+    async def _next_content(self) -> bytes | None:
+        """Reads one event; None at the orderly end of the answer."""
+        await asyncio.sleep(max(0.0, self._next_read - self._clock()))
+        self._next_read = self._clock() + EVENT_SECONDS
+        try:
+            async with asyncio.timeout(self._patience):
+                while END not in self._buffer:
+                    if len(self._buffer) > LONGEST_EVENT:
+                        raise UnavailableError("expected an event of the federation, got a longer one")
+                    part = await anext(self._parts, None)
+                    if part is None:
+                        return None
+                    self._hash.update(part)
+                    self._size += len(part)
+                    self._buffer += part
+        except TimeoutError:
+            raise UnavailableError(f"expected an event within {self._patience:g} s, got none") from None
+        except httpx.TransportError as lost:
+            raise UnavailableError(f"the stream was lost: {type(lost).__name__}") from None
+        content, _, self._buffer = self._buffer.partition(END)
+        return content + END
+
+
+def _do_nothing(size: int, digest: str) -> None:
+    del size, digest
