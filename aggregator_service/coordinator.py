@@ -268,7 +268,7 @@ class Coordinator:
         return round_loop.unready_reason
 
     def wind_down(self) -> None:
-        """Ends every long poll and held stream at once, so that a shutdown need not wait for them."""
+        """Ends every long poll and held stream at once: a shutdown need not wait."""
         if self._federation is not None:
             self._federation.round_loop.close()
             self._federation.broadcaster.close()

@@ -115,7 +115,7 @@ async def read_current_run(
 
 @client_routes.get(CHANGES.removeprefix("/v1"), response_class=Response, responses=STREAM)
 async def hold_changes(request: Request, service: Service, caller: Caller, after: Known = None) -> Response:
-    """Returns the changes of the federation as server-sent events, in an answer that is held open.
+    """Returns the federation's changes as server-sent events, in an answer that stays open.
 
     The first event opens the stream; with `after` it is resumed: where the last change is another, it comes at once.
     Of changes that were missed only the last one comes. Heart-beats come in between. Each event is signed by the

@@ -138,7 +138,10 @@ class StateBroadcaster:
             await self._for_each(list(self._streams()), self._tell_change)
 
     async def _send_beats(self) -> None:
-        """Sends the heart-beats of one turn after the other; a stream that is over ends instead."""
+        """Sends the heart-beats of one turn after the other.
+
+        A stream whose time is over, or whose key is no longer registered, ends instead.
+        """
         for number in count():
             self._beat = self._write("beat")
             await self._for_each(list(self._turns[number % TURNS]), self._send_beat)
@@ -154,7 +157,10 @@ class StateBroadcaster:
             stream.connection.write(self._beat)
 
     async def _for_each(self, streams: list[FederationStream], act: Callable[[FederationStream], None]) -> None:
-        """Calls a function with each stream that is still open, and lets other work have its turn in between."""
+        """Calls a function with each stream that is still open.
+
+        Other work has its turn in between.
+        """
         for number, stream in enumerate(streams, 1):
             if stream in self._turns[stream.turn]:
                 act(stream)

@@ -1,6 +1,7 @@
 """Load of one aggregator by many silos without training.
 
 python -m benchmarks.speed.load_model [--clients 100] [--rounds 2] [--megabytes 1] [--json]
+python -m benchmarks.speed.load_model --waiting 1000 [--seconds 60] [--json]
 
 The aggregator is a process of its own with its state on the disk; the clients live in this one (load_clients.py),
 each with a key, signed requests and real updates. Times of the aggregator are processor times, which the clients' own
@@ -250,9 +251,17 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, help="on a disk with room for twice a round's updates; else a temporary one"
     )
+    parser.add_argument("--waiting", type=int, help="measure so many clients that wait, by polls and by streams")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for which they wait")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        if given.waiting is not None:
+            from benchmarks.speed import waiting_clients  # it starts aggregators by this module
+
+            told = asyncio.run(waiting_clients.measure_waiting(given.waiting, given.seconds, Path(folder)))
+            print(waiting_clients.as_json(told) if given.json else waiting_clients.waiting_table(told))
+            return
         found = asyncio.run(measure_load(given.clients, given.rounds, given.megabytes, Path(folder)))
     if given.json:
         print(json.dumps(asdict(found)))

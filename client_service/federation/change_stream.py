@@ -1,4 +1,4 @@
-"""Changes of the federation by a held stream, with polls in its place wherever it does not work."""
+"""Changes of the federation by a held stream; where it does not work, polls remain."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class ChangeStream:
         self._failures, self._not_before = 0, 0.0
 
     async def is_held(self, after: int) -> bool:
-        """Opens the stream where none is open and it is time to; False: the caller polls.
+        """Opens the stream unless it is open; returns whether it is.
 
-        after: the change that the client knows.
+        Where it is not, such as before the end of a pause, the caller polls. after: the change that the client knows.
         """
         if self._reader is not None and not self._reader.done():
             return True
@@ -62,7 +62,10 @@ class ChangeStream:
         return True
 
     async def wait_for_change(self, after: int, seconds: float) -> FederationEvent | None:
-        """Waits for another change than the known one; None where none comes, or the stream ends."""
+        """Waits for a change after the known one.
+
+        None where none comes in time, or the stream ends.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not self._has_news(after) and self._reader is not None and not self._reader.done():

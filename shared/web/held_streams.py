@@ -84,7 +84,7 @@ class HeldConnection(asyncio.Protocol):
 
 
 def is_never() -> bool:
-    """Tells that a held connection gives way to no other."""
+    """Tells that a held connection is closed for no other."""
     return False
 
 

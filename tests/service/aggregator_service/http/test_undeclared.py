@@ -11,6 +11,7 @@ import pytest
 from fastapi import Depends, FastAPI
 
 from aggregator_service.app import create_app
+from shared.protocol.signing.events import CHANGES
 from shared.protocol.wire import MEDIA_TYPE
 from shared.web import problems
 from shared.web.routes import require_declared
@@ -108,6 +109,9 @@ async def test_a_get_with_a_body_is_refused(shared_federation: Federation, route
 @pytest.mark.parametrize("route", READING, ids=" ".join)
 async def test_what_the_route_has_declared_is_taken(shared_federation: Federation, route: tuple[str, str]) -> None:
     answer = await asked(shared_federation, route, "?" + "&".join(f"{name}=1" for name in queried(route)), content=b"")
+    if route == ("GET", CHANGES):  # in one process there is no connection to hold
+        assert answer.status_code == 404 and "that can be held" in answer.text
+        return
     assert answer.status_code in (200, 204), answer.text
 
 
