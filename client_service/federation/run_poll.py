@@ -89,7 +89,7 @@ class AgentStatus:
 
 
 class RunPoll:
-    """Wait for the aggregator's present run: by a held stream where it offers one, else by long polls.
+    """Wait for the aggregator's present run, by a held stream or by long polls.
 
     joined: has the aggregator been told what this client may send? sequence: the last state that this client has
     followed; None: the next answer comes at once. ended_run: the run that is over and asks nothing more of this client.

@@ -36,6 +36,7 @@ from client_service.settings import ClientSettings
 from shared.protocol.request_heads import CONSTANT, WORDS, replace_library_headers
 from shared.protocol.schemas import JoinIn
 from shared.protocol.signing.enrolment import enrol_client
+from shared.protocol.signing.events import CHANGES
 from shared.protocol.signing.keys import read_private
 from shared.protocol.signing.requests import NONCE_BYTES, RequestTarget, Signatory, sign_request
 from shared.protocol.wire import MEDIA_TYPE
@@ -122,6 +123,8 @@ class Calls:
         with requests.Session() as session:
             session.trust_env = False
             for result in schemathesis.openapi.from_dict(app.openapi()).get_all_operations():
+                if result.ok().path == CHANGES:  # its answer does not end: tests/service/aggregator_service/http
+                    continue
                 for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
                     with suppress(Unsatisfiable):  # nothing is declared of it that a call could say otherwise
                         self._try(result.ok(), mode, session)
