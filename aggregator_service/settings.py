@@ -205,7 +205,7 @@ class AggregatorSettings(ListenSettings, EnvironmentSettings):
 
     @field_validator("method")
     @classmethod
-    def _declare_what_is_shared(cls, method: MethodSettings, info: ValidationInfo) -> MethodSettings:
+    def _apply_share(cls, method: MethodSettings, info: ValidationInfo) -> MethodSettings:
         share, strategy = info.data.get("share"), info.data.get("strategy")
         if share is None:
             return method
@@ -392,13 +392,13 @@ class AggregatorSettings(ListenSettings, EnvironmentSettings):
 def _add_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodSettings:
     """Completes the settings with the sums that are shared; alone: nothing is trained.
 
-    A task with a usual sum (`Sum.usual_of`), such as visits and nodes, has that one. For users, the length of the
+    A task with a usual sum (`Sum.default_task`), such as visits and nodes, has that one. For users, the length of the
     list of items chooses the kind, unless the settings name one; without a list the silos sum the list of their
     common items first, and each kind that this list may choose is declared. Content sums of item features are added
     unless sums.content.kind is off. Raises ValueError for settings that cannot be summed.
     """
     task = find_task(build_strategy(strategy, method), method)
-    usual = next((one for one in SUMS.values() if one.usual_of == task), None)
+    usual = next((one for one in SUMS.values() if one.default_task == task), None)
     if alone and strategy != (fitting := "lpsfed" if task == "items" else "local"):
         raise ValueError(f"share: expected both, or the strategy {fitting}, with strategy = {strategy!r}, got sums")
     changes: dict[str, Any] = {"strategy": {**method.strategy, "train": False, "send": False}} if alone else {}

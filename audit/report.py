@@ -214,8 +214,10 @@ def _summed_statistics(client: AuditedClient) -> Iterable[str]:
         size = sum(attempt.bytes for attempt in sent)
         much = f"{size:,} bytes in {count_noun(len(sent), 'update')}"
         known = list_allowed_sums(declared.strategy)  # none: the evidence is of another version, or was changed
-        tells, title = (known[0].tells, known[0].title) if known else ("statistics", f"the sum {declared.strategy!r}")
-        yield f"{tells}, {how} ({', '.join(sorted(names))}: {much}) for {title}"
+        statistics, title = (
+            (known[0].statistics, known[0].title) if known else ("statistics", f"the sum {declared.strategy!r}")
+        )
+        yield f"{statistics}, {how} ({', '.join(sorted(names))}: {much}) for {title}"
 
 
 def _passing_claim(case: AuditCase) -> str:

@@ -36,13 +36,13 @@ RETRY_AFTER_SECONDS = 1  # Retry-After of a temporary refusal
 ATTEMPTS = 4  # attempts of one call, which is safe to repeat; the agent calls again later anyway
 RETRY_SECONDS = 15.0  # time after which no further attempt begins
 PAUSE_SECONDS = 1.0  # longest pause after a first failed call; each further failure doubles it
-AWAY_SECONDS = 30.0  # upper bound of that pause, and of a Retry-After that is obeyed
+LONGEST_PAUSE_SECONDS = 30.0  # upper bound of that pause, and of a Retry-After that is obeyed
 LOST_BEATS = 2.5  # heart-beats without which a client gives up a held stream, and polls
 STREAM_PAUSE_SECONDS = 10.0  # longest pause after a first lost stream; each further one doubles it, up to an hour
 LONG_PAUSE_SECONDS = 10.0  # shortest pause after a refusal that lasts until an operator changes something
 
 # The aggregator's own work
-LOOK_SECONDS = 1.0  # time between two checks of deadline and disk: a leap of the clock or a full disk sends no event
+ROUND_CHECK_SECONDS = 1.0  # time between two checks of deadline and disk: a clock's leap or a full disk sends no event
 DISK_RETRY_SECONDS = 1.0  # pause after the disk refused, before the next attempt
 DATABASE_SECONDS = 5.0  # longest wait for another transaction to end
 STALL_SECONDS = 5.0  # silence of a worker's session after which another worker takes its place

@@ -225,7 +225,7 @@ def _titled(items: int) -> pl.DataFrame:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that does not wait long before it tries again."""
     monkeypatch.setattr("client_service.boundary.retry_schedule.PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr("client_service.boundary.retry_schedule.AWAY_SECONDS", 0.02)
+    monkeypatch.setattr("client_service.boundary.retry_schedule.LONGEST_PAUSE_SECONDS", 0.02)
     monkeypatch.setattr("client_service.boundary.retry_schedule.LONG_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr("client_service.boundary.aggregator_api.ATTEMPTS", 1)
     monkeypatch.setenv("LPSFED_CLIENT_POLL_SECONDS", "0.02")

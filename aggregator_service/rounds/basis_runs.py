@@ -97,7 +97,7 @@ def _find_over(database: Database, request: RunIn) -> str | None:
 
     None for a sum without one.
     """
-    part = find_sum(request.method).over(request.method)
+    part = find_sum(request.method).base_part(request.method)
     if part is None:
         return None
     found = newest_run_of_part(database, part)

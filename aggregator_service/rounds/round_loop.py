@@ -28,7 +28,7 @@ from aggregator_service.storage.run_store import Write
 from shared.errors import DamagedError, FederationError, NotFoundError, UnavailableError
 from shared.method.declaration import TRAINING
 from shared.sums import find_sum
-from shared.timeouts import BEAT_SECONDS, DISK_RETRY_SECONDS, LONGEST_WAIT_SECONDS, LOOK_SECONDS
+from shared.timeouts import BEAT_SECONDS, DISK_RETRY_SECONDS, LONGEST_WAIT_SECONDS, ROUND_CHECK_SECONDS
 
 UNKNOWN = -1  # number of a state that is not shared, or has to be loaded
 GATHER_SECONDS = 0.05  # for which the other workers' changes are gathered
@@ -322,8 +322,8 @@ class RoundLoop:
 
     def _seconds_to_wait(self) -> float:
         if self.run is None or self.run.phase not in ("waiting", "open"):
-            return LOOK_SECONDS
-        return min(LOOK_SECONDS, max(0.0, self.run.deadline - self._clock()))
+            return ROUND_CHECK_SECONDS
+        return min(ROUND_CHECK_SECONDS, max(0.0, self.run.deadline - self._clock()))
 
     async def _take_step(self) -> None:
         if self.archive.database.disk.refusal is not None:

@@ -134,13 +134,13 @@ def require_open(run: Run, number: int, *, now: float) -> None:
 def advance_run(run: Run, now: float) -> Run:
     """Opens or closes a round, or fails the run, where clients and time require it."""
     if run.phase == "waiting":
-        return _leave_waiting(run, now)
+        return _advance_waiting_run(run, now)
     if run.phase == "open":
-        return _leave_open(run, now)
+        return _advance_open_round(run, now)
     return run
 
 
-def _leave_waiting(run: Run, now: float) -> Run:
+def _advance_waiting_run(run: Run, now: float) -> Run:
     if len(run.awaited) >= run.request.clients:
         return _open_round(run, 1, now)
     if now < run.deadline:
@@ -148,12 +148,12 @@ def _leave_waiting(run: Run, now: float) -> Run:
     return fail_run(run, f"{len(run.awaited)} of {run.request.clients} clients had joined at the deadline", now=now)
 
 
-def _leave_open(run: Run, now: float) -> Run:
+def _advance_open_round(run: Run, now: float) -> Run:
     if len(run.awaited) < run.quorum:
         left = f"{len(run.awaited)} clients are left that are not quarantined, expected {run.quorum} or more"
         return fail_run(run, f"round {run.round}: {left}", now=now)
     if run.exchange is not None and run.pledge is not None:
-        return _leave_phase(run, run.pledge, run.exchange, now)
+        return _advance_secure_phase(run, run.pledge, run.exchange, now)
     late = now >= run.deadline
     if len(run.receipts) >= run.quorum and (late or not run.missing):
         return replace(run, phase="aggregated", closed_at=now)
@@ -163,7 +163,7 @@ def _leave_open(run: Run, now: float) -> Run:
     return fail_run(run, f"{held}, missing {', '.join(run.missing)}{_describe_damage(run)}", now=now)
 
 
-def _leave_phase(run: Run, pledge: Pledge, exchange: SecureRound, now: float) -> Run:
+def _advance_secure_phase(run: Run, pledge: Pledge, exchange: SecureRound, now: float) -> Run:
     late, missing = now >= run.deadline, secure_run.expected_clients(exchange, run.awaited)
     if server.count_present(exchange) >= secure_run.needed_messages(exchange, run.quorum) and (late or not missing):
         if exchange.phase == "answers":

@@ -265,8 +265,8 @@ def _unrecorded_bodies(case: AuditCase, matches: Matches) -> list[str]:
         f"{name}, {describe_arrival(arrival)}" for name, matched in matches.items() for arrival in matched.outside
     )
     without_evidence = (arrival for arrival in case.arrivals if arrival.client not in case.clients)
-    unheard = Counter(f"{arrival.client}, {describe_arrival(arrival)}" for arrival in without_evidence)
-    times = outside | Counter(set(_updates_without_entry(case))) | unheard
+    without_client = Counter(f"{arrival.client}, {describe_arrival(arrival)}" for arrival in without_evidence)
+    times = outside | Counter(set(_updates_without_entry(case))) | without_client
     return [f"{what}{f', {count} times' if count > 1 else ''}: {NOT_ON_LEDGER}" for what, count in times.items()]
 
 
@@ -299,7 +299,7 @@ def check_nonces(matches: Matches) -> AuditFinding:
 
     A ledger that was written anew has other entries, and a chosen time could carry data.
     """
-    pairs = {name: [pair for pair in matched.pairs if _both_tell_nonce(*pair)] for name, matched in matches.items()}
+    pairs = {name: [pair for pair in matched.pairs if _both_have_nonce(*pair)] for name, matched in matches.items()}
     return make_finding(
         "entries",
         "every body that arrived was signed with the nonce of its ledger entry",
@@ -331,7 +331,7 @@ def _second_of(time: str) -> int | None:
         return None
 
 
-def _both_tell_nonce(arrival: ArrivalOut, sending: ReportedBody) -> bool:
+def _both_have_nonce(arrival: ArrivalOut, sending: ReportedBody) -> bool:
     return sending.source == "ledger" and arrival.nonce is not None and sending.nonce is not None
 
 

@@ -41,13 +41,13 @@ def malformed_updates(declaration: Declaration) -> dict[str, bytes]:
         "one scalar more": encode_body(Parameters(arrays, {**scalars, WORD: VALUE})),
         "one metadata field more": _with_metadata(well_formed_update(declaration)),
         "bytes after the end": well_formed_update(declaration) + WORD.encode(),
-        "spaces in the header": with_header(well_formed_update(declaration), "", " " * 64),
+        "spaces in the header": change_header(well_formed_update(declaration), "", " " * 64),
     }
     if scalars:
-        bodies["a scalar spelt anew"] = with_header(well_formed_update(declaration), f"{VALUE}", f"{VALUE}0")
+        bodies["a scalar spelt anew"] = change_header(well_formed_update(declaration), f"{VALUE}", f"{VALUE}0")
     if arrays:
-        more_said = f'"{WORD}":"{WORD}","dtype":'
-        bodies["a field more in the header"] = with_header(well_formed_update(declaration), '"dtype":', more_said)
+        more_fields = f'"{WORD}":"{WORD}","dtype":'
+        bodies["a field more in the header"] = change_header(well_formed_update(declaration), '"dtype":', more_fields)
         name, value = next(iter(sorted(arrays.items())))
         changed: dict[str, Any] = {
             "another shape": np.concatenate([value.ravel(), value.ravel()]),
@@ -58,7 +58,7 @@ def malformed_updates(declaration: Declaration) -> dict[str, bytes]:
     return bodies
 
 
-def probed_part(declaration: Declaration) -> Declaration:
+def probed_declaration(declaration: Declaration) -> Declaration:
     """Returns the declaration that the probes' updates imitate.
 
     It is that of a training run; or that of the first sum, if a training run sends no tensors.
@@ -85,8 +85,8 @@ def body_digests(declaration: Declaration, client: str, others: Iterable[str]) -
 def _all_bodies(declaration: Declaration, client: str, others: Iterable[str]) -> Iterator[bytes]:
     yield b""
     yield NOTHING
-    yield well_formed_update(probed_part(declaration))
-    yield from malformed_updates(probed_part(declaration)).values()
+    yield well_formed_update(probed_declaration(declaration))
+    yield from malformed_updates(probed_declaration(declaration)).values()
     yield join_body_with_more(declaration, client)
     yield from (join_body(declaration, other) for other in (*others, ANOTHER))
 
@@ -104,7 +104,7 @@ def _with_metadata(body: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + body[8 + length :]
 
 
-def with_header(body: bytes, old: str, new: str) -> bytes:
+def change_header(body: bytes, old: str, new: str) -> bytes:
     """Replaces text in a body's header, or appends to it where `old` is empty.
 
     A reader of safetensors sees no difference.
@@ -132,8 +132,8 @@ def probe_bodies(declaration: Declaration, client: str, run: str, number: int) -
         return well_formed_update(declaration), malformed_updates(declaration)
     drawn = {name: _draw_ring(form) for name, form in vectors.vector_layout(declaration).items()}
     opened_scalars = dict.fromkeys(sorted(visible_scalars(declaration)), MASKED_VALUE)
-    said: dict[str, Any] = {"run": run, "round": number, "client": client, "scalars": opened_scalars}
-    whole = _masked_body(drawn, said)
+    fields: dict[str, Any] = {"run": run, "round": number, "client": client, "scalars": opened_scalars}
+    whole = _masked_body(drawn, fields)
     hidden = dict.fromkeys(hidden_scalars(declaration) or (WORD,), MASKED_VALUE)
     opened = {
         name: np.zeros(form.shape, dtype=STORED[form.dtype])
@@ -141,13 +141,13 @@ def probe_bodies(declaration: Declaration, client: str, run: str, number: int) -
     }
     return whole, {
         "an update that is not masked": well_formed_update(declaration),
-        "fixed point that is not masked": _masked_body(opened, said),
-        "one tensor more": _masked_body({**drawn, WORD: _draw_ring(Form("U64", (3,)))}, said),
-        "one scalar more": _masked_body(drawn, said | {"scalars": {**said["scalars"], **hidden}}),
-        "another round's": _masked_body(drawn, said | {"round": number + 1}),
-        "another digest": _masked_body(drawn, said | {"digest": "0" * 64}),
+        "fixed point that is not masked": _masked_body(opened, fields),
+        "one tensor more": _masked_body({**drawn, WORD: _draw_ring(Form("U64", (3,)))}, fields),
+        "one scalar more": _masked_body(drawn, fields | {"scalars": {**fields["scalars"], **hidden}}),
+        "another round's": _masked_body(drawn, fields | {"round": number + 1}),
+        "another digest": _masked_body(drawn, fields | {"digest": "0" * 64}),
         "bytes after the end": whole + WORD.encode(),
-        "spaces in the header": with_header(whole, "", " " * 64),
+        "spaces in the header": change_header(whole, "", " " * 64),
     }
 
 
@@ -160,7 +160,7 @@ def masked_digests(
 
 
 def _round_bodies(declaration: Declaration, client: str, run: str, number: int) -> Iterator[bytes]:
-    whole, malformed = probe_bodies(probed_part(declaration), client, run, number)
+    whole, malformed = probe_bodies(probed_declaration(declaration), client, run, number)
     yield from (whole, *malformed.values())
     for declared in declaration.sums.values():
         yield probe_bodies(declared, client, run, number)[0]
@@ -172,6 +172,6 @@ def _draw_ring(form: Form) -> Array:
     return np.random.default_rng(0).integers(0, np.iinfo(dtype).max, form.shape, dtype, endpoint=True)
 
 
-def _masked_body(pieces: dict[str, Array], said: dict[str, Any]) -> bytes:
-    header = MaskedHeader.model_validate({"digest": vectors.digest_vector(pieces)} | said)
+def _masked_body(pieces: dict[str, Array], fields: dict[str, Any]) -> bytes:
+    header = MaskedHeader.model_validate({"digest": vectors.digest_vector(pieces)} | fields)
     return encode_masked(MaskedUpdate(header, pieces))

@@ -18,7 +18,7 @@ from shared.words import count_noun
 KIND = "confinement"
 CAPABILITIES = ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")
 FILTER = "2"  # value of Seccomp in a process's status, with a filter
-STARTING_SECONDS, LOOK_SECONDS = 2.0, 0.02
+STARTING_SECONDS, STATUS_CHECK_SECONDS = 2.0, 0.02
 MACHINE_NAMESPACE = "pid:[4026531836]"  # the PID namespace that every Linux begins with
 ENGINE_WRITES = ("/proc", "/dev", "/dev/pts", "/dev/mqueue", "/dev/shm", "/dev/console")
 USUAL = ("null", "zero", "full", "random", "urandom", "tty", "console", "ptmx", "pts/*")
@@ -89,7 +89,7 @@ def _read_started_status(process: Path, until: float) -> Status:
     """
     status = _read_status(process)
     while status and status.get("Seccomp") != FILTER and time.monotonic() < until:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(STATUS_CHECK_SECONDS)
         status = _read_status(process)
     return status
 
@@ -107,15 +107,15 @@ def _read_status(process: Path) -> Status:
 def _process_probes(statuses: Sequence[Status]) -> Iterator[ProbeResult]:
     """Yields one result for each rule, with what breaks it."""
     users = (status.get("Uid", "0") for status in statuses)
-    yield _rule_probe("user", "not 0", statuses, (f"uid {said}" for said in users if "0" in said.split()))
+    yield _rule_probe("user", "not 0", statuses, (f"uid {value}" for value in users if "0" in value.split()))
     sets = ((name, status.get(name, "untold")) for status in statuses for name in CAPABILITIES)
-    yield _rule_probe("capabilities", "none", statuses, (f"{name} {said}" for name, said in sets if said.strip("0")))
+    yield _rule_probe("capabilities", "none", statuses, (f"{name} {value}" for name, value in sets if value.strip("0")))
     yield _rule_probe("no new privileges", "1", statuses, _processes_unlike(statuses, "NoNewPrivs", "1"))
     yield _rule_probe("seccomp", "a filter (2)", statuses, _processes_unlike(statuses, "Seccomp", FILTER))
 
 
 def _processes_unlike(statuses: Iterable[Status], name: str, wanted: str) -> list[str]:
-    return [said for said in (status.get(name, "untold") for status in statuses) if said != wanted]
+    return [value for value in (status.get(name, "untold") for status in statuses) if value != wanted]
 
 
 def _rule_probe(name: str, expected: str, statuses: Sequence[Status], broken: Iterable[str]) -> ProbeResult:

@@ -63,7 +63,7 @@ class WalkResult:
         return self.complete and self.looked_at > 0
 
 
-def walk_entries(root: Path, lookers: Sequence[EntryObserver], mounts: Iterable[str] = ()) -> WalkResult:
+def walk_entries(root: Path, observers: Sequence[EntryObserver], mounts: Iterable[str] = ()) -> WalkResult:
     """Gives every entry beneath `root` to each observer.
 
     mounts: places at which something else is mounted.
@@ -77,8 +77,8 @@ def walk_entries(root: Path, lookers: Sequence[EntryObserver], mounts: Iterable[
             inner = f"{place.rstrip('/')}/{entry.name}"
             within = inner if inner in known else mount
             seen = SeenEntry(folder / entry.name, inner, within, entry.name, _entry_mode(entry))
-            for looker in lookers:
-                looker.observe_entry(seen)
+            for observer in observers:
+                observer.observe_entry(seen)
             if stat.S_ISDIR(seen.mode) and not (folder == top and entry.name in SKIPPED):
                 waiting.append((seen.path, inner, within))
         result.complete = result.looked_at <= MOST_ENTRIES
@@ -132,17 +132,17 @@ class NameObserver:
 
     def probe_results(self, seen: WalkResult) -> Iterator[ProbeResult]:
         """Yields one result for each searched name, and the control for own folders."""
-        yield from (_none_of_others(self.others[name], name, seen) for name in PRIVATE)
+        yield from (_check_others_files(self.others[name], name, seen) for name in PRIVATE)
         if self.own:
-            yield _finds_its_own(self.mine[PRIVATE[0]])
+            yield _check_own_files(self.mine[PRIVATE[0]])
 
 
-def _none_of_others(count: int, name: str, seen: WalkResult) -> ProbeResult:
+def _check_others_files(count: int, name: str, seen: WalkResult) -> ProbeResult:
     observed = f"{count or 'none'}; {seen.summary}"
     return make_result(KIND, name, "none but its own", observed, held=seen.is_conclusive and not count)
 
 
-def _finds_its_own(count: int) -> ProbeResult:
+def _check_own_files(count: int) -> ProbeResult:
     """Checks, as a control, that the search finds the part's own shard."""
     name, observed = PRIVATE[0], str(count or "none")
     return make_result("control: its own files", name, "1 or more", observed, held=count > 0)

@@ -47,10 +47,10 @@ def parse_peer(text: str) -> SystemPart:
     """Parses NAME=ROLE@HOST:PORT."""
     match = PEER.fullmatch(text)
     try:
-        said = {} if match is None else match.groupdict()
-        addresses = (said.pop("host").strip("[]"),)
-        behind = part_behind(said["name"]) if said["role"] == "gateway" else None
-        return SystemPart.model_validate({**said, "addresses": addresses, "behind": behind})
+        fields = {} if match is None else match.groupdict()
+        addresses = (fields.pop("host").strip("[]"),)
+        behind = part_behind(fields["name"]) if fields["role"] == "gateway" else None
+        return SystemPart.model_validate({**fields, "addresses": addresses, "behind": behind})
     except (KeyError, ValidationError):
         raise SettingsError(f"--peer: expected NAME=ROLE@HOST:PORT, got {text!r}") from None
 

@@ -82,7 +82,7 @@ def _parse_status(answer: bytes) -> int | None:
     return int(rest[:3]) if protocol.startswith(b"HTTP/") and rest[:3].isdigit() else None
 
 
-async def probe_way_out(
+async def probe_gateway_as_proxy(
     addresses: Sequence[str], port: int, outside: tuple[str, int]
 ) -> tuple[ProbeResult, ProbeResult]:
     """Probes the own gateway as a proxy: a tunnel, and a foreign page."""
@@ -159,7 +159,7 @@ async def probe_network(here: Surroundings) -> list[ProbeResult]:
     tries = [*_separated_tries(here), *_outside_tries(here.outside), *_machine_tries(here)]
     results = await _run_side_by_side(tries)
     if (gateway := here.own_gateway()) is not None:
-        results += await probe_way_out(gateway.addresses, gateway.port, (here.outside.host, here.outside.tcp))
+        results += await probe_gateway_as_proxy(gateway.addresses, gateway.port, (here.outside.host, here.outside.tcp))
     if (part := here.parts.get(here.own.behind or "")) is not None:
         results.append(await probe_gateway(part.name, part.addresses, part.port, here.by_tls.get(part.role)))
     return results

@@ -39,7 +39,7 @@ async def probe_own_gate(client: httpx.AsyncClient, here: PartLocation) -> list[
     """Probes the client's gate and code; a probe without an answer has not held."""
     expected = digest_code()
     report = await _fetch_gate(client)
-    files = list(_file_probes(here, expected)) if here.is_another_s else []
+    files = list(_file_probes(here, expected)) if here.is_other_process else []
     return [*_gate_probes(report), *_word_probes(report, expected), *files]
 
 

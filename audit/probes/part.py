@@ -33,7 +33,7 @@ class PartLocation:
     brought: tuple[str, ...] = ()
 
     @property
-    def is_another_s(self) -> bool:
+    def is_other_process(self) -> bool:
         """Whether the probe looks at another process than itself."""
         return self.process.name != "self"
 
@@ -45,7 +45,7 @@ def probe_location(here: PartLocation) -> list[ProbeResult]:
     if here.expected is None:
         sockets = SocketObserver()
         return [*names.probe_results(walk_entries(root, [names, sockets])), sockets.engine_probe(files.KIND)]
-    there = [mount for mount in read_mounts(here.process) if here.is_another_s or mount.place not in here.brought]
+    there = [mount for mount in read_mounts(here.process) if here.is_other_process or mount.place not in here.brought]
     return [*_control_probes(here, inside=inside), *_walk_probes(here, here.expected, names, there, root)]
 
 
@@ -66,7 +66,7 @@ def _walk_probes(
 def _part_root(here: PartLocation) -> tuple[Path, bool]:
     """Returns the part's own root where visible, else the mounted one."""
     inside = here.process / "root"
-    if here.is_another_s and os.access(inside, os.R_OK | os.X_OK):
+    if here.is_other_process and os.access(inside, os.R_OK | os.X_OK):
         return inside, True
     return here.root, False
 
@@ -81,7 +81,7 @@ def _control_probes(here: PartLocation, *, inside: bool) -> list[ProbeResult]:
 
     A part whose root is closed to a probe of the same user has more rights than it should.
     """
-    if not here.is_another_s:
+    if not here.is_other_process:
         return []
     observed = "seen" if inside else "closed to it"
     kind = "control: the part's own files"

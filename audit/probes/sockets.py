@@ -17,7 +17,7 @@ from audit.probes.files import SeenEntry, WalkResult
 KIND = "sockets"
 SECONDS = 2.0
 MOST_ASKED, MOST_KEPT = 16, 1000
-ASKING_BY_HTTP = b"GET /_ping HTTP/1.0\r\nHost: engine\r\n\r\n"
+HTTP_PING = b"GET /_ping HTTP/1.0\r\nHost: engine\r\n\r\n"
 ENGINES = (
     b"docker",
     b"libpod",
@@ -31,7 +31,7 @@ USUAL_NAMES = (
     "podman.sock",
 )  # names of engine sockets, found even where this part may not connect
 # What a client of gRPC begins with, as containerd's and CRI's do: the other side answers with its settings.
-ASKING_BY_GRPC = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
+GRPC_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 SETTINGS = slice(3, 4), b"\4"
 
 
@@ -77,11 +77,11 @@ class SocketObserver:
 
 def is_engine_socket(path: Path) -> bool:
     """Tells whether an engine's API answers at a socket, by HTTP or by gRPC."""
-    by_http = _socket_answer(path, ASKING_BY_HTTP).lower()
+    by_http = _socket_answer(path, HTTP_PING).lower()
     if by_http.startswith(b"http/") and any(word in by_http for word in ENGINES):
         return True
     part, sign = SETTINGS
-    return _socket_answer(path, ASKING_BY_GRPC)[part] == sign
+    return _socket_answer(path, GRPC_PREFACE)[part] == sign
 
 
 def _socket_answer(path: Path, asking: bytes) -> bytes:

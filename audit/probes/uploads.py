@@ -16,7 +16,7 @@ import httpx
 
 from audit.evidence.evidence import PartEvidence, ProbeResult, ProbeSending, make_result
 from audit.probes import bodies
-from audit.probes.bodies import probe_bodies, probed_part
+from audit.probes.bodies import probe_bodies, probed_declaration
 from client_service.boundary.call_attempts import list_attempts
 from shared.errors import (
     AuthenticationError,
@@ -99,7 +99,7 @@ def latest_place(evidence: PartEvidence) -> RoundPlace | None:
         attempt for attempt in list_attempts(evidence.entries) if attempt.receipt and attempt.run and attempt.round
     ]
     if evidence.declaration is not None:
-        probed = probed_part(evidence.declaration)
+        probed = probed_declaration(evidence.declaration)
         others = (one for one in evidence.declaration.sums.values() if one != probed)
         sums = [{spec.name for spec in one.uploaded} for one in others]
         received = [attempt for attempt in received if attempt.tensor_names not in sums]
@@ -109,7 +109,7 @@ def latest_place(evidence: PartEvidence) -> RoundPlace | None:
 def upload_tries(who: Intruder, place: RoundPlace) -> Iterator[UploadTry]:
     """Yields all tries, each refused for what its name says."""
     own, nonce = place.update_path(who.client), secrets.token_hex(NONCE_BYTES)
-    probed = probed_part(who.declaration)
+    probed = probed_declaration(who.declaration)
     whole, malformed = probe_bodies(probed, who.client, place.run, place.round)
     for name, body in malformed.items():
         yield UploadTry(name, "PUT", own, 422, ProtocolError.code, body, MEDIA_TYPE, place=place)

@@ -11,12 +11,12 @@ from shared.message import Message
 from shared.method.declaration import Counts, Declaration
 from shared.method.settings import MethodSettings
 from shared.protocol.lengths import MOST_UPDATE_BYTES, least_update
-from shared.strategies import SHARES_ITEMS, STRATEGIES, TELLING, build_strategy
+from shared.strategies import SHARES_ITEMS, SHARES_STATISTICS, STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation
 from shared.strategies.strategy import Strategy
 from shared.sums import find_sum, list_sums, method_of_part
 
-USUAL_STRATEGIES = tuple(name for name in STRATEGIES if name not in SHARES_ITEMS | TELLING)
+USUAL_STRATEGIES = tuple(name for name in STRATEGIES if name not in SHARES_ITEMS | SHARES_STATISTICS)
 USUAL_SCALARS = tuple(
     dict.fromkeys(scalar for name in USUAL_STRATEGIES for scalar in build_strategy(name, MethodSettings()).scalars)
 )
@@ -145,10 +145,9 @@ def allowed_declaration(strategy: Strategy, method: MethodSettings, policy: Poli
 
     Raises PrivacyError if it does not, and SettingsError for a secure run whose strategy needs single updates.
     """
-    if strategy.name not in policy.strategies and strategy.tells:
-        words = (
-            f"one that is named, because {strategy.name!r} tells {' and '.join(sorted(strategy.tells))} of this silo"
-        )
+    if strategy.name not in policy.strategies and strategy.shard_statistics:
+        statistics = " and ".join(sorted(strategy.shard_statistics))
+        words = f"one that is named, because {strategy.name!r} tells {statistics} of this silo"
         raise PrivacyError(f"policy: expected a strategy of {list(policy.strategies)}, or {words}, got it unnamed")
     if strategy.name not in policy.strategies:
         raise PrivacyError(f"policy: expected a strategy of {list(policy.strategies)}, got {strategy.name!r}")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import httpx
 
 from shared.errors import ConflictError, FederationError, UnavailableError
-from shared.timeouts import AWAY_SECONDS, LONG_PAUSE_SECONDS, PAUSE_SECONDS, POLL_SECONDS
+from shared.timeouts import LONG_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, PAUSE_SECONDS, POLL_SECONDS
 
 BURST = 20.0  # answers with news to one question that are followed at once
 MOST_QUESTIONS = 32  # kinds of calls that are remembered; the least recently used is forgotten first
@@ -82,7 +82,8 @@ class RetrySchedule:
         """
         self._failed_calls += 1
         pause = max(
-            self._draw(0.0, _longest_pause(PAUSE_SECONDS, self._failed_calls)), min(retry_after or 0.0, AWAY_SECONDS)
+            self._draw(0.0, _longest_pause(PAUSE_SECONDS, self._failed_calls)),
+            min(retry_after or 0.0, LONGEST_PAUSE_SECONDS),
         )
         return self._pause(pause)
 
@@ -124,4 +125,4 @@ def read_retry_after(answer: httpx.Response) -> float | None:
 
 def _longest_pause(base: float, times: int) -> float:
     """Returns the longest pause after a number of failures in a row; at least `base`."""
-    return max(base, min(AWAY_SECONDS, base * 2.0 ** min(times - 1, MOST_DOUBLINGS)))
+    return max(base, min(LONGEST_PAUSE_SECONDS, base * 2.0 ** min(times - 1, MOST_DOUBLINGS)))

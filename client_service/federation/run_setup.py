@@ -181,7 +181,7 @@ class RunOpener:
 
         Raises ProtocolError if the aggregator does not state their run.
         """
-        part = find_sum(method).over(method)
+        part = find_sum(method).base_part(method)
         if part is None:
             return None
         if state.over is None:

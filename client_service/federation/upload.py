@@ -63,7 +63,7 @@ def _build_basis_part(run_part: ClientRun, masking: Masking) -> BasisPart | None
     least = max(masking.basis_changes, run_part.place.method.basis.least_silos)
     summed = run_part.summed
     stamp, method = masking.stamp(summed.training, summed.everything), run_part.place.method
-    over_sums = method.basis.places is not None or find_sum(method).over(method) is not None
+    over_sums = method.basis.places is not None or find_sum(method).base_part(method) is not None
     return BasisPart(stamp, summed.catalogue, least, listed=over_sums)
 
 

@@ -32,8 +32,8 @@ from shared.sums.common_items import (
     MATCH_HINT,
     TABLES,
     TRAINED,
+    bucket_tensors,
     hash_ids,
-    held_tensors,
     list_common_buckets,
 )
 from shared.sums.sum import UInt32
@@ -180,8 +180,8 @@ def read_items(arrays: Arrays, metadata: Mapping[str, str]) -> CommonItems:
 
 def cost_items(method: MethodSettings, shard: Counts) -> list[Cost]:
     """Estimates the cost of the buckets and of hashing the silo's ids."""
-    sent = sum(float(np.prod(one.shape)) for one in held_tensors(method))
-    words = f"{COMMON_ITEMS.tells} ({sent:,.0f} numbers)"
+    sent = sum(float(np.prod(one.shape)) for one in bucket_tensors(method))
+    words = f"{COMMON_ITEMS.statistics} ({sent:,.0f} numbers)"
     return [Cost("the sums", FIXED_BYTES + 4.0 * sent), Cost(words, 24.0 * sent, sent + 2000.0 * shard.items)]
 
 

@@ -177,7 +177,7 @@ def can_take_out(method: MethodSettings) -> bool:
 def cost_content(method: MethodSettings, shard: Counts) -> list[Cost]:
     """Estimates the costs of the matrices, and of encoding and adding up the silo's items."""
     size = count_features(method.basis.encoder)
-    words = f"{CONTENT_SUM.tells} ({size:,} columns)"
+    words = f"{CONTENT_SUM.statistics} ({size:,} columns)"
     held = 8.0 * size * (2.0 * shard.items + 8192.0) + 200.0 * size**2
     operations = SPARSE * 2.0 * shard.edges * size + 2.0 * shard.users * size**2 + 1e5 * shard.items
     return [Cost("the sums", FIXED_BYTES + 16.0 * size**2), Cost(words, held, operations)]

@@ -243,7 +243,7 @@ def cost_borders(method: MethodSettings, shard: Counts) -> list[Cost]:
     kept = 4.0 * sent * method.basis.rounds
     nodes, edges = float(shard.users), float(shard.edges)
     operations = sent + SPARSE * 2.0 * edges * width * method.basis.rounds + 2000.0 * nodes
-    words = f"{NODE_BORDERS.tells} ({sent:,.0f} numbers)"
+    words = f"{NODE_BORDERS.statistics} ({sent:,.0f} numbers)"
     return [Cost("the sums", FIXED_BYTES + kept), Cost(words, 24.0 * sent + 32.0 * nodes * width, operations)]
 
 

@@ -125,7 +125,7 @@ def cost_products(method: MethodSettings, shard: Counts) -> list[Cost]:
     """Estimates the costs of products with directions, and of the projection that they become."""
     features, directions = float(method.nodes.features), float(method.nodes.projected)
     sent = features * directions
-    words = f"{NODE_DIRECTIONS.tells} ({features:,.0f} features, {directions:,.0f} directions)"
+    words = f"{NODE_DIRECTIONS.statistics} ({features:,.0f} features, {directions:,.0f} directions)"
     held = 48.0 * sent + 8.0 * shard.users * directions + 40.0 * shard.edges
     operations = SPARSE * 4.0 * (method.nodes.hops + 1) * shard.edges * directions + 4.0 * sent * directions
     return [Cost("the sums", FIXED_BYTES + 4.0 * sent), Cost(words, held, operations)]

@@ -186,7 +186,7 @@ def cost_gram(method: MethodSettings, shard: Counts) -> list[Cost]:
     columns, block = float(nodes.columns), float(nodes.projected or nodes.features)
     held = 24.0 * shard.users * (columns + block) + 80.0 * columns**2 + 8.0 * nodes.features * nodes.projected
     operations = SPARSE * 4.0 * shard.edges * block * (nodes.hops + 1) + shard.users * columns**2 + 30.0 * columns**3
-    words = f"{NODE_GRAM.tells} ({columns:,.0f} columns)"
+    words = f"{NODE_GRAM.statistics} ({columns:,.0f} columns)"
     return [Cost("the sums", FIXED_BYTES + 16.0 * columns**2), Cost(words, held, operations)]
 
 

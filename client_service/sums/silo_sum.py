@@ -88,11 +88,11 @@ class Statistics:
 class SumRound(NamedTuple):
     """A round of a run that sums.
 
-    counted: the shard's counts, made by `SiloSum.count`. seed: of the run. clients: number of parts that a sum has
-    room for. number: of this round. sums: of rounds before, by their number; of the last rounds at the end of a run.
-    federation: the key of its aggregator, which all silos pin. included: does the run's sum hold this silo's
-    part? over: what the sums of another part have become, over which this one counts (`Sum.over`). secret: of the
-    silo, for this run, which nobody else can make.
+    counted: the shard's counts, made by `SiloSum.count`. seed: of the run. clients: number of parts that a sum has room
+    for. number: of this round. sums: of rounds before, by their number; of the last rounds at the end of a run.
+    federation: the key of its aggregator, which all silos pin. included: does the run's sum hold this silo's part?
+    over: what the sums of another part have become, over which this one counts (`Sum.base_part`). secret: of the silo,
+    for this run, which nobody else can make.
     """
 
     counted: Any
@@ -145,7 +145,7 @@ def cost_of_tensors(method: MethodSettings, shard: Counts) -> list[Cost]:
     chosen = find_sum(method)
     sent = sum(float(np.prod(one.shape)) for one in chosen.list_tensors(method))
     kept = 4.0 * sent * chosen.sums_needed(method.basis)
-    return [Cost("the sums", FIXED_BYTES + kept), Cost(f"{chosen.tells} ({sent:,.0f} numbers)", 24.0 * sent, sent)]
+    return [Cost("the sums", FIXED_BYTES + kept), Cost(f"{chosen.statistics} ({sent:,.0f} numbers)", 24.0 * sent, sent)]
 
 
 def no_memory(method: MethodSettings) -> float:

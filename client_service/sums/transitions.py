@@ -186,7 +186,7 @@ def cost_transitions(method: MethodSettings, shard: Counts) -> list[Cost]:
     """Estimates the cost of a silo's part and of the kept sums."""
     sent = sum(float(np.prod(one.shape)) for one in transition_tensors(method))
     pairs = 8.0 * 8.0 * len(WEIGHTS) * shard.edges
-    words = f"{TRANSITIONS.tells} ({sent:,.0f} numbers)"
+    words = f"{TRANSITIONS.statistics} ({sent:,.0f} numbers)"
     return [Cost("the sums", FIXED_BYTES + 4.0 * sent), Cost(words, 12.0 * sent + pairs, SPARSE * pairs + sent)]
 
 

@@ -65,7 +65,7 @@ class NodeSettings(Message):
     )
 
     @model_validator(mode="after")
-    def _is_own_within_least(self) -> NodeSettings:
+    def _require_own_within_least(self) -> NodeSettings:
         if self.border_own > self.border_least:
             raise ValueError(
                 f"expected border_own of at most border_least = {self.border_least}, got {self.border_own}"
@@ -74,7 +74,7 @@ class NodeSettings(Message):
 
     @model_validator(mode="before")
     @classmethod
-    def _count_names(cls, given: Any) -> Any:
+    def _set_sizes_by_names(cls, given: Any) -> Any:
         """Sets sizes that are not given by the number of names.
 
         Raises ValueError for a name that comes twice, and for another size beside the names.

@@ -174,7 +174,7 @@ class BasisSettings(Message):
 
     @field_validator("counters")
     @classmethod
-    def _is_power_of_two(cls, counters: int | None) -> int | None:
+    def _require_power_of_two(cls, counters: int | None) -> int | None:
         if counters is not None and counters & (counters - 1):
             raise ValueError("expected a power of two")
         return counters
@@ -357,7 +357,7 @@ class MethodSettings(Message):
 
     @field_validator("basis")
     @classmethod
-    def _bears_the_start(cls, basis: BasisSettings, info: ValidationInfo) -> BasisSettings:
+    def _require_basis_for_start(cls, basis: BasisSettings, info: ValidationInfo) -> BasisSettings:
         if info.data.get("start") != "common":
             return basis
         if basis.kind == "off":
@@ -370,7 +370,7 @@ class MethodSettings(Message):
 
     @field_validator("clip_factor", "quarantine_factor")
     @classmethod
-    def _beyond_the_usual(cls, factor: float, info: ValidationInfo) -> float:
+    def _require_usual_factor(cls, factor: float, info: ValidationInfo) -> float:
         # At 2 and above, of two updates none is ever far from the median of both, and of any number most never are.
         least = 1.0 if info.field_name == "clip_factor" else 2.0
         if 0 < factor < least:
@@ -379,7 +379,7 @@ class MethodSettings(Message):
 
     @field_validator("tolerated")
     @classmethod
-    def _where_it_is_used(cls, tolerated: int, info: ValidationInfo) -> int:
+    def _require_matching_tolerated(cls, tolerated: int, info: ValidationInfo) -> int:
         aggregate = info.data.get("aggregate", "mean")
         if (tolerated > 0) != (aggregate in TOLERANT):
             expected = "1 or more" if aggregate in TOLERANT else "0"
@@ -388,7 +388,7 @@ class MethodSettings(Message):
 
     @field_validator("krum_kept")
     @classmethod
-    def _of_krum_alone(cls, kept: int, info: ValidationInfo) -> int:
+    def _require_krum_for_kept(cls, kept: int, info: ValidationInfo) -> int:
         aggregate = info.data.get("aggregate", "mean")
         if kept > 1 and aggregate != "krum":
             raise ValueError(f"expected 1 with aggregate = {aggregate}")

@@ -31,7 +31,7 @@ class Range:
     def __contains__(self, value: float) -> bool:
         return self.least <= value <= self.most
 
-    def clamped(self, value: float) -> float:
+    def clamp(self, value: float) -> float:
         """Returns the nearest number in the range.
 
         Noise added before still protects the value afterwards.
@@ -55,7 +55,7 @@ def require_in_ranges(ranges: Ranges, scalars: Mapping[str, float]) -> None:
 
 def clamp_scalars(ranges: Ranges, scalars: Mapping[str, float]) -> dict[str, float]:
     """Moves every scalar into its range, where noise has carried it out."""
-    return {name: ranges[name].clamped(value) for name, value in scalars.items()}
+    return {name: ranges[name].clamp(value) for name, value in scalars.items()}
 
 
 Draw = Callable[[int], NDArray[np.float64]]
@@ -197,7 +197,7 @@ def begins_at_text(item_start: str) -> bool:
     return item_start not in ("", RANDOM_START)
 
 
-def fused_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
+def fusion_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     """Lists the tensors of FedUTR, the item table and the fusion.
 
     They are E, and W, b of ReLU(E W^T + b) with a layer's gain and shift: d^2 + 3 d numbers besides the table.
@@ -211,7 +211,7 @@ def fused_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     return (*vectors, Tensor(f"{FUSION}weight", (width, width)), table)
 
 
-def attended_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
+def attention_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     """Lists the item table and the semantic attention over meta-paths, for both sides.
 
     q tanh(W z + b), for users and for items.
@@ -248,7 +248,7 @@ def session_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     return tuple(Tensor(name, shape, start) for name, shape in sorted(shapes.items()))
 
 
-def target_attentive_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
+def target_attention_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     """Lists the tensors of TAGNN: SR-GNN's and d^2 numbers of target attention."""
     attention = Tensor("target.weight", (sizes.width, sizes.width), f"uniform:{sizes.width**-0.5!r}")
     return (*session_specification(sizes), attention)
@@ -354,12 +354,12 @@ EXCHANGES: dict[str, ExchangeableTensors] = {
     "mf": ExchangeableTensors(table_specification),
     "pfedrec": ExchangeableTensors(table_specification),
     "fedrap": ExchangeableTensors(table_specification),
-    "fedutr": ExchangeableTensors(fused_specification, item_start=TEXT_START),
-    "fedutr_sar": ExchangeableTensors(fused_specification, item_start=TEXT_START),
+    "fedutr": ExchangeableTensors(fusion_specification, item_start=TEXT_START),
+    "fedutr_sar": ExchangeableTensors(fusion_specification, item_start=TEXT_START),
     "attention": ExchangeableTensors(table_specification),
-    "metapath": ExchangeableTensors(attended_specification),
+    "metapath": ExchangeableTensors(attention_specification),
     "srgnn": ExchangeableTensors(session_specification, task="sessions"),
-    "tagnn": ExchangeableTensors(target_attentive_specification, task="sessions"),
+    "tagnn": ExchangeableTensors(target_attention_specification, task="sessions"),
     "unifilter": ExchangeableTensors(unifilter_specification, task="nodes", whole_batch=True),
     "masked_unifilter": ExchangeableTensors(unifilter_specification, task="nodes", whole_batch=True),
     "sage": ExchangeableTensors(sage_specification, task="nodes", whole_batch=True),

@@ -60,7 +60,7 @@ STRATEGIES: dict[str, Callable[[MethodSettings], Strategy]] = {
 USUAL = MethodSettings()
 SHARES_ITEMS = frozenset(name for name, build in STRATEGIES.items() if build(USUAL).shares_items(USUAL))
 """Their updates have a row for each item, and which rows move tells which items a silo has."""
-TELLING = frozenset(name for name, build in STRATEGIES.items() if build(USUAL).tells)
+SHARES_STATISTICS = frozenset(name for name, build in STRATEGIES.items() if build(USUAL).shard_statistics)
 """They send statistics of the shard beside what was trained, so that a silo's policy must name them."""
 
 

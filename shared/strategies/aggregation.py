@@ -139,7 +139,7 @@ def moved_rows(before: Float32, after: Float32) -> NDArray[np.bool_]:
     return changed
 
 
-def mean_of_moved(state: State, updates: Sequence[Update]) -> State:
+def mean_of_moved_rows(state: State, updates: Sequence[Update]) -> State:
     """Computes item tables' means over the clients that moved a row, else plain means.
 
     Item table: what was received plus the sum of the changes over the number of clients that moved the row. Summed in

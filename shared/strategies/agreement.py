@@ -48,8 +48,8 @@ def secure_declaration(declaration: Declaration, strategy: Strategy, method: Met
     if strategy.server != "none" and magnitudes_for(strategy.server, method) == "computed":
         words = "expected server_step.magnitudes = reported, where each client masks the size of its update's change"
         raise SettingsError(f"secure: {words}, or off; got computed")
-    if strategy.needs_single_updates and strategy.tells:
-        needed = " and ".join(sorted(strategy.tells))
+    if strategy.needs_single_updates and strategy.shard_statistics:
+        needed = " and ".join(sorted(strategy.shard_statistics))
         words = f"{strategy.name!r}, which gives each client a mean of its own, by single {needed}"
         raise SettingsError(f"secure: expected a strategy that needs the mean alone, got {words}")
     if strategy.needs_single_updates or not (declaration.tensors or strategy.sums_alone):

@@ -13,7 +13,7 @@ from pydantic import Field
 from shared.method.parameters import Parameters, Scalars
 from shared.method.settings import MethodSettings
 from shared.method.tensors import Range
-from shared.strategies.aggregation import is_item_table, mean_of_moved
+from shared.strategies.aggregation import is_item_table, mean_of_moved_rows
 from shared.strategies.fedmf import l2_penalty
 from shared.strategies.local_client import LocalClient, Objective
 from shared.strategies.strategy import OwnSettings, Scalar, Strategy, read_strategy_settings
@@ -60,7 +60,7 @@ def fit_fair(client: LocalClient, received: Parameters, *, settings: F2MFSetting
     client.train(Objective(loss="bpr", penalty=l2_penalty, group_weights=weights))
     noise = client.generator("fairness").normal(0.0, NOISE, len(GROUPS))
     losses = zip(GROUPS, client.measure("losses_by_activity"), noise, strict=True)
-    noisy = {name: LOSS.range.clamped(float(loss + error)) for name, loss, error in losses}
+    noisy = {name: LOSS.range.clamp(float(loss + error)) for name, loss, error in losses}
     return Parameters(client.arrays(), noisy)
 
 
@@ -76,6 +76,6 @@ def f2mf(method: MethodSettings) -> Strategy:
         scalars=dict.fromkeys(GROUPS, LOSS),
         fit=partial(fit_fair, settings=settings),
         settings=settings,
-        combine=mean_of_moved,
+        combine=mean_of_moved_rows,
         model="mf",
     )

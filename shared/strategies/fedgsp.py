@@ -155,7 +155,7 @@ def fedgsp(method: MethodSettings) -> Strategy:
         "fedgsp",
         shared=names[settings.shares].__contains__,
         reports=(TensorSpec(name=LOW, shape=shape), TensorSpec(name=HIGH, shape=shape)),
-        tells=frozenset({"features"}),
+        shard_statistics=frozenset({"features"}),
         fit=partial(fit_with_signatures, method=method, shares=settings.shares),
         combine=partial(combine_by_spectra, rule=settings.rule),
         step=keep_memory,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from shared.method.settings import MethodSettings
-from shared.strategies.aggregation import mean_of_moved
+from shared.strategies.aggregation import mean_of_moved_rows
 from shared.strategies.local_client import Objective
 from shared.strategies.strategy import Strategy, fit_plain
 
@@ -27,4 +27,4 @@ def fedhgnn(method: MethodSettings) -> Strategy:
     """
     del method
     fit = partial(fit_plain, objectives=(Objective(loss="bpr"),))
-    return Strategy("fedhgnn", shared=is_item_or_attention, fit=fit, combine=mean_of_moved, model="metapath")
+    return Strategy("fedhgnn", shared=is_item_or_attention, fit=fit, combine=mean_of_moved_rows, model="metapath")

@@ -11,7 +11,7 @@ from typing import Any
 
 from shared.method.settings import MethodSettings
 from shared.method.tensors import ITEM_TABLE
-from shared.strategies.aggregation import is_item_table, mean_of_moved
+from shared.strategies.aggregation import is_item_table, mean_of_moved_rows
 from shared.strategies.local_client import Objective
 from shared.strategies.strategy import Strategy, fit_plain
 
@@ -35,4 +35,4 @@ def fedmf(method: MethodSettings) -> Strategy:
     # Paper: gradients under homomorphic encryption; here: in the open, as it changes no number.
     del method
     fit = partial(fit_plain, objectives=(Objective(loss="bce", penalty=l2_penalty),))
-    return Strategy("fedmf", shared=is_item_table, fit=fit, combine=mean_of_moved, model="mf")
+    return Strategy("fedmf", shared=is_item_table, fit=fit, combine=mean_of_moved_rows, model="mf")

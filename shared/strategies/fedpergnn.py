@@ -12,7 +12,7 @@ from shared.method.graph import Float64
 from shared.method.parameters import Float32, Parameters
 from shared.method.settings import MethodSettings
 from shared.method.tensors import ITEM_TABLE
-from shared.strategies.aggregation import is_item_table, mean_of_moved, moved_rows
+from shared.strategies.aggregation import is_item_table, mean_of_moved_rows, moved_rows
 from shared.strategies.local_client import LocalClient, Objective
 from shared.strategies.strategy import Strategy
 
@@ -71,6 +71,6 @@ def fedpergnn(method: MethodSettings) -> Strategy:
         "fedpergnn",
         shared=is_item_table,
         fit=fit_noisy,
-        combine=mean_of_moved,
+        combine=mean_of_moved_rows,
         model="attention",
     )

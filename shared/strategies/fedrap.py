@@ -14,7 +14,7 @@ from pydantic import Field
 
 from shared.method.settings import MethodSettings
 from shared.method.tensors import ITEM_TABLE
-from shared.strategies.aggregation import is_item_table, mean_of_moved
+from shared.strategies.aggregation import is_item_table, mean_of_moved_rows
 from shared.strategies.local_client import Objective
 from shared.strategies.strategy import OwnSettings, Strategy, fit_plain, read_strategy_settings
 
@@ -56,6 +56,6 @@ def fedrap(method: MethodSettings) -> Strategy:
         shared=is_item_table,
         fit=partial(fit_plain, objectives=(objective,)),
         settings=settings,
-        combine=mean_of_moved,
+        combine=mean_of_moved_rows,
         model="fedrap",
     )

@@ -91,7 +91,7 @@ def fedsgd(method: MethodSettings) -> Strategy:
         "fedsgd",
         shared=all_exchanged(method),
         reports=(EXAMPLES,),
-        tells=frozenset({"counts"}),
+        shard_statistics=frozenset({"counts"}),
         reparametrised=True,
         fit=send_gradients,
         step=partial(step_by_gradients, method=method, own=own),

@@ -14,7 +14,7 @@ from pydantic import Field
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, validate_settings
 from shared.method.tensors import FUSION, ITEM_TABLE
-from shared.strategies.aggregation import mean_of_moved
+from shared.strategies.aggregation import mean_of_moved_rows
 from shared.strategies.local_client import LocalClient, Objective, Shrinkage
 from shared.strategies.strategy import OwnSettings, Strategy, read_strategy_settings
 
@@ -44,7 +44,7 @@ class FedUTRSettings(OwnSettings):
     noise_scale: float = Field(0.0, ge=0, le=1e3)
 
 
-def read_switches(method: MethodSettings) -> FedUTRSettings:
+def read_fedutr_settings(method: MethodSettings) -> FedUTRSettings:
     """Reads the FedUTR settings of a run, whichever strategy trains the model."""
     known = {name: value for name, value in method.strategy.items() if name in FedUTRSettings.model_fields}
     return validate_settings(FedUTRSettings, known)
@@ -79,7 +79,7 @@ def _build(name: str, method: MethodSettings) -> Strategy:
         name,
         shared=partial(is_shared, settings),
         fit=partial(fit_adapted, settings=settings),
-        combine=mean_of_moved if settings.table_mean == "moved" else None,
+        combine=mean_of_moved_rows if settings.table_mean == "moved" else None,
         settings=settings,
         model=name,
     )

@@ -12,7 +12,7 @@ from functools import partial
 from pydantic import Field
 
 from shared.method.settings import MethodSettings
-from shared.strategies.aggregation import is_item_table, mean_of_moved
+from shared.strategies.aggregation import is_item_table, mean_of_moved_rows
 from shared.strategies.local_client import Objective
 from shared.strategies.strategy import OwnSettings, Strategy, fit_plain, read_strategy_settings
 
@@ -42,4 +42,6 @@ def pfedrec(method: MethodSettings) -> Strategy:
     """
     settings = read_strategy_settings(PFedRecSettings, method)
     fit = partial(fit_plain, objectives=alternate_objectives(settings))
-    return Strategy("pfedrec", shared=is_item_table, fit=fit, settings=settings, combine=mean_of_moved, model="pfedrec")
+    return Strategy(
+        "pfedrec", shared=is_item_table, fit=fit, settings=settings, combine=mean_of_moved_rows, model="pfedrec"
+    )

@@ -139,11 +139,11 @@ def combine_with_magnitudes(before: State, updates: Sequence[Update], *, combine
 
     With a median or Krum, one bad client then does not set the size of the step.
     """
-    return combine(before, [replace(one, arrays=WithMagnitudes(before.arrays, one.arrays)) for one in updates])
+    return combine(before, [replace(one, arrays=UpdateWithMagnitudes(before.arrays, one.arrays)) for one in updates])
 
 
 @dataclass(frozen=True)
-class WithMagnitudes(Mapping[str, Array]):
+class UpdateWithMagnitudes(Mapping[str, Array]):
     """Update with |sent - before| of each tensor under other names, computed when needed."""
 
     before: Arrays
@@ -248,7 +248,7 @@ def add_server_optimiser(strategy: Strategy, method: MethodSettings) -> Strategy
     Raises SettingsError where it cannot be: it has none, or sends nothing, or gives each client what the state does
     not hold.
     """
-    server = _chosen_server(strategy, method)
+    server = _choose_server(strategy, method)
     if server == "none":
         return strategy
     _require_possible(strategy, method, server)
@@ -275,7 +275,7 @@ def magnitudes_for(server: Server, method: MethodSettings) -> Magnitudes:
     return method.server_step.magnitudes or ("computed" if server == "ga" else "off")
 
 
-def _chosen_server(strategy: Strategy, method: MethodSettings) -> Server:
+def _choose_server(strategy: Strategy, method: MethodSettings) -> Server:
     if strategy.server != "none" and method.server not in ("none", strategy.server):
         raise SettingsError(f"server: expected none or {strategy.server} with {strategy.name}, got {method.server}")
     chosen = method.server if strategy.server == "none" else strategy.server
@@ -284,7 +284,7 @@ def _chosen_server(strategy: Strategy, method: MethodSettings) -> Server:
     return chosen
 
 
-def _with_items(method: MethodSettings) -> MethodSettings:
+def _assume_one_item(method: MethodSettings) -> MethodSettings:
     """Returns settings with one item where the catalogue is not known yet.
 
     So a strategy that shares items can list its tensors. It is built again with the true size before anything is
@@ -298,7 +298,7 @@ def _require_possible(strategy: Strategy, method: MethodSettings, server: Server
     if (
         strategy.answer is not None
         or strategy.step is not None
-        or not strategy.declaration(_with_items(method)).tensors
+        or not strategy.declaration(_assume_one_item(method)).tensors
     ):
         words = "whose clients do not go on from a common state"
         if strategy.reparametrised:

@@ -116,8 +116,8 @@ class Strategy:
     enough_rounds: number of rounds after which nothing changes any more; None: it trains.
     sums_alone: no run trains, and only sums leave; each silo makes its model from the sums.
     collaboration: weights of who learns from whom, by `State.memory`, for the operator's page.
-    tells: further data of a shard that leave: "features" as statistics, or "counts" of examples. A silo's policy must
-    then name the strategy.
+    shard_statistics: further data of a shard that leave: "features" as statistics, or "counts" of examples. A silo's
+    policy must then name the strategy.
     """
 
     name: str
@@ -140,7 +140,7 @@ class Strategy:
     enough_rounds: int | None = None
     sums_alone: bool = False
     collaboration: Callable[[Arrays], Collaboration | None] | None = None
-    tells: frozenset[str] = frozenset()
+    shard_statistics: frozenset[str] = frozenset()
 
     def exchange(self, method: MethodSettings) -> ExchangeableTensors:
         """Returns the tensors that clients with its model can exchange."""

@@ -30,7 +30,7 @@ NOISED = frozenset(one.noise.tensor for one in SUMS.values() if one.noise is not
 def list_sums(method: MethodSettings) -> dict[Part, BasisSettings]:
     """Lists the sums that a federation declares, by part, in the order of their runs.
 
-    What a declared sum is counted over (`Sum.over`) is declared with it, with the same numbers of silos and pairs.
+    What a declared sum is counted over (`Sum.base_part`) is declared with it, with the same numbers of silos and pairs.
     SettingsError for two of one part, and for one beneath the name of another part than its own.
     """
     found: dict[Part, BasisSettings] = {}
@@ -46,11 +46,11 @@ def list_sums(method: MethodSettings) -> dict[Part, BasisSettings]:
             raise SettingsError(f"sums.{part}: expected one sum a part, got {found[part].kind!r} and {basis.kind!r}")
         found[part] = basis
     for basis in tuple(found.values()):
-        over = SUMS[basis.kind].over(method)
-        if over is not None and over not in found:
+        base = SUMS[basis.kind].base_part(method)
+        if base is not None and base not in found:
             kept = {"least_pairs": basis.least_pairs, "least_silos": basis.least_silos}
-            kind = next(one.name for one in SUMS.values() if one.part == over)
-            found[over] = BasisSettings.model_validate({"kind": kind, **kept})
+            kind = next(one.name for one in SUMS.values() if one.part == base)
+            found[base] = BasisSettings.model_validate({"kind": kind, **kept})
     order = list(SUMS)
     return dict(sorted(found.items(), key=lambda one: order.index(one[1].kind)))
 

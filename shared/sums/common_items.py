@@ -42,13 +42,13 @@ class CommonCount(NamedTuple):
     pairs: int
 
 
-def held_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
+def bucket_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
     """Lists the tensors of bucket counts and of the number of training pairs."""
     held = Tensor(HELD, (TABLES, method.basis.buckets), "zeros", dtype="U32")
     return (held, Tensor(TRAINED, (1,), "zeros", dtype="U32"))
 
 
-def held_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
+def bucket_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
     """Returns the declared number of buckets, unless it was set by name."""
     buckets = shapes[HELD][1]
     return {} if "buckets" in basis.model_fields_set or buckets == basis.buckets else {"basis.buckets": buckets}
@@ -133,13 +133,13 @@ COMMON_ITEMS = Sum(
     name="items",
     word=WORD,
     title="the common items",
-    tells="which hashed ids it has",
-    tensors=held_tensors,
+    statistics="which hashed ids it has",
+    tensors=bucket_tensors,
     own_names=frozenset({HELD, TRAINED}),
-    sizes=held_sizes,
+    sizes=bucket_sizes,
     hand_out=hide_rare_buckets,
     part=ITEMS,
     listed=False,
     words={HELD: "which items it has, as hashed ids", TRAINED: "how many interactions it trains with"},
-    learnt=describe_guesses,
+    disclosure=describe_guesses,
 )

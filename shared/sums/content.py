@@ -70,7 +70,7 @@ CONTENT_SUM = Sum(
     name="content",
     word=WORD,
     title="the content sums",
-    tells="how features of its items go together in users",
+    statistics="how features of its items go together in users",
     tensors=content_tensors,
     own_names=frozenset(TENSORS),
     sizes=content_sizes,
@@ -86,5 +86,5 @@ CONTENT_SUM = Sum(
         PAIRS: "how features of two different items of a user go together, summed over users",
         ITEMS: "how features of an item of its catalogue go together, summed over items",
     },
-    learnt=describe_features,
+    disclosure=describe_features,
 )

@@ -170,7 +170,7 @@ EXACT = Sum(
     name="exact",
     word=WORD,
     title="the common basis",
-    tells="statistics of its items",
+    statistics="statistics of its items",
     tensors=exact_tensors,
     own_names=frozenset({PAIRS, WEIGHTED, NOISE}),
     sizes=exact_sizes,
@@ -183,13 +183,13 @@ EXACT = Sum(
         WEIGHTED: "how often each two items go together, by user, with noise",
         NOISE: "how much noise that is",
     },
-    learnt=lambda basis: f"{LEARNT}{describe_rare_pairs(basis, 'users')}",
+    disclosure=lambda basis: f"{LEARNT}{describe_rare_pairs(basis, 'users')}",
 )
 ITERATED = Sum(
     name="iterated",
     word=WORD,
     title="the common basis",
-    tells="statistics of its items",
+    statistics="statistics of its items",
     tensors=iterated_tensors,
     own_names=frozenset({PRODUCTS, PACKED}),
     sizes=iterated_sizes,
@@ -198,5 +198,5 @@ ITERATED = Sum(
     sums_needed=lambda basis: min(2, basis.rounds) if basis.words is None else basis.rounds,
     steady=("basis.exponent",),
     words={DEGREES: HAVE_ITEM, PRODUCTS: DIRECTIONS, PACKED: DIRECTIONS},
-    learnt=describe_directions,
+    disclosure=describe_directions,
 )

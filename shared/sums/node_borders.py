@@ -117,7 +117,7 @@ NODE_BORDERS = Sum(
     name="node_borders",
     word=WORD,
     title="the border sums",
-    tells="sums of its nodes' features, for their neighbours in other silos",
+    statistics="sums of its nodes' features, for their neighbours in other silos",
     tensors=border_tensors,
     own_names=frozenset({TABLE}),
     sizes=border_sizes,
@@ -133,5 +133,5 @@ NODE_BORDERS = Sum(
         TABLE: "in the first round, as hashes, which of its nodes have neighbours in other silos; then sums of features"
         " of neighbours of other silos' nodes, which only these silos can read"
     },
-    learnt=describe_borders,
+    disclosure=describe_borders,
 )

@@ -105,7 +105,7 @@ NODE_DIRECTIONS = Sum(
     name="node_directions",
     word="node_directions",
     title="the directions of nodes' features",
-    tells="how features of its nodes go together",
+    statistics="how features of its nodes go together",
     tensors=direction_tensors,
     own_names=frozenset({PRODUCTS}),
     sizes=direction_sizes,
@@ -116,5 +116,5 @@ NODE_DIRECTIONS = Sum(
     row="",
     reason="which features of nodes go together, because they are more than nodes.directions",
     words={PRODUCTS: "how features of its nodes go together, as products with directions that all silos know"},
-    learnt=describe_directions,
+    disclosure=describe_directions,
 )

@@ -84,7 +84,7 @@ class Sum:
 
     name: value of `basis.kind`, or of `sums.<part>.kind`, that chooses it.
     word: the policy's field that allows it; declaration and ledger name it.
-    title, tells: what it is, and what leaves a silo, in words.
+    title: its name, with an article. statistics: what leaves a silo, in words.
     tensors: (settings) -> what a silo sends in a round: U32, added modulo 2^32. SettingsError for impossible sizes.
     own_names: tensors that no other sum has.
     sizes: shapes of a declaration -> the settings that follow from them.
@@ -94,20 +94,21 @@ class Sum:
     steady: settings, by dotted names, with which no two sums over the same data may differ.
     noise: tensor that `basis.epsilon` noises, and how much; None: never noised.
     part: part of a federation's work; a federation has one sum a part, in the order of SUMS.
-    listed: is it over a list of items, which all silos have or have summed?
+    listed: whether it is over a list of items, which all silos have or have summed.
     reason: what it tells and why it is summed, where a federation's data alone choose it.
     row: meaning of a row of its first array, for the silo's page; "": not shown.
-    replaces_basis: do silos make models of it alone where no basis is summed?
-    usual_of: task of which a federation that shares sums sums it by default; "": of none.
-    keeps_members: must the members of a run's first sum be in all of its sums, because a part hides something in them?
-    words, learnt: what each tensor is, and what all silos learn by it.
-    over: (settings) -> the part whose sums it is counted over, summed before it and the same in all silos.
+    replaces_basis: whether silos make models of it alone where no basis is summed.
+    default_task: task of the federations that make this sum by default, where they share sums; "": none.
+    keeps_members: whether the members of a run's first sum must be in all of its sums, as a part hides values in them.
+    words: what each tensor is, by name.
+    disclosure: (settings of the sum) -> what all silos learn by it, in words.
+    base_part: (settings) -> the part whose sums it is counted over, summed before it and the same in all silos.
     """
 
     name: str
     word: str
     title: str
-    tells: str
+    statistics: str
     tensors: Callable[[MethodSettings], tuple[Tensor, ...]]
     own_names: frozenset[str]
     sizes: Callable[[BasisSettings, Shapes], Mapping[str, int]]
@@ -122,11 +123,11 @@ class Sum:
     reason: str = ""
     row: str = "item of the catalogue"
     replaces_basis: bool = False
-    usual_of: str = ""
+    default_task: str = ""
     keeps_members: bool = False
     words: Mapping[str, str] = field(default_factory=dict)
-    learnt: Callable[[BasisSettings], str] = describe_sum_alone
-    over: Callable[[MethodSettings], Part | None] = no_part
+    disclosure: Callable[[BasisSettings], str] = describe_sum_alone
+    base_part: Callable[[MethodSettings], Part | None] = no_part
 
     def list_tensors(self, method: MethodSettings) -> tuple[Tensor, ...]:
         """Lists the tensors that a silo sends in a round.

@@ -85,14 +85,14 @@ class ListenSettings(BaseModel):
         return proxies
 
     @model_validator(mode="after")
-    def _open_to_strangers(self) -> Self:
+    def _require_room_for_new_callers(self) -> Self:
         if self.kept_connections is not None and self.kept_connections >= self.most_connections:
             expected = f"kept_connections: expected less than most_connections = {self.most_connections}"
             raise ValueError(f"{expected}, because every caller is untrusted at first, got {self.kept_connections}")
         return self
 
     @model_validator(mode="after")
-    def _whole_certificate(self) -> Self:
+    def _require_whole_certificate(self) -> Self:
         for name, other in (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")):
             if getattr(self, name) is not None and getattr(self, other) is None:
                 raise ValueError(f"{name}: expected {other} beside it, got none")

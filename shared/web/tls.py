@@ -24,7 +24,7 @@ from shared.errors import SettingsError
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2; all of TLS 1.3's are of this kind
 WARNING_DAYS = 14.0  # before a certificate ends
-LOOK_SECONDS = 10.0  # time between two checks of the files for changes
+CERTIFICATE_CHECK_SECONDS = 10.0  # time between two checks of the files for changes
 DAY_SECONDS = 86400.0  # time between two warnings that a certificate is about to end
 CALLS = "calls"  # key of the certificate that a service shows in its own calls; see also `listening.PORT`
 
@@ -106,7 +106,7 @@ async def watch_certificates(identities: Iterable[TlsIdentity], logger: structlo
     while True:
         for identity in identities:
             identity.reload_if_changed(logger)
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(CERTIFICATE_CHECK_SECONDS)
 
 
 def register_expiry_metric(identities: Mapping[str, TlsIdentity], prefix: str, registry: CollectorRegistry) -> None:

@@ -32,7 +32,7 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
     assert declared.sums, "only of a federation that sums"
     chosen = {part: method_of_part(method, part) for part in list_sums(method)}
     sums = (_describe_sums(declared.sums[part], one, secure=federation.secure) for part, one in chosen.items())
-    learnt = list(dict.fromkeys(find_sum(one).learnt(one.basis) for one in chosen.values()))
+    learnt = list(dict.fromkeys(find_sum(one).disclosure(one.basis) for one in chosen.values()))
     # Exact sums hide rare pairs and say so after the words of iterated sums: the shorter text becomes a remark.
     for shorter in [one for one in learnt if any(other != one and other.startswith(one) for other in learnt)]:
         learnt.remove(shorter)
@@ -55,7 +55,7 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
 def _describe_sums(declared: Declaration, method: MethodSettings, *, secure: bool) -> str:
     chosen = find_sum(method)
     count = chosen.rounds(method.basis)
-    words = dict.fromkeys(chosen.words.get(spec.name, chosen.tells) for spec in declared.uploaded)
+    words = dict.fromkeys(chosen.words.get(spec.name, chosen.statistics) for spec in declared.uploaded)
     sent = sum(math.prod(spec.shape) for spec in declared.uploaded) * 4 * count
     rounds = f" in {count} rounds" if count > 1 else ", once"
     one_of = "" if method.basis.places is None else f", where the list of common items chooses {method.basis.kind} sums"

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from client_service.models.item_table import Factors, dot_product_model
 from client_service.models.model import Model, ModelInputs
-from shared.strategies.fedutr import ADAPTATION, read_switches
+from shared.strategies.fedutr import ADAPTATION, read_fedutr_settings
 
 EPSILON = 1e-5  # of the layer normalisation
 
@@ -95,7 +95,7 @@ class FedUTR(Factors):
 
     def __init__(self, given: ModelInputs) -> None:
         super().__init__(given)
-        self.switches = read_switches(given.method)
+        self.switches = read_fedutr_settings(given.method)
         self.fusion, self.local = FusionLayer(self.width, trained=True), FusionLayer(self.width, trained=False)
         self.adaptation = Adaptation(self.width)
         self.local_known = nn.Parameter(torch.zeros(()), requires_grad=False)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def attacked(silos: Silos, tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> Attacked:
     """It follows for five minutes; its way to the aggregator and its state after that."""
     (shard,) = silos(1)
-    for name in ("PAUSE_SECONDS", "AWAY_SECONDS", "LONG_PAUSE_SECONDS"):
+    for name in ("PAUSE_SECONDS", "LONGEST_PAUSE_SECONDS", "LONG_PAUSE_SECONDS"):
         monkeypatch.setattr(retry_schedule, name, getattr(timeouts, name))
     monkeypatch.setattr(aggregator_api, "ATTEMPTS", timeouts.ATTEMPTS)
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import httpx
 import pytest
 
-from shared.timeouts import AWAY_SECONDS
+from shared.timeouts import LONGEST_PAUSE_SECONDS
 from tests.support.hasty import Answer, Attacked, after_the_join, entries_of, joined, problem, require_whole
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ OVERLOADED = after_the_join(lambda _: problem(503, "unavailable"))
 async def test_it_is_called_less_and_less_often_and_the_ledger_counts(attacked: Attacked, answer: Answer) -> None:
     way, state = await attacked(answer)
     assert way.calls.total() <= MOST_CALLS
-    assert max(way.time.slept) <= AWAY_SECONDS and max(way.time.slept[-10:]) > AWAY_SECONDS / 4
+    assert max(way.time.slept) <= LONGEST_PAUSE_SECONDS and max(way.time.slept[-10:]) > LONGEST_PAUSE_SECONDS / 4
     assert len(entries_of(state)) < 20
     require_whole(state)
 
@@ -52,8 +52,8 @@ async def test_two_clients_that_lose_it_in_the_same_moment_do_not_come_back_in_s
     assert len(moments[0] & moments[1]) <= 3
 
 
-@pytest.mark.parametrize(("seconds", "least"), [("20", 20.0), ("999999999", AWAY_SECONDS)])
+@pytest.mark.parametrize(("seconds", "least"), [("20", 20.0), ("999999999", LONGEST_PAUSE_SECONDS)])
 async def test_what_it_asks_for_is_heeded_within_bounds(attacked: Attacked, seconds: str, least: float) -> None:
     way, _ = await attacked(too_many_for(seconds))
     between = [after - before for before, after in pairwise(way.moments[1:])]
-    assert len(between) >= 8 and min(between) >= least and max(between) < AWAY_SECONDS + 1.0
+    assert len(between) >= 8 and min(between) >= least and max(between) < LONGEST_PAUSE_SECONDS + 1.0

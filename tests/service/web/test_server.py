@@ -69,7 +69,7 @@ async def test_what_is_open_is_told_before_anybody_calls(monkeypatch: pytest.Mon
 
 
 async def test_certificates_are_looked_after_while_it_serves(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(tls, "CERTIFICATE_CHECK_SECONDS", 0.01)
     papers.make("service", begun=1, days=10)
 
     async def until_renewed(journal: Journal) -> None:

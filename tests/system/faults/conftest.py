@@ -35,7 +35,7 @@ def three(silos: Silos, small: MethodSettings, tmp_path: Path, tmp_path_factory:
 @pytest.fixture
 def federation(three: Experiment, monkeypatch: pytest.MonkeyPatch) -> Federation:
     """`async with federation() as running`: aim the proxies, then `begin`. It may be given the aggregator's clock."""
-    for name in ("PAUSE_SECONDS", "AWAY_SECONDS", "LONG_PAUSE_SECONDS"):
+    for name in ("PAUSE_SECONDS", "LONGEST_PAUSE_SECONDS", "LONG_PAUSE_SECONDS"):
         monkeypatch.setattr(f"client_service.boundary.retry_schedule.{name}", 0.05)
     return partial(disturbed, three)
 

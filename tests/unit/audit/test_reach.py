@@ -171,12 +171,12 @@ def only(probes: tuple[ProbeResult, ...]) -> list[tuple[str, str, bool]]:
 async def test_a_gateway_that_passes_calls_on_to_anybody_is_found_out() -> None:
     open_to_all = saying(b"HTTP/1.1 200 Connection established\r\n\r\n", b"HTTP/1.1 204 No Content\r\n\r\n")
     async with listening(open_to_all) as port:
-        found = await network.probe_way_out((HERE,), port, ("192.0.2.9", 443))
+        found = await network.probe_gateway_as_proxy((HERE,), port, ("192.0.2.9", 443))
     assert only(found) == [("CONNECT", "200", False), ("GET", "204", False)]
     async with listening(saying(b"HTTP/1.1 404 Not Found\r\n\r\n")) as port:
-        found = await network.probe_way_out((HERE, HERE), port, ("192.0.2.9", 443))
+        found = await network.probe_gateway_as_proxy((HERE, HERE), port, ("192.0.2.9", 443))
     assert only(found) == [("CONNECT", "404 and 404", True), ("GET", "404 and 404", True)]
-    found = await network.probe_way_out((HERE,), closed_port(), ("192.0.2.9", 443))
+    found = await network.probe_gateway_as_proxy((HERE,), closed_port(), ("192.0.2.9", 443))
     assert only(found) == [("CONNECT", "no answer", True), ("GET", "no answer", True)]
 
 
@@ -190,7 +190,7 @@ async def test_the_project_s_own_relay_hands_such_calls_to_its_own_part() -> Non
         writer.close()
 
     async with listening(behind) as own, listening(Relay(HERE, own).handle) as gateway:
-        found = await network.probe_way_out((HERE,), gateway, ("192.0.2.9", 443))
+        found = await network.probe_gateway_as_proxy((HERE,), gateway, ("192.0.2.9", 443))
         control = await network.probe_gateway("client-1", (HERE,), gateway)
     assert [one.held for one in found] == [True, True] and control.held
     assert asked[0] == b"CONNECT 192.0.2.9:443 HTTP/1.1\r\n" and asked[1].startswith(b"GET http://192.0.2.9:443/probe-")

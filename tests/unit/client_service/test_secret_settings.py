@@ -117,7 +117,7 @@ def test_a_strategy_that_shares_items_or_tells_more_is_taken_part_in_only_where_
     method = MethodSettings(width=4, layers=1, catalogue=9, nodes=NodeSettings(features=3, classes=2))
     strategy = build_strategy(name, method)
     assert strategy.shares_items(method) == (name in SHARES_ITEMS)
-    if strategy.shares_items(method) or strategy.tells:
+    if strategy.shares_items(method) or strategy.shard_statistics:
         with pytest.raises(PrivacyError, match=f"policy.*{name}"):
             allowed_declaration(strategy, method, Policy(scalars=tuple(strategy.scalars)), secure=False)
     else:

@@ -152,7 +152,7 @@ class Given:
     @cached_property
     def over(self) -> Statistics | None:
         """What the sum counts over."""
-        part = self.sum.over(self.method)
+        part = self.sum.base_part(self.method)
         if part is None:
             return None
         first = Given(next(name for name, case in CASES.items() if SUMS[case["kind"]].part == part))

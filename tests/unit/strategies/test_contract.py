@@ -25,8 +25,8 @@ from shared.method.parameters import Arrays, Float32, Parameters, Scalars, State
 from shared.method.settings import MethodSettings
 from shared.method.tensors import (
     Tensor,
-    attended_specification,
-    fused_specification,
+    attention_specification,
+    fusion_specification,
     initial_parameters,
     kernel_specification,
     mlp_specification,
@@ -313,9 +313,9 @@ SENT_AND_TRAINED: dict[str, tuple[tuple[Tensor, ...], tuple[str, ...], tuple[Obj
     "pfedrec": (TABLE, (), (FIRST, THEN)),
     "fedrap": (TABLE, (), (Objective(loss="bce", penalty=AdditivePenalty(FedRAPSettings())),)),
     "fedpergnn": (TABLE, (), (Objective(loss="bpr"),)),
-    "fedhgnn": (attended_specification(METHOD), (), (Objective(loss="bpr"),)),
-    "fedutr": (fused_specification(METHOD), (), (ADAPTED, SHRUNK)),
-    "fedutr_sar": (fused_specification(METHOD), (), (ADAPTED, SHRUNK)),
+    "fedhgnn": (attention_specification(METHOD), (), (Objective(loss="bpr"),)),
+    "fedutr": (fusion_specification(METHOD), (), (ADAPTED, SHRUNK)),
+    "fedutr_sar": (fusion_specification(METHOD), (), (ADAPTED, SHRUNK)),
     "fedsgd": (MLPS, (), ()),
     "fedgsp": (FILTER, (), (PLAIN,)),
 }

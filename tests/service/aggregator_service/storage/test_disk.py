@@ -29,7 +29,7 @@ Fault = Callable[[pytest.MonkeyPatch, "Federation"], None]
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """The service looks again at once whether the disk takes."""
     monkeypatch.setattr(round_loop, "DISK_RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(round_loop, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(round_loop, "ROUND_CHECK_SECONDS", 0.02)
 
 
 def raises(number: int) -> Callable[..., Any]:

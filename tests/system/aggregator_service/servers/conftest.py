@@ -123,4 +123,4 @@ def store(one_store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """The service looks again at once whether its disk, its database and its bucket take."""
     monkeypatch.setattr(round_loop, "DISK_RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(round_loop, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(round_loop, "ROUND_CHECK_SECONDS", 0.02)

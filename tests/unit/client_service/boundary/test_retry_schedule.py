@@ -7,7 +7,7 @@ import pytest
 
 from client_service.boundary.retry_schedule import BURST, MOST_QUESTIONS, RetrySchedule, read_retry_after
 from shared.errors import ConflictError, PrivacyError, UnavailableError
-from shared.timeouts import AWAY_SECONDS, LONG_PAUSE_SECONDS, PAUSE_SECONDS
+from shared.timeouts import LONG_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, PAUSE_SECONDS
 from tests.support.hasty import VirtualTime
 
 pytestmark = pytest.mark.anyio
@@ -63,9 +63,9 @@ async def test_news_are_followed_at_once_up_to_a_burst_which_an_update_gives_bac
 async def test_failures_double_the_bound_up_to_a_cap_and_an_answer_ends_them(time: VirtualTime) -> None:
     schedule = paced(time)
     bounds = [schedule.record_failed_call() for _ in range(8)]
-    assert bounds == [1.0, 2.0, 4.0, 8.0, 16.0, AWAY_SECONDS, AWAY_SECONDS, AWAY_SECONDS]
+    assert bounds == [1.0, 2.0, 4.0, 8.0, 16.0, LONGEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS]
     await schedule.wait_turn(POLL)
-    assert time.now == AWAY_SECONDS
+    assert time.now == LONGEST_PAUSE_SECONDS
     schedule.record_answer(POLL, news=True)
     assert schedule.record_failed_call() == PAUSE_SECONDS
 

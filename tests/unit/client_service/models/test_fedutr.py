@@ -24,7 +24,7 @@ from shared.errors import SettingsError
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, method_settings
 from shared.method.spectrum import low_spectrum
-from shared.method.tensors import ITEM_TABLE, fused_specification, table_specification
+from shared.method.tensors import ITEM_TABLE, fusion_specification, table_specification
 from shared.strategies import build_strategy
 from shared.strategies.fedutr import ADAPTATION, REGULARISED
 from shared.strategies.local_client import Objective, Shrinkage
@@ -297,7 +297,8 @@ def test_sizes_of_the_papers_table_follow_from_the_declaration(data: str) -> Non
     items, of_fcf, of_fedutr = TABLE_1[data]
     sizes, user = MethodSettings(width=32, catalogue=items), 32
     table, fused = (
-        sum(int(np.prod(tensor.shape)) for tensor in spec(sizes)) for spec in (table_specification, fused_specification)
+        sum(int(np.prod(tensor.shape)) for tensor in spec(sizes))
+        for spec in (table_specification, fusion_specification)
     )
     assert 4 * (table + user) == of_fcf
     assert fused - table == 32 * 32 + 3 * 32

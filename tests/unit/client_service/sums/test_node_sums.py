@@ -271,8 +271,8 @@ def test_a_silo_without_labels_or_edges_adds_what_it_has() -> None:
 def test_directions_follow_from_sizes_alone() -> None:
     nodes = settings(features=90, directions=16).nodes
     np.testing.assert_array_equal(draw_directions(nodes), draw_directions(nodes))
-    assert NODE_GRAM_SUM.declared.over(settings(features=90, directions=16)) == "directions"
-    assert NODE_GRAM_SUM.declared.over(settings()) is None
+    assert NODE_GRAM_SUM.declared.base_part(settings(features=90, directions=16)) == "directions"
+    assert NODE_GRAM_SUM.declared.base_part(settings()) is None
 
 
 def test_gram_sums_over_anything_but_directions_are_refused() -> None:
