@@ -1,4 +1,4 @@
-"""Links those packages of one environment into another that the other's lock has in the same version.
+"""Links packages of one environment into another where its lock has the same version.
 
     python link_packages.py LOCK FROM INTO
 
