@@ -117,7 +117,7 @@ def open_federation(
 ) -> OpenFederation:
     """Opens the state directory and removes the remains of a crash.
 
-    Also raises SettingsError where runs with these settings need more memory than there is.
+    Also raises SettingsError if runs with these settings need more memory than there is.
     """
     for part in (TRAINING, *settings.declaration().sums):
         costs = estimate_costs(settings.declaration(), method_of_part(settings.method, part), part, clients=1)
@@ -368,7 +368,7 @@ class Coordinator:
     async def cancel_run(self, name: str) -> RunHistoryOut:
         """Cancels a run; a run that is cancelled already stays so.
 
-        Raises NotFoundError for an unknown name, ConflictError where the run has ended in another way.
+        Raises NotFoundError for an unknown name, ConflictError if the run has ended in another way.
         """
         round_loop = self.federation.round_loop
         if (
@@ -508,7 +508,7 @@ class Coordinator:
     async def personalised_body(self, address: Address, *, wait: float) -> Body | None:
         """Returns a client's parameters after a round; None if not aggregated within the wait.
 
-        Raises ConflictError where the run has failed, or waits for this client to send an update again.
+        Raises ConflictError if the run has failed, or waits for this client to send an update again.
         """
         here = self.federation
         run = await here.round_loop.find_run(address.run)

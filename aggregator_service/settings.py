@@ -342,7 +342,7 @@ class AggregatorSettings(ListenSettings, EnvironmentSettings):
     def longest_update(self) -> int:
         """Largest body of an update in bytes, at most the setting allows.
 
-        Raises SettingsError where the setting is smaller than an update of this federation.
+        Raises SettingsError if the setting is smaller than an update of this federation.
         """
         parts = self.declaration().parts
         if (least := max(map(least_update, parts))) > self.max_upload_bytes:

@@ -47,7 +47,7 @@ class WorkerProcesses:
         self._running: list[SpawnProcess] = []
 
     def run(self) -> None:
-        """Runs the workers until SIGINT or SIGTERM; raises SettingsError where they cannot start."""
+        """Runs the workers until SIGINT or SIGTERM; raises SettingsError if they cannot start."""
         settings = self._settings
         settings.state_directory.mkdir(parents=True, exist_ok=True)
         notice = os.environ.pop(READY_PIPE, "")

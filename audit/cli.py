@@ -198,7 +198,7 @@ class ServiceFlags:
 class LocationFlags:
     """Flags of a part's own files and process.
 
-    expected: empty where it is unknown what it may have.
+    expected: empty if it is unknown what it may have.
     """
 
     own: Annotated[list[Path] | None, typer.Option(help="Folder of the client's own files; repeatable")] = None
@@ -286,7 +286,7 @@ def probe(
 
 
 def _record_verdict(gathered: PartEvidence, part: SystemPart, record: Path | None, meeting: Path | None) -> None:
-    """Writes the evidence for the report, or exits with 1 where a probe failed."""
+    """Writes the evidence for the report, or exits with 1 if a probe failed."""
     from audit.evidence import evidence
     from audit.probes.meeting import leave_meeting
 

@@ -22,7 +22,7 @@ def data_folder(given: str | None) -> Path | None:
 
 
 def locate_data(name: str, data: Path | None) -> str:
-    """Returns a data set for `cut_shards`; raises SettingsError where it is not found."""
+    """Returns a data set for `cut_shards`; raises SettingsError if it is not found."""
     if name == SYNTHETIC:
         return name
     if data is None or not (data / name).exists():
@@ -31,7 +31,7 @@ def locate_data(name: str, data: Path | None) -> str:
 
 
 def paper_figures(table: str, column: str) -> dict[str, dict[str, Any]]:
-    """Reads a column of paper.toml as row to figures; empty where the paper has none."""
+    """Reads a column of paper.toml as row to figures; empty if the paper has none."""
     columns: dict[str, dict[str, dict[str, Any]]] = tomllib.loads((ROOT / table / "paper.toml").read_text("utf-8"))[
         "columns"
     ]

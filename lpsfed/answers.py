@@ -189,7 +189,7 @@ class LabelledNode:
 
     known_label: label that the silo has of the node. neighbours: those that count most. unknown_neighbours: number of
     neighbours in the question that the silo does not have. fallback: why these are shares of the training labels; None
-    where a model answered.
+    if a model answered.
     """
 
     label: str

@@ -10,7 +10,7 @@ class SiloError(Exception):
 class RefusedError(SiloError):
     """Refusal by the silo, which would refuse the same call again.
 
-    status: of HTTP. code: stable, from the silo's problem document, such as `not-found`; empty where another server has
+    status: of HTTP. code: stable, from the silo's problem document, such as `not-found`; empty if another server has
     answered. detail: what was expected and what came, in words. faults: of a 422, each thing that is wrong, by its
     stable code and its place, such as `("out-of-range", "query.k")`.
     """

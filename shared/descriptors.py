@@ -26,7 +26,7 @@ class DescriptorLine:
         self._end.setblocking(blocking)
 
     def send(self, content: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Sends bytes, with copies of open descriptors; OSError where the other end is closed."""
+        """Sends bytes, with copies of open descriptors; OSError if the other end is closed."""
         if descriptors:
             socket.send_fds(self._end, [content], descriptors)
         else:

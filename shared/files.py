@@ -78,7 +78,7 @@ def _close_path(path: Path) -> bool:
 
 
 def create_secret(path: Path) -> bool:
-    """Creates a file with 64 random hex characters; False where it exists."""
+    """Creates a file with 64 random hex characters; False if it exists."""
     return write_new(path, secrets.token_hex(32).encode("ascii"), PRIVATE)
 
 
@@ -122,7 +122,7 @@ def open_replacement(path: Path) -> Iterator[Path]:
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
     """Replaces a safetensors file by these arrays, which lie in C order.
 
-    Raises OSError where the disk refuses.
+    Raises OSError if the disk refuses.
     """
     with open_replacement(path) as partial:
         write_arrays(partial, arrays, metadata)
@@ -131,7 +131,7 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mappin
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
     """Writes arrays, which lie in C order, to a new safetensors file.
 
-    Raises OSError where the disk refuses.
+    Raises OSError if the disk refuses.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
@@ -146,7 +146,7 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mappi
 
 
 def load_message(path: Path, kind: type[Stored]) -> Stored | None:
-    """Reads the message of a JSON file; None where it is missing or invalid."""
+    """Reads the message of a JSON file; None if it is missing or invalid."""
     from pydantic import ValidationError  # which the list of commands does without
 
     try:
@@ -210,7 +210,7 @@ def read_lock_owner(directory: Path) -> int | None:
 def lock_directory(directory: Path, process: int | None = None, held: int | None = None) -> TextIO:
     """Locks a state directory and removes partial files; close the result to unlock.
 
-    Raises SettingsError where another process holds it, or nothing can be written. process: id to store as the owner;
+    Raises SettingsError if another process holds it, or nothing can be written. process: id to store as the owner;
     None: this one. held: descriptor of a lock that this process took before it replaced its program.
     """
     if held is not None:

@@ -115,7 +115,7 @@ class CallLimits:
 
 
 def require_deadline_above_body(deadline: float, body: float) -> None:
-    """Raises ValueError where a phase may end before an update's longest upload."""
+    """Raises ValueError if a phase may end before an update's longest upload."""
     if deadline <= body:
         raise ValueError(
             f"deadline_seconds: expected more than longest_body_seconds = {body:g}, because an update may take that "

@@ -309,7 +309,7 @@ def read_start_time(pid: int) -> str | None:
 
 
 def _end_process(process: Mapping[str, Any]) -> bool:
-    """Sends SIGTERM and waits for the end. False where the process has ended already."""
+    """Sends SIGTERM and waits for the end. False if the process has ended already."""
     pid, began, url = process["pid"], process.get("began"), process.get("url")
     if pid == os.getpid() or not _is_running(pid, began, url):
         return False

@@ -46,7 +46,7 @@ class Body:
             self.close()
 
     def read_small(self) -> bytes | None:
-        """Returns a small body whole and closes it; None where it must be streamed."""
+        """Returns a small body whole and closes it; None if it must be streamed."""
         if self.size > LONGEST_IN_MEMORY:
             return None
         content = self.file.read()
@@ -60,7 +60,7 @@ class Body:
 def prepare_body(parameters: Parameters, folder: Path, disk: Disk) -> Body:
     """Writes parameters to a body, in memory or in an unnamed temporary file.
 
-    A crash leaves nothing of such a file. Raises UnavailableError where it is large and the disk refuses it.
+    A crash leaves nothing of such a file. Raises UnavailableError if it is large and the disk refuses it.
     """
     file: IO[bytes] = tempfile.SpooledTemporaryFile(LONGEST_IN_MEMORY, dir=str(folder))  # noqa: SIM115 - it outlives this
     try:

@@ -24,7 +24,7 @@ NOTHING_COMMON = (
 def count_common_items(archive: Archive, run: Run) -> CommonCount:
     """Counts the common items and training pairs in the sum of a finished run.
 
-    Raises DamagedError where the sum is no longer stored whole.
+    Raises DamagedError if the sum is no longer stored whole.
     """
     return count_common(load_state(archive, run, run.request.rounds).arrays)
 
@@ -33,7 +33,7 @@ def resolve_item_list(archive: Archive, request: RunIn, declared: MethodSettings
     """Completes a request with the newest item list and the sum that it chooses.
 
     A basis run gets its sum by the number of items and pairs, a training run the sum that was made last, unless the
-    request names one. In a federation whose silos sum no list the request stays as it is. Raises ProtocolError where
+    request names one. In a federation whose silos sum no list the request stays as it is. Raises ProtocolError if
     no item is common, or no list is summed yet.
     """
     sums, request = list_sums(declared), request.model_copy(update={"makes_models": False})

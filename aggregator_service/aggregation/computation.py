@@ -37,7 +37,7 @@ def initial_parameters(archive: Archive, request: RunIn) -> Parameters:
 def add_start_digest(archive: Archive, request: RunIn) -> RunIn:
     """Adds the digest of the start file to a request.
 
-    Raises ProtocolError where the request names another file.
+    Raises ProtocolError if the request names another file.
     """
     digest = None if archive.start is None else archive.start.digest
     if request.start not in (None, digest):
@@ -48,7 +48,7 @@ def add_start_digest(archive: Archive, request: RunIn) -> RunIn:
 
 
 def require_same_start(archive: Archive, run: Run | None) -> None:
-    """Raises SettingsError where an active run began with another start file.
+    """Raises SettingsError if an active run began with another start file.
 
     The first round of that run is computed from the file again.
     """
@@ -147,7 +147,7 @@ def _state_after_secure_sum(archive: Archive, run: Run, exchange: SecureRound) -
 def describe_collaboration(archive: Archive, run: Run) -> CollaborationOut | None:
     """Describes how much each client learns from each other after the last aggregated round.
 
-    None where all clients get the same, or where no state of the run is stored.
+    None if all clients get the same, or if no state of the run is stored.
     """
     if (recall := archive.strategy(run.request).collaboration) is None:
         return None
@@ -207,7 +207,7 @@ def _prepare_body(archive: Archive, parameters: Parameters) -> Body:
 def load_state(archive: Archive, run: Run, number: int) -> State:
     """Loads the state after a round of the run; round 0 is its start.
 
-    Raises DamagedError where the stored file has changed.
+    Raises DamagedError if the stored file has changed.
     """
     if number == 0:
         return State(initial_parameters(archive, run.request).arrays)
@@ -226,7 +226,7 @@ def _load_update(archive: Archive, held: StoredUpdate) -> Update:
 def _load_content(archive: Archive, blob: str | None, digest: str, *, what: str) -> Parameters:
     """Loads the parameters of a stored file.
 
-    Raises NotFoundError after the retention time, DamagedError where the content has changed.
+    Raises NotFoundError after the retention time, DamagedError if the content has changed.
     """
     if blob is None:
         raise NotFoundError(f"{what} was deleted after the retention time")

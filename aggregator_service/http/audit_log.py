@@ -135,7 +135,7 @@ class _Exchange:
 
 
 def _parse_name(kind: TypeAdapter[T], part: object) -> T | None:
-    """Parses a name in a path; None where it is missing or invalid."""
+    """Parses a name in a path; None if it is missing or invalid."""
     try:
         return kind.validate_python(part)
     except ValidationError:

@@ -85,7 +85,7 @@ class DirectCall:
 
     @staticmethod
     def of(route: APIRoute) -> DirectCall | None:
-        """Reads the needs of a route; None where only the framework can meet them."""
+        """Reads the needs of a route; None if only the framework can meet them."""
         if route.body_field is not None or route.response_model_exclude_none:
             return None
         call = DirectCall(with_body=expects_body(route), status=route.status_code or 200)

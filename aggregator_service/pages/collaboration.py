@@ -42,7 +42,7 @@ class HeatMap:
 def draw_heat_map(found: CollaborationOut | None) -> HeatMap | None:
     """Draws the weights of the first clients by name.
 
-    None where all clients get the same.
+    None if all clients get the same.
     """
     if found is None:
         return None

@@ -73,7 +73,7 @@ def _lines(run: RunHistoryOut, figure: SpectralFigure) -> list[Line]:
 
 
 def _spectral_chart(run: RunHistoryOut, figure: SpectralFigure) -> Chart | None:
-    """Draws the lines that change; None where none does."""
+    """Draws the lines that change; None if none does."""
     lines = [line for line in _lines(run, figure) if not _constant(line) and any(value for _, value in line.points)]
     if not lines:
         return None

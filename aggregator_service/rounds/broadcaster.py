@@ -86,7 +86,7 @@ class StateBroadcaster:
     def publish(self, sequence: int, state: RunOut | None) -> None:
         """Publishes a change; it is sent to all streams soon after.
 
-        state: for all clients; None where it differs: each then asks for its own. A sequence that is published
+        state: for all clients; None if it differs: each then asks for its own. A sequence that is published
         already changes nothing. One that goes back is that of another past, such as a restored database: all streams
         end, and clients ask anew.
         """

@@ -237,7 +237,7 @@ def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOu
 def state_of_all(run: Run | None, clients: Collection[str], *, sequence: int, now: float) -> RunOut | None:
     """Returns the federation's state as each of these clients may see it.
 
-    None where it differs among them.
+    None if it differs among them.
     """
     if run is None:
         return RunOut(sequence=sequence, joined=len(clients))

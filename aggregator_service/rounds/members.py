@@ -72,7 +72,7 @@ class Members:
             raise AuthenticationError(f"expected a client that has joined, {name!r} has not: join first")
 
     def admit_client(self, message: JoinIn, signer: str, *, now: float) -> JoinedClient:
-        """Returns the client after its join; raises ForbiddenError where another client signed it."""
+        """Returns the client after its join; raises ForbiddenError if another client signed it."""
         if message.client != signer:
             raise ForbiddenError(f"expected your own name, {signer!r}, got {message.client!r}")
         known = self._by_name.get(signer)
@@ -99,7 +99,7 @@ class Quarantines:
     async def impose_quarantine(self, client: str, reason: str) -> MemberOut:
         """Quarantines a client for the operator.
 
-        Raises NotFoundError for a client that has not joined, ConflictError where it is quarantined already.
+        Raises NotFoundError for a client that has not joined, ConflictError if it is quarantined already.
         """
         self._require_member(client)
         async with self._round_loop.lock:
@@ -111,7 +111,7 @@ class Quarantines:
     async def lift_quarantine(self, client: str) -> MemberOut:
         """Lifts the quarantine of a client.
 
-        Raises NotFoundError for a client that has not joined, ConflictError where it is not quarantined.
+        Raises NotFoundError for a client that has not joined, ConflictError if it is not quarantined.
         """
         self._require_member(client)
         async with self._round_loop.lock:

@@ -253,7 +253,7 @@ class RoundLoop:
     async def fail_run(self, name: str, reason: str | None) -> bool:
         """Ends the current run as failed, or as cancelled without a reason.
 
-        False where the named run is not the current one, or has ended.
+        False if the named run is not the current one, or has ended.
         """
         async with self.lock:
             if self.run is None or self.run.name != name or not self.run.active:
@@ -381,7 +381,7 @@ class RoundLoop:
     async def _close_round(self, run: Run) -> Run | None:
         """Aggregates a closed round and returns its run.
 
-        None where damaged or distant updates change the run first, and where aggregation fails, which ends the run.
+        None if damaged or distant updates change the run first, and if aggregation fails, which ends the run.
         """
         if lost := await run_in_worker(self._computation.damaged_updates, self.archive, run):
             await self._reopen_damaged_round(run, lost)

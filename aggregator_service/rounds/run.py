@@ -94,7 +94,7 @@ class Run:
         return self.opened_at if self.closed_at is None else self.closed_at
 
     def require_not_ended(self) -> None:
-        """Raises ConflictError where the run has failed or was cancelled."""
+        """Raises ConflictError if the run has failed or was cancelled."""
         if self.phase in ("failed", "cancelled"):
             raise ConflictError(f"{self.name} {'has failed' if self.phase == 'failed' else 'has ended'}: {self.reason}")
 

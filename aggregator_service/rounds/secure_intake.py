@@ -53,7 +53,7 @@ class MessageIntake:
     async def _verify_message(self, address: Address, message: RelayedMessage) -> Stage:
         """Verifies a message and returns the run's stage at that time.
 
-        Raises ProtocolError where the signature, commitments, shares or proofs do not hold. Runs in a worker thread:
+        Raises ProtocolError if the signature, commitments, shares or proofs do not hold. Runs in a worker thread:
         with a thousand clients it takes a second.
         """
         run = await self._round_loop.find_run(address.run)
@@ -64,7 +64,7 @@ class MessageIntake:
         return _stage(run)
 
     async def _store_verified(self, address: Address, message: RelayedMessage, verified: Stage) -> bool:
-        """Stores a verified message; False where the run's stage has changed since.
+        """Stores a verified message; False if the run's stage has changed since.
 
         A proven complaint quarantines the dealer first: a crash in between leads to the same.
         """
@@ -104,7 +104,7 @@ class MessageIntake:
     async def phase_result(self, phase: Phase, address: Address, *, wait: float) -> Message | None:
         """Returns the result of a phase for a participant.
 
-        None if not closed within the wait. Raises RoundClosedError where the round is over, NotFoundError for a
+        None if not closed within the wait. Raises RoundClosedError if the round is over, NotFoundError for a
         client that did not take part.
         """
         await self._round_loop.wait_until(lambda: self._has_closed(phase, address), wait)

@@ -125,7 +125,7 @@ def require_permitted_member(pledge: Pledge, message: PublicKeys) -> None:
 def find_objection(pledge: Pledge, exchange: SecureRound) -> str | None:
     """Returns why the sum of the remaining clients must not be opened.
 
-    None where it may.
+    None if it may.
     """
     new = _member_sum(exchange, set(exchange.collected(exchange.phase)) - exchange.expelled)
     if (lists := describe_unlike_lists(exchange.keys[name] for name in new.members)) is not None:

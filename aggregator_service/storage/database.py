@@ -35,8 +35,8 @@ class Database:
     """Database of one federation, whose `reading` and `writing` are one transaction each.
 
     It lies in the state directory, or on the server that `url` names; shared: other workers use it too. Opening it
-    brings its tables to the newest revision. Raises SettingsError where it belongs to another federation, is used by
-    another aggregator, or has an unknown revision; DamagedError where it is broken.
+    brings its tables to the newest revision. Raises SettingsError if it belongs to another federation, is used by
+    another aggregator, or has an unknown revision; DamagedError if it is broken.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Opens a writing transaction; raises UnsettledError where the connection broke during its commit."""
+        """Opens a writing transaction; raises UnsettledError if the connection broke during its commit."""
         with self.disk.translate_errors("a database that can be written"), self.engine.writing() as connection:
             yield connection
 
@@ -145,7 +145,7 @@ def _known_revisions() -> ScriptDirectory:
 
 
 def _due_revision(connection: Connection, revisions: ScriptDirectory, setting: str) -> str | None:
-    """Returns the revision to upgrade to; None where the database is the newest.
+    """Returns the revision to upgrade to; None if the database is the newest.
 
     Raises SettingsError for an unknown revision: of a newer service, too old, or of another program.
     """

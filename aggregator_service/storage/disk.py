@@ -44,7 +44,7 @@ class Disk:
     def translate_errors(self, what: str, others: tuple[type[Exception], ...] = ()) -> Iterator[None]:
         """Raises UnavailableError for errors of the disk or database inside.
 
-        It is StorageFullError without room, UnsettledError where the data may or may not be stored. what: expected
+        It is StorageFullError without room, UnsettledError if the data may or may not be stored. what: expected
         data, in words. others: further errors that count as refusals.
         """
         refusals: tuple[type[Exception], ...] = (OSError, SQLAlchemyError, sqlite3.Error, *others)
@@ -93,7 +93,7 @@ class Blob:
 class Spool:
     """Blob that is being written, removed unless `finish` completes within the context.
 
-    A caller may be cancelled just when a worker thread has finished it. Raises UnavailableError where the disk
+    A caller may be cancelled just when a worker thread has finished it. Raises UnavailableError if the disk
     refuses.
     """
 
@@ -191,7 +191,7 @@ class Blobs:
         _remove(self.path(blob.name))
 
     def damage(self, name: str, digest: str) -> str | None:
-        """Describes the damage of a stored file; None where its content still has this digest.
+        """Describes the damage of a stored file; None if its content still has this digest.
 
         The file is read whole, once: after that, a file of the same size and modification time counts as unchanged.
         It is read before it is mapped into memory, where a disk error would end the process instead of raising.

@@ -76,7 +76,7 @@ class Archive:
     def probe(self) -> None:
         """Stores test data of an update's size; clears the last refusal where that works.
 
-        Raises UnavailableError where the disk or the database refuses.
+        Raises UnavailableError if the disk or the database refuses.
         """
         sizes = (sum(math.prod(spec.shape) for spec in part.uploaded) for part in self.declaration.parts)
         self.blobs.probe(4 * max(sizes))

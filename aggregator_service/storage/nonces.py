@@ -59,7 +59,7 @@ class Nonces:
         self._connection.close()
 
     def add_nonce(self, client: str, nonce: str, *, created: float, now: float) -> bool:
-        """Stores a nonce; False where it was used before.
+        """Stores a nonce; False if it was used before.
 
         Raises ClockError for a time whose nonces were deleted, UnavailableError for a client with too many recent
         requests, and while the disk refuses.

@@ -60,7 +60,7 @@ class Bucket:
     def claim(self, owner: str, *, may_hold: bool) -> None:
         """Claims the prefix for this owner.
 
-        Raises SettingsError where it is another's, or has blobs and may not.
+        Raises SettingsError if it is another's, or has blobs and may not.
         """
         with suppress(FileNotFoundError):
             if self._store.cat_file(self._path(OWNER), timeout=OBJECT_SECONDS).decode() != owner:
@@ -91,7 +91,7 @@ class Bucket:
         return {path.rpartition("/")[2] for path in found if path.endswith(WHOLE)}
 
     def _require_there(self) -> None:
-        """Raises ConnectionError where the whole prefix is missing.
+        """Raises ConnectionError if the whole prefix is missing.
 
         A store answers the same for a missing object and for a missing bucket: all would be taken for lost.
         """
@@ -161,7 +161,7 @@ class BucketBlobs(Blobs):
     def _fetch(self, name: str) -> bool:
         """Copies an object to its file, complete or not at all.
 
-        False where there is none.
+        False if there is none.
         """
         part = self.path(uuid.uuid4().hex + PART)
         with self._translated("an object to be read"):

@@ -75,7 +75,7 @@ class StoredState:
 class Anchor:
     """Anchor kernel K^R, the source of the size of G_R, and that size.
 
-    The size is None where an earlier version has drawn it.
+    The size is None if an earlier version has drawn it.
     """
 
     kernel: tuple[float, ...]

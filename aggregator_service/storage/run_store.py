@@ -129,7 +129,7 @@ def add_update(connection: Connection, *, stored: StoredUpdate) -> None:
 def add_receipt(workers: SharedPostgreSQL, stored: StoredUpdate, *, number: int) -> bool:
     """Adds an accepted update to the shared state of this number.
 
-    False where that has changed, or the client has sent another update meanwhile.
+    False if that has changed, or the client has sent another update meanwhile.
     """
     row = asdict(stored.receipt) | {"scalars": dict(stored.scalars), "blob": stored.blob}
     with workers.adding(number) as connection:

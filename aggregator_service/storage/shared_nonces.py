@@ -72,7 +72,7 @@ class SharedNonces:
         """Does nothing: the database is closed by itself."""
 
     async def add_nonce(self, client: str, nonce: str, *, created: float, now: float) -> bool:
-        """Stores a nonce; False where it was used before at any worker.
+        """Stores a nonce; False if it was used before at any worker.
 
         Raises ClockError for a time whose nonces were deleted, UnavailableError for a client with too many recent
         requests, and while the database refuses.

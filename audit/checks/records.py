@@ -30,7 +30,7 @@ PROXY_ERRORS = (502, 504)  # statuses of a proxy that got no answer
 class ReportedBody:
     """Body that left, as its sender reports it.
 
-    status: None where the sender received no answer. nonce: None where the ledger does not record it. attempt: the
+    status: None if the sender received no answer. nonce: None if the ledger does not record it. attempt: the
     ledger's whole entry.
     """
 

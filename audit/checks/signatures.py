@@ -74,7 +74,7 @@ def remake_signatures(arrivals: Iterable[ArrivalOut], client: str, key: PrivateK
 
 
 def find_signer(arrivals: Iterable[ArrivalOut], key: PrivateKey) -> str | None:
-    """Returns the client that has signed with this key; None where none has."""
+    """Returns the client that has signed with this key; None if none has."""
     return next((arrival.client for arrival in arrivals if _is_signed_by(arrival, key)), None)
 
 

@@ -31,7 +31,7 @@ class AuditedClient:
 
 @dataclass(frozen=True)
 class AuditCase:
-    """All evidence of an audit. `aggregator`: None where it has given none."""
+    """All evidence of an audit. `aggregator`: None if it has given none."""
 
     clients: Mapping[str, AuditedClient]
     aggregator: PartEvidence | None
@@ -93,7 +93,7 @@ class AuditCase:
 def open_case(parts: Sequence[PartEvidence]) -> AuditCase:
     """Makes a case of the parts' evidence.
 
-    Raises DataError where a part has given evidence twice, or for a ledger that no client could have written.
+    Raises DataError if a part has given evidence twice, or for a ledger that no client could have written.
     """
     names = [part.name for part in parts]
     if twice := sorted({name for name in names if names.count(name) > 1}):

@@ -38,7 +38,7 @@ _HEADS = TypeAdapter(list[RunHistoryOut])
 async def read_client_evidence(http: httpx.AsyncClient, name: str) -> PartEvidence:
     """Reads a client's declaration and its whole ledger.
 
-    Raises ProtocolError where another client answers at that address.
+    Raises ProtocolError if another client answers at that address.
     """
     who = await fetch_answer(http, "/v1/status", TypeAdapter(_Status))
     if who.client != name:
@@ -93,7 +93,7 @@ def _require_bounded(http: httpx.AsyncClient, count: int) -> None:
 async def fetch_answer(http: httpx.AsyncClient, path: str, kind: TypeAdapter[T], **query: int) -> T:
     """Asks one question and returns its answer.
 
-    Raises UnavailableError where there is no answer, ProtocolError where it is another message.
+    Raises UnavailableError if there is no answer, ProtocolError if it is another message.
     """
     try:
         async with asyncio.timeout(CALL_SECONDS):

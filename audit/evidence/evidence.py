@@ -75,7 +75,7 @@ def utc_now() -> str:
 
 
 def write_evidence(evidence: PartEvidence, path: Path) -> None:
-    """Writes evidence in one step; raises SettingsError where it cannot be written."""
+    """Writes evidence in one step; raises SettingsError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open_replacement(path) as partial:

@@ -95,7 +95,7 @@ def _read_started_status(process: Path, until: float) -> Status:
 
 
 def _read_status(process: Path) -> Status:
-    """Reads a process's status; empty where it has ended."""
+    """Reads a process's status; empty if it has ended."""
     try:
         with (process / "status").open(encoding="utf-8", errors="replace") as file:
             lines = file.read(MOST_BYTES).splitlines()

@@ -26,7 +26,7 @@ class Mount:
 
 
 def read_mounts(process: Path) -> tuple[Mount, ...]:
-    """Reads the mounts of a process (/proc/N); empty where they are not visible."""
+    """Reads the mounts of a process (/proc/N); empty if they are not visible."""
     try:
         with (process / "mountinfo").open(encoding="utf-8", errors="replace") as file:
             lines = file.read(MOST_BYTES).splitlines()

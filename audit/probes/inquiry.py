@@ -149,7 +149,7 @@ def open_http(url: str, bearer: str | None = None, *, tls: OutgoingTls) -> httpx
 
 
 def read_token(path: Path) -> str:
-    """Reads an operator's secret; raises SettingsError where the file is unreadable."""
+    """Reads an operator's secret; raises SettingsError if the file is unreadable."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -45,7 +45,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class ResolvedName:
-    """Addresses of a name, empty where none was found, with words for the report."""
+    """Addresses of a name, empty if none was found, with words for the report."""
 
     addresses: tuple[str, ...]
     words: str
@@ -68,7 +68,7 @@ async def reach_tcp(address: str, port: int) -> Reach:
 
 
 async def open_and_close(address: str, port: int) -> None:
-    """Opens a connection and closes it; raises OSError where that fails."""
+    """Opens a connection and closes it; raises OSError if that fails."""
     with _open_socket(address, socket.SOCK_STREAM) as connection:
         await asyncio.get_running_loop().sock_connect(connection, (address, port))
 
@@ -137,7 +137,7 @@ def _answer_look_up(name: str, answer: Future[tuple[str, ...]]) -> None:
 
 
 def look_up_addresses(name: str) -> tuple[str, ...]:
-    """Returns the addresses of a name; raises OSError where it is unknown."""
+    """Returns the addresses of a name; raises OSError if it is unknown."""
     answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(str(place[0]) for *_, place in answers))
 

@@ -55,7 +55,7 @@ class FinishedRun:
 
     @cached_property
     def shards(self) -> Shards:
-        """Cut of the run itself; raises DataError where it has none."""
+        """Cut of the run itself; raises DataError if it has none."""
         found = find_shards(self.folder / "shards")
         if found is None:
             raise DataError(f"{self.folder}: expected a simulation with shards of its own, got none")
@@ -81,7 +81,7 @@ class FinishedRun:
         return [name for name, same in facts.items() if not same]
 
     def line(self, cell: Cell, bench: Bench) -> Line:
-        """Returns the cell's line; raises DataError where the shards are not the cell's."""
+        """Returns the cell's line; raises DataError if the shards are not the cell's."""
         planned = bench.cache.shards(cell.data, cell.block, cell.partition)
         if pairs_digest(planned.paths) != pairs_digest(self.shards.paths):
             raise DataError(f"{self.folder}: expected the shards that {cell.name} has, got others")
@@ -137,7 +137,7 @@ def import_run(folder: Path, bench: Bench, cells: Sequence[Cell], known: KnownLi
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Imports all folders; returns 1 where one was not imported."""
+    """Imports all folders; returns 1 if one was not imported."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.basis.adopt", description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--data", help="folder with a folder for each data set")

@@ -3,7 +3,7 @@
 python -m benchmarks.compare_commits BASE [HEAD]
 
 Without HEAD the working tree is compared. With --state HEAD opens the state that BASE has written instead:
-directories with a finished run and with an interrupted one, open and secure. Exits with 1 where anything differs or
+directories with a finished run and with an interrupted one, open and secure. Exits with 1 if anything differs or
 fails.
 """
 
@@ -28,7 +28,7 @@ MOST_LINES = 12  # printed differences of one run
 
 
 def main() -> int:
-    """Returns 0 where both commits give the same, 1 where they differ."""
+    """Returns 0 if both commits give the same, 1 if they differ."""
     arguments = _parse_arguments()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

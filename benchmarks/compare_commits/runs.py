@@ -42,7 +42,7 @@ class Launcher:
     process: subprocess.Popen[str]
 
     def read_message(self) -> dict[str, object]:
-        """Reads the launcher's next line; raises EOFError where it has ended."""
+        """Reads the launcher's next line; raises EOFError if it has ended."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:

@@ -40,7 +40,7 @@ PARTS = (
 
 
 def guard(*, write: bool) -> int:
-    """Prints the figures and compares them with their bounds; 1 where one is beyond.
+    """Prints the figures and compares them with their bounds; 1 if one is beyond.
 
     write: commits them to the file instead.
     """

@@ -22,7 +22,7 @@ class Cell:
     """One run, the floors, or the centralised model, on one cut of a data set.
 
     method is None if the row cannot be measured here; `problem` then gives the reason. special: table whose run.py
-    has a part in the cell, empty where the harness alone measures it. timed: its seconds are a result, so it runs by
+    has a part in the cell, empty if the harness alone measures it. timed: its seconds are a result, so it runs by
     itself, with caches of its own.
     """
 

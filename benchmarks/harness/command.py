@@ -141,7 +141,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code.
 
-    0; 1 where a cell or a quick run's check failed; 2 for a wrong command; 130 after an interrupt.
+    0; 1 if a cell or a quick run's check failed; 2 for a wrong command; 130 after an interrupt.
     """
     given = make_parser().parse_args(arguments)
     try:

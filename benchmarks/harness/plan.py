@@ -57,7 +57,7 @@ class Row(Part):
     """One line of a table: a strategy with some settings of the method changed.
 
     shared_items: the strategy needs items that several clients have. sweep, value: where the row stands in a figure.
-    privacy: settings of differential privacy at every client; empty where there is none.
+    privacy: settings of differential privacy at every client; empty if there is none.
     """
 
     label: str

@@ -30,7 +30,7 @@ from simulation.partitioning.sources import Shards
 from simulation.reports.terminal import ERR, count_bar
 
 Launch = Callable[[dict[str, Any], Path, float], dict[str, Any]]
-"""(work of a cell, a scratch folder, seconds that it may take) -> its figures. FederationError where it fails."""
+"""(work of a cell, a scratch folder, seconds that it may take) -> its figures. FederationError if it fails."""
 
 
 @contextmanager
@@ -202,7 +202,7 @@ def _worker_pool(jobs: int) -> Iterator[Callable[..., Future[Line]]]:
 
 
 def run_cell(bench: Bench, cell: Cell, shards: Shards) -> Line:
-    """Measures one cell in its own process; raises FederationError where it fails.
+    """Measures one cell in its own process; raises FederationError if it fails.
 
     The error has the last line of its log.
     """
@@ -234,7 +234,7 @@ def run_cell(bench: Bench, cell: Cell, shards: Shards) -> Line:
 
 
 def run_child(work: dict[str, Any], folder: Path, limit_seconds: float) -> dict[str, Any]:
-    """Measures a cell in a child process; raises FederationError where it fails.
+    """Measures a cell in a child process; raises FederationError if it fails.
 
     The error has the last line of its log.
     """

@@ -87,7 +87,7 @@ def signed_ranks(difference: Float64) -> tuple[float, float]:
 def paired_t_test(difference: Float64) -> float:
     """Computes the two-sided t-test of mean zero.
 
-    It is 1 where all are zero, 0 where all are the same other value.
+    It is 1 if all are zero, 0 if all are the same other value.
     """
     if np.ptp(difference) == 0.0:
         return 0.0 if difference[0] else 1.0

@@ -49,7 +49,7 @@ class DividedGraph:
 def locate_graph_file(name: str, data: str | None) -> Path:
     """Finds a graph by its path, or by its name among the data sets.
 
-    SettingsError where there is none.
+    SettingsError if there is none.
     """
     if Path(name).exists():
         return Path(name)

@@ -139,7 +139,7 @@ def _worst(ratios: PerUser) -> float:
 def _swapped_ratios(one: PerUser, other: PerUser, generator: np.random.Generator) -> PerUser:
     """Computes the ratio of means with each user's two values swapped at random, per draw.
 
-    1 where both are 0.
+    1 if both are 0.
     """
     swapped = generator.random((NULLS, len(one))) < 0.5
     first, second = np.where(swapped, other, one).sum(1), np.where(swapped, one, other).sum(1)

@@ -109,7 +109,7 @@ def serve_empty_route(body: bytes, code: str = EMPTY) -> Iterator[LoadTarget]:
 
 
 def wait_for(url: str, seconds: float = READY_SECONDS) -> None:
-    """Waits until a URL answers; raises TimeoutError where it does not."""
+    """Waits until a URL answers; raises TimeoutError if it does not."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:

@@ -86,7 +86,7 @@ class Aggregator:
     async def join(self, declaration: Declaration, counts: Counts | None) -> JoinOut:
         """Joins the federation with the client's declaration and counts.
 
-        Raises DataError where the aggregator has accepted an update that the ledger does not know.
+        Raises DataError if the aggregator has accepted an update that the ledger does not know.
         """
         message = JoinIn(client=self._client, declaration=declaration, counts=counts)
         joined = _parse(JoinOut, await self._send("POST", "/v1/clients", message))
@@ -133,7 +133,7 @@ class Aggregator:
     async def fetch_personalised(
         self, run: str, number: int, wait: float, part: Part = "training"
     ) -> Parameters | None:
-        """Fetches this client's parameters after a round; None where the wait ends first.
+        """Fetches this client's parameters after a round; None if the wait ends first.
 
         part: which part of the federation's work the run does.
         """
@@ -145,7 +145,7 @@ class Aggregator:
         await self._send("PUT", f"{self._client_path(message.run, message.round)}/{call}", message)
 
     async def fetch_message(self, call: str, model: type[Model], run: str, number: int, wait: float) -> Model | None:
-        """Fetches the other clients' messages of a secure round; None where the wait ends first."""
+        """Fetches the other clients' messages of a secure round; None if the wait ends first."""
         answer = await self._poll(f"{self._client_path(run, number)}/{call}", wait)
         return None if answer.status_code == httpx.codes.NO_CONTENT else _parse(model, answer)
 

@@ -54,7 +54,7 @@ class EventStream:
     async def open(self) -> None:
         """Reads the first event, which must answer this very request.
 
-        Raises UnavailableError where it does not, or where a proxy keeps it back.
+        Raises UnavailableError if it does not, or if a proxy keeps it back.
         """
         content = await self._next_content()
         if content is None:
@@ -71,9 +71,9 @@ class EventStream:
         self.sequence = first.sequence if self._after == first.sequence else first.sequence - 1
 
     async def next_change(self) -> FederationEvent | None:
-        """Waits for the next change; None where the aggregator has ended the stream.
+        """Waits for the next change; None if the aggregator has ended the stream.
 
-        Raises UnavailableError where no event comes in time, and for an event that does not belong here.
+        Raises UnavailableError if no event comes in time, and for an event that does not belong here.
         """
         while (content := await self._next_content()) is not None:
             event = read_event(content, self._key)

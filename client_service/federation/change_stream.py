@@ -64,7 +64,7 @@ class ChangeStream:
     async def wait_for_change(self, after: int, seconds: float) -> FederationEvent | None:
         """Waits for a change after the known one.
 
-        None where none comes in time, or the stream ends.
+        None if none comes in time, or the stream ends.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

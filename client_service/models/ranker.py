@@ -197,7 +197,7 @@ def contributions(ranker: Ranker, user: Side, basket: Rows, columns: Rows) -> Fl
     """Computes each basket item's summand in the fused scores of one user, (b, n).
 
     basket: the items from which `user` (one row) has its codes. Each part counts with its weight in the score. None
-    where the score has no part that is such a sum, or the basket no item.
+    if the score has no part that is such a sum, or the basket no item.
     """
     parts = [
         (loudness, part, code)

@@ -84,9 +84,9 @@ class SecureExchange:
     async def send(self, terms: RoundTerms, update: Parameters) -> ReceiptOut:
         """Runs all six phases, and returns the receipt of the masked vector.
 
-        Raises RoundClosedError or NotFoundError where the round continues, or has ended, without this client;
-        ConflictError where the aggregator holds other messages of it than were saved here; PrivacyError and
-        ProtocolError where the aggregator or another client breaks the protocol: then nothing more of this round
+        Raises RoundClosedError or NotFoundError if the round continues, or has ended, without this client;
+        ConflictError if the aggregator holds other messages of it than were saved here; PrivacyError and
+        ProtocolError if the aggregator or another client breaks the protocol: then nothing more of this round
         leaves.
         """
         state = self._resume(terms) or self._begin(terms)
@@ -99,7 +99,7 @@ class SecureExchange:
     def _resume(self, terms: RoundTerms) -> State | None:
         """Loads the state of an earlier process in this round.
 
-        Raises PrivacyError where the round now has other terms, or is held a second time: a round has one exchange.
+        Raises PrivacyError if the round now has other terms, or is held a second time: a round has one exchange.
         """
         state = self._secrets.load(terms.run, terms.round)
         if state is None:

@@ -147,7 +147,7 @@ class Masking:
     def start_of(self, run: str, number: int) -> Parameters:
         """Loads the saved parameters that a round began with.
 
-        Raises PrivacyError where they are not those that were received.
+        Raises PrivacyError if they are not those that were received.
         """
         return load_start(self.folder, number, self.memory.start_of(self.aggregator, run, number))
 

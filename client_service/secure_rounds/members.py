@@ -67,7 +67,7 @@ class KnownMembers:
 
     A changed members file is read again: other silos need no restart when a silo joins.
 
-    `file`: of all members' keys; None where the silo trusts on first use: then the members are pinned in the memory
+    `file`: of all members' keys; None if the silo trusts on first use: then the members are pinned in the memory
     when the first secure run shows them. aggregator: its public key in hexadecimal, if configured. known: clients
     that had a key or an invitation when the silo joined. least: number of agreed members that a sum needs.
     """
@@ -126,7 +126,7 @@ class KnownMembers:
     def trusted_keys(self, roster: Roster, own: str, own_key: PublicKey) -> Mapping[str, PublicKey]:
         """Returns the trusted keys for a received roster.
 
-        Raises PrivacyError where the file has another key of this silo itself, because it is then another
+        Raises PrivacyError if the file has another key of this silo itself, because it is then another
         federation's; for a roster with clients that the silo has not consented to; and for one with too few that it
         has.
         """
@@ -168,7 +168,7 @@ class KnownMembers:
     def _pin_first(self, roster: Roster, own: str, keys: Mapping[str, PublicKey]) -> None:
         """Pins the members of the first secure run.
 
-        Raises PrivacyError where the roster replaces clients that the silo knew when it joined, and for a sum of
+        Raises PrivacyError if the roster replaces clients that the silo knew when it joined, and for a sum of
         statistics before any members are known.
         """
         told = {one.client: one.identity for one in roster.members}
@@ -199,7 +199,7 @@ class KnownMembers:
     def accept(self, keys: Mapping[str, str]) -> None:
         """Accepts clients with their public keys in hexadecimal.
 
-        Raises ConflictError where the silo uses a members file, and for a key that another member has.
+        Raises ConflictError if the silo uses a members file, and for a key that another member has.
         """
         if self._file is not None:
             raise ConflictError(

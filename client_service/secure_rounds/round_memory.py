@@ -129,7 +129,7 @@ class RoundMemory:
             raise PrivacyError(f"expected the start of round {number} of {run} as it was received first, got another")
 
     def start_of(self, aggregator: str, run: str, number: int) -> str:
-        """Returns the digest of a round's start; raises PrivacyError where none was received."""
+        """Returns the digest of a round's start; raises PrivacyError if none was received."""
         try:
             return self._starts[aggregator, run, number]
         except KeyError:
@@ -146,7 +146,7 @@ class RoundMemory:
             self._append("exchange", **place, **_pinned_terms(terms))
 
     def require_pinned_terms(self, terms: RoundTerms) -> None:
-        """Raises PrivacyError where threshold or settings differ from the run's first round."""
+        """Raises PrivacyError if threshold or settings differ from the run's first round."""
         pinned = self._pinned.get((terms.common.aggregator, terms.run), {})
         now = _pinned_terms(terms)
         if differing := [name for name, value in pinned.items() if now[name] != value]:

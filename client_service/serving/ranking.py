@@ -104,7 +104,7 @@ class ListedItems(NamedTuple):
     """The list of a known user, as it was looked up.
 
     version: the model's. rows, scores: of the list's items. ids, titles: of every row of the catalogue; titles is None
-    where there are none. new: the reserved places with their items, in ascending order.
+    if there are none. new: the reserved places with their items, in ascending order.
     """
 
     version: str

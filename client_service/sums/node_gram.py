@@ -90,7 +90,7 @@ def count_nodes(shard: NodeShard, method: MethodSettings) -> GramPart:
 
 
 def digest_nodes(shard: NodeShard, method: MethodSettings) -> SummedDigests:
-    """Computes the digests of the summed data; of zeros where no node is counted."""
+    """Computes the digests of the summed data; of zeros if no node is counted."""
     nothing = not len(choose_nodes(shard, method.basis.least_pairs))
     return SummedDigests(training_digest(shard), EMPTY_PART_DIGEST if nothing else shard.columns_digest)
 

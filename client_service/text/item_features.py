@@ -120,7 +120,7 @@ def attribute_columns(features: pl.DataFrame | None, rows: NDArray[np.int64] | N
 
 
 def column_values(column: pl.Series) -> Values:
-    """Converts a column to texts, or to numbers with NaN where none is known."""
+    """Converts a column to texts, or to numbers with NaN if none is known."""
     if column.dtype == pl.String:
         return column.to_list()
     numbers: NDArray[np.float64] = column.cast(pl.Float64).fill_null(float("nan")).to_numpy().copy()

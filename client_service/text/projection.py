@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 Float32 = NDArray[np.float32]
 Values = Sequence[str | None] | NDArray[np.float64]
-"""A column of an item table: texts, or numbers with NaN where none is known."""
+"""A column of an item table: texts, or numbers with NaN if none is known."""
 
 VERSION: Final = 1
 SEED: Final = 0x5EED

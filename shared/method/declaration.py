@@ -119,7 +119,7 @@ class Counts(Message):
 
 
 def describe_difference(expected: Declaration, observed: Declaration) -> str | None:
-    """Describes the first field in which two declarations differ; None where equal."""
+    """Describes the first field in which two declarations differ; None if equal."""
     for field in ("strategy", "secure", "scalars"):
         ours, theirs = getattr(expected, field), getattr(observed, field)
         if ours != theirs:
@@ -144,7 +144,7 @@ def _plain(value: object) -> object:
 
 
 def _different_tensor(expected: Sequence[TensorSpec], observed: Sequence[TensorSpec]) -> str | None:
-    """Describes the first tensor, by name, that differs; None where none does."""
+    """Describes the first tensor, by name, that differs; None if none does."""
     if len(names := {spec.name for spec in observed}) != len(observed):
         return f"expected each name once, got {len(observed)} tensors of {len(names)} names"
     ours, theirs = ({spec.name: spec.form for spec in side} for side in (expected, observed))

@@ -33,7 +33,7 @@ def align_kernels(anchor: Float64, own: Float64) -> tuple[Float64, Float64]:
 def divergence(anchor: Float64, own: Float64) -> float | None:
     """Computes rho = KL(K^R || K^c) (Eq. 11) in nats.
 
-    It is >= 0; None where fewer than 8 values can be compared.
+    It is >= 0; None if fewer than 8 values can be compared.
     """
     reference, local = align_kernels(anchor, own)
     if len(reference) < LEAST_LENGTH:

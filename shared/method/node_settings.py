@@ -95,7 +95,7 @@ class NodeSettings(Message):
 
     @property
     def projected(self) -> int:
-        """Number of columns to which features are projected; 0 where they are not."""
+        """Number of columns to which features are projected; 0 if they are not."""
         return self.directions if self.features > self.directions else 0
 
     @property

@@ -65,7 +65,7 @@ def pack_item_list(ids: Sequence[str]) -> ItemListOut:
 def unpack_item_list(packed_list: ItemListOut) -> bytes:
     """Unpacks the text of an invitation's list.
 
-    Raises SettingsError where its sha256 or length differs. At most LONGEST_LIST bytes are unpacked, whatever the
+    Raises SettingsError if its sha256 or length differs. At most LONGEST_LIST bytes are unpacked, whatever the
     invitation holds.
     """
     expected = "the invitation's list of items: expected it as the operator has made it"

@@ -54,7 +54,7 @@ def encode_masked(update: MaskedUpdate) -> bytes:
 
 
 def decode_masked(declaration: Declaration, body: bytes) -> MaskedUpdate:
-    """Decodes a masked update in memory; raises ProtocolError where it is not as declared.
+    """Decodes a masked update in memory; raises ProtocolError if it is not as declared.
 
     Also for another form of the same content.
     """

@@ -270,7 +270,7 @@ def _place(start: int, entry: Mapping[str, Any]) -> StoredPlace:
 
 
 def read_array(path: str | Path, place: StoredPlace) -> Array:
-    """Reads one array of a stored body; raises ProtocolError where the file is too short.
+    """Reads one array of a stored body; raises ProtocolError if the file is too short.
 
     Not mapped: a failing disk then raises an error instead of killing the process.
     """

@@ -44,7 +44,7 @@ def choose_similarity_floor(method: MethodSettings, *, secure: bool) -> MethodSe
 
 
 def secure_declaration(declaration: Declaration, strategy: Strategy, method: MethodSettings) -> Declaration:
-    """Makes a declaration secure; raises SettingsError where single updates are needed."""
+    """Makes a declaration secure; raises SettingsError if single updates are needed."""
     if strategy.server != "none" and magnitudes_for(strategy.server, method) == "computed":
         words = "expected server_step.magnitudes = reported, where each client masks the size of its update's change"
         raise SettingsError(f"secure: {words}, or off; got computed")

@@ -55,7 +55,7 @@ class CollaborationStep:
     def effective_columns(self) -> tuple[float, float]:
         """Effective numbers of columns, 1 / sum r^2 and 1 / sum s^2.
 
-        0 where none counts.
+        0 if none counts.
         """
         sums = [float(np.square(one).sum()) for one in (self.low, self.high)]
         low, high = (1.0 / one if one > 0 else 0.0 for one in sums)

@@ -42,7 +42,7 @@ def fedprox(method: MethodSettings) -> Strategy:
 
     Of an encoder both MLPs are exchanged.
 
-    SettingsError where a round would be one step: the penalty's gradient is 0 where training begins, so that it would
+    SettingsError if a round would be one step: the penalty's gradient is 0 if training begins, so that it would
     be FedAvg.
     """
     settings = read_strategy_settings(FedProxSettings, method)

@@ -27,7 +27,7 @@ def fit_alone(client: LocalClient, received: Parameters) -> Parameters:
 
 
 def local(method: MethodSettings) -> Strategy:
-    """Builds local training; raises SettingsError where only train or send is off."""
+    """Builds local training; raises SettingsError if only train or send is off."""
     settings = read_strategy_settings(LocalSettings, method)
     if settings.train != settings.send:
         words = "expected both or neither of strategy.train and strategy.send"

@@ -195,7 +195,7 @@ class ClippedArrays(Mapping[str, Float32]):
 
 
 def aggregate_robustly(strategy: Strategy, method: MethodSettings) -> Strategy:
-    """Adds the settings' robust aggregation to a strategy; SettingsError where it does not fit."""
+    """Adds the settings' robust aggregation to a strategy; SettingsError if it does not fit."""
     # Paper: the mean of the round's updates (Eq. 13), which Eq. 14 mixes with a client's own parameters; here: where
     # the settings say so, the mean of cut updates, or a median, trimmed mean or Krum in the mean's place, because one
     # update can carry a mean anywhere. Eq. 14 then mixes that centre with the client's own parameters, as it sent them.

@@ -61,7 +61,7 @@ def clip(v: Float64, q: Float64, beta2: float) -> Float64:
 def ramp(v: Float64, q: Float64, beta2: float) -> Float64:
     """Computes v - (1 - b2) q f: Yogi's without its jump.
 
-    f = -1 where v <= q, 2 v / q - 3 where v <= 2 q, +1 beyond.
+    f = -1 if v <= q, 2 v / q - 3 where v <= 2 q, +1 beyond.
     """
     between = np.where(v <= 2.0 * q, 2.0 * v - 3.0 * q, q)
     return v - (1.0 - beta2) * np.where(v <= q, -q, between)
@@ -245,7 +245,7 @@ RATE = 5e-3  # Lou et al.: the best of their sweep
 def add_server_optimiser(strategy: Strategy, method: MethodSettings) -> Strategy:
     """Adds the server optimiser of the settings, or its own, to a strategy.
 
-    Raises SettingsError where it cannot be: it has none, or sends nothing, or gives each client what the state does
+    Raises SettingsError if it cannot be: it has none, or sends nothing, or gives each client what the state does
     not hold.
     """
     server = _choose_server(strategy, method)

@@ -57,7 +57,7 @@ def bucket_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
 def hide_rare_buckets(method: MethodSettings, sums: Arrays) -> Arrays:
     """Sets buckets to 0 that fewer than LEAST_HOLDERS silos hold.
 
-    All are 0 where no more are held than chance explains: silos with nothing in common have chance matches too.
+    All are 0 if no more are held than chance explains: silos with nothing in common have chance matches too.
     """
     del method
     held = np.asarray(sums[HELD])

@@ -47,7 +47,7 @@ class NodeCells(NamedTuple):
 def border_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
     """Lists the one tensor: cells in the first round, rows in the later ones.
 
-    SettingsError where no row fits into the table.
+    SettingsError if no row fits into the table.
     """
     count_rows(method)
     return (Tensor(TABLE, (method.nodes.border_numbers,), "zeros", dtype="U32"),)
@@ -56,7 +56,7 @@ def border_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
 def row_width(method: MethodSettings) -> int:
     """Counts the numbers of a row: features, and how many neighbours are summed.
 
-    Raises SettingsError where the number of features is not set.
+    Raises SettingsError if the number of features is not set.
     """
     if method.nodes.features == 0:
         raise SettingsError("nodes.features: expected the columns of all silos' features with border sums, got 0")
@@ -93,7 +93,7 @@ def place_nodes(ids: Iterable[str], federation: str, numbers: int) -> NodeCells:
 
 
 def list_rows(claims: UInt32, rows: int) -> Int64:
-    """Lists the row of each cell, -1 where a cell has none.
+    """Lists the row of each cell, -1 if a cell has none.
 
     Cells with one claim have rows in their order, as long as there are any.
     """

@@ -73,7 +73,7 @@ def count_stray_pairs(items: int, counters: int, least: int, visits: float | Non
 
 
 def expected_strays(method: MethodSettings) -> float:
-    """Estimates the stray pairs of a run's sketch; 0 where pairs share no counters."""
+    """Estimates the stray pairs of a run's sketch; 0 if pairs share no counters."""
     shapes = {one.name: one.shape for one in transition_tensors(method)}
     return count_stray_pairs(method.catalogue, shapes[SKETCH][1], method.basis.least_pairs) if SKETCH in shapes else 0.0
 

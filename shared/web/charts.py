@@ -124,7 +124,7 @@ class Chart:
 
     @property
     def json(self) -> str:
-        """Data for `static/charts.js`; empty where no line has a value."""
+        """Data for `static/charts.js`; empty if no line has a value."""
         rows = self.rows
         if all(value is None for _, values in rows for value in values):
             return ""

@@ -144,7 +144,7 @@ class Connection(H11Protocol):
         return RawHead(size, names, self.client[0] if self.client else None)
 
     def _begin_plain(self, data: bytes) -> bool:
-        """Starts answering a plain request; returns False where h11 must read the data.
+        """Starts answering a plain request; returns False if h11 must read the data.
 
         Also False while h11 has not finished the request before it.
         """
@@ -331,7 +331,7 @@ class Connection(H11Protocol):
     def _hold(self) -> HeldConnection | None:
         """Takes the connection out of the server, its answer begun: see `HeldConnection`.
 
-        None where it is lost, or where its caller has sent more than the request.
+        None if it is lost, or if its caller has sent more than the request.
         """
         cycle = self.cycle
         if isinstance(cycle, PlainCycle):

@@ -49,7 +49,7 @@ def is_same_secret(left: str, right: str) -> bool:
 def read_secret_setting(name: str, value: SecretStr | None, file: Path | None, least: int) -> str | None:
     """Returns the secret of a setting or of its file `<name>_file`, else None.
 
-    Raises ValueError where both are given, the file cannot be read, or the secret is shorter than `least` characters.
+    Raises ValueError if both are given, the file cannot be read, or the secret is shorter than `least` characters.
     """
     if value is not None and file is not None:
         raise ValueError(f"{name}: expected either it or {name}_file, got both")

@@ -95,7 +95,7 @@ class Hold(Protocol):
 
 
 def find_hold(scope: Scope) -> Hold | None:
-    """Returns the function that holds a request's connection; None where it cannot be held.
+    """Returns the function that holds a request's connection; None if it cannot be held.
 
     It needs a connection, and HTTP/1.1 for its chunks.
     """

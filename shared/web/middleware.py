@@ -400,7 +400,7 @@ def _is_utf8(scope: Scope) -> bool:
 
 
 def decode_percent(target: bytes) -> str | None:
-    """Decodes percent-encoded bytes to text; None where they are not UTF-8."""
+    """Decodes percent-encoded bytes to text; None if they are not UTF-8."""
     try:
         return (unquote_to_bytes(target) if b"%" in target else target).decode("utf-8")
     except UnicodeDecodeError:

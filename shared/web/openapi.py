@@ -179,7 +179,7 @@ BY_BEARER: Mapping[str, list[str]] = {"HTTPBearer": []}
 class SampleCall:
     """Call that a code sample makes.
 
-    body: None where there is none. keyed: with an Authorization header.
+    body: None if there is none. keyed: with an Authorization header.
     """
 
     method: str
@@ -309,7 +309,7 @@ def name_operation(route: APIRoute) -> str:
 
 
 def package_version() -> str:
-    """Returns the version of the installed package; 0 where it is not installed."""
+    """Returns the version of the installed package; 0 if it is not installed."""
     try:
         return version("lpsfed")
     except PackageNotFoundError:

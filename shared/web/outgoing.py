@@ -55,7 +55,7 @@ def build_proxy(url: str) -> httpx.Proxy:
 class ProxyTransport(httpx.AsyncHTTPTransport):
     """HTTP transport through a forward proxy: CONNECT for https, plain for http.
 
-    With CONNECT, TLS ends at the other service, not at the proxy. Raises httpx.ProxyError where the proxy cannot be
+    With CONNECT, TLS ends at the other service, not at the proxy. Raises httpx.ProxyError if the proxy cannot be
     reached or refuses.
     """
 

@@ -39,7 +39,7 @@ class RawHead:
 
 
 def find_raw_head(scope: Scope) -> RawHead | None:
-    """Returns the raw head of a request; None where it came over no connection."""
+    """Returns the raw head of a request; None if it came over no connection."""
     found: RawHead | None = scope.get("state", {}).get(STATE)
     return found
 

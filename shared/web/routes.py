@@ -23,7 +23,7 @@ FORM = "application/x-www-form-urlencoded"
 
 
 async def require_content_type(request: Request) -> None:
-    """Raises MediaTypeError where a body is not JSON, or not a form, as declared."""
+    """Raises MediaTypeError if a body is not JSON, or not a form, as declared."""
     route: APIRoute = request.scope["route"]
     if route.body_field is None:
         return
@@ -152,7 +152,7 @@ def build_routes(app: FastAPI) -> None:
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 PlainHandler = Callable[[Request], Coroutine[Any, Any, Response] | None]
-"""(request) -> its answer to be awaited; None where the framework is to handle the request."""
+"""(request) -> its answer to be awaited; None if the framework is to handle the request."""
 
 
 class DeclaredRoute(SegmentRoute):

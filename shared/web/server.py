@@ -46,7 +46,7 @@ def seconds_since_boot(uptime: Path = UPTIME) -> float:
 
 
 def require_writable_ready_file(file: Path) -> None:
-    """Removes an old ready file, and raises SettingsError where none can be written."""
+    """Removes an old ready file, and raises SettingsError if none can be written."""
     seconds_since_boot()
     try:
         file.unlink(missing_ok=True)
@@ -59,7 +59,7 @@ def require_writable_ready_file(file: Path) -> None:
 def write_ready(file: Path) -> None:
     """Writes the ready file, valid for READY_SECONDS, in one step.
 
-    Raises SettingsError where it cannot be written.
+    Raises SettingsError if it cannot be written.
     """
     partial = file.with_name(f"{file.name}.{os.getpid()}")
     try:
@@ -238,7 +238,7 @@ async def run_server(
     Returns whether a signal asked it to end. Errors of the lifespan reach the caller unchanged.
 
     identities: certificates that are watched for renewal; that called PORT is the port's own. unready_reason: what
-    `/health/ready` refuses with, None where the service is ready; `settings.ready_file` says the same. starting_reason:
+    `/health/ready` refuses with, None if the service is ready; `settings.ready_file` says the same. starting_reason:
     why the parent process is not notified yet although the service is ready. listen: opens other sockets than the
     usual one at the settings' address. drain: returns once no further connection is to be accepted; open ones may
     finish. background: jobs that run meanwhile. log_warnings: whether the settings' warnings are logged.
@@ -303,7 +303,7 @@ def open_shared_socket(settings: ListenSettings) -> socket.socket:
 def open_private_socket(place: Path) -> socket.socket:
     """Opens a unix socket for this user alone.
 
-    Its folder must be for this user alone, too. Raises SettingsError where it cannot be made.
+    Its folder must be for this user alone, too. Raises SettingsError if it cannot be made.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

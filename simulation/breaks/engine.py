@@ -45,7 +45,7 @@ class Engine:
 
 
 def require_engine() -> None:
-    """Raises UnavailableError if no engine answers, SettingsError where docker is missing."""
+    """Raises UnavailableError if no engine answers, SettingsError if docker is missing."""
     if shutil.which("docker") is None:
         raise SettingsError("expected docker on this machine, got no such command")
     _run_command(("docker", "version", "--format", "{{.Server.Version}}"), {}, (0,))

@@ -95,7 +95,7 @@ class ComposeFederation:
 def find_federation(engine: Engine, project: str | None = None) -> ComposeFederation:
     """Finds the running federation, or the one of this project.
 
-    Raises SettingsError if none or several run, and UnavailableError where parts do not run or `up` has not ended.
+    Raises SettingsError if none or several run, and UnavailableError if parts do not run or `up` has not ended.
     """
     gateways = ("ps", "--filter", f"label={LABEL}.service={REFERENCE_SERVICE}")
     listing = (*gateways, "--format", f'{{{{.Label "{LABEL}.project"}}}}')

@@ -82,7 +82,7 @@ def _plant_and_report(federation: ComposeFederation, kinds: Sequence[str], *, ke
 
 
 def _print_faults(report: PrivacyReport, breaks: Mapping[str, Break]) -> bool:
-    """Prints the verdict and the lines that name each fault. True where none is missing."""
+    """Prints the verdict and the lines that name each fault. True if none is missing."""
     from audit.console import plain_text
     from simulation.breaks import plant
 

@@ -78,7 +78,7 @@ def tune(
 
 
 def _run_with_bar(plan: Search, out: Path, trials: int, *, shown: bool) -> bool:
-    """Runs the trials and prints the failed ones. True where Ctrl-C ended the search."""
+    """Runs the trials and prints the failed ones. True if Ctrl-C ended the search."""
     from simulation.tuning.search import open_study, run_search, spent_trials
 
     study = open_study(plan, out)

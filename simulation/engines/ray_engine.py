@@ -27,7 +27,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would tell its make
 
 
 def import_ray() -> Any:
-    """Imports Ray; raises SettingsError where it is not installed."""
+    """Imports Ray; raises SettingsError if it is not installed."""
     try:
         import ray
     except ImportError:
@@ -138,7 +138,7 @@ class RayWorkers:
     def _await_hosts(self) -> None:
         """Waits for hosts, and continues with those that are there in time.
 
-        Raises SettingsError if a node has another version: its silos would train otherwise. UnavailableError where
+        Raises SettingsError if a node has another version: its silos would train otherwise. UnavailableError if
         no host has started.
         """
         asked = {host.code.remote(): host for host in self.hosts}

@@ -113,7 +113,7 @@ class SiloRun:
         return self._sent
 
     def resume_fitted(self, sent: FittedUpdate) -> None:
-        """Resumes after `save_fitted`; raises DataError where nothing of that round is stored."""
+        """Resumes after `save_fitted`; raises DataError if nothing of that round is stored."""
         if not self._running()[0].resume_fitted(sent.round):
             raise DataError(f"{self._settings.name}: expected the stored training of round {sent.round}, got none")
         self._sent = sent

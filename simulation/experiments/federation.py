@@ -189,7 +189,7 @@ async def _watch_aggregator(
 ) -> float | None:
     """Returns the time at which the aggregator finished the run, or None.
 
-    Raises FederationError if the run has failed, UnavailableError where the clients do not finish their evaluation
+    Raises FederationError if the run has failed, UnavailableError if the clients do not finish their evaluation
     in time.
     """
     history = await _fetch_history(federation, run)

@@ -58,7 +58,7 @@ class Bounds:
     """Bounds of the trained model: floors below it and a ceiling above it.
 
     floors: by client, every floor and the start. ceiling: by client, the closed form on the data of all silos; None
-    where it was left out. notes: why something was left out.
+    if it was left out. notes: why something was left out.
     """
 
     floors: dict[str, ByName]

@@ -34,7 +34,7 @@ def write_records(words: Mapping[str, Any], body: bytes = NO_BODY) -> RecordDict
 
 
 def read_words(records: RecordDict) -> dict[str, Any]:
-    """Reads the words of a message; raises ProtocolError where it has none."""
+    """Reads the words of a message; raises ProtocolError if it has none."""
     try:
         words: dict[str, Any] = json.loads(str(records.config_records[WORDS]["json"]))
     except (KeyError, ValueError):

@@ -46,7 +46,7 @@ class GraphCut:
 def cut_by_metis(adjacency: sparse.csr_array, parts: int, seed: int) -> Int64:
     """Cuts by METIS: parts of equal size with few edges between them.
 
-    SettingsError where pymetis is not installed.
+    SettingsError if pymetis is not installed.
     """
     if importlib.util.find_spec("pymetis") is None:
         raise SettingsError(

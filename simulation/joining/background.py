@@ -49,7 +49,7 @@ def serve_in_background(words: Sequence[str], log: Path, settings: ListenSetting
     """Starts `lpsfed` with these words and returns its process id once its service is ready.
 
     The process reports readiness through a pipe that only it holds, so that another service at the same address is
-    not mistaken for it. Raises SettingsError for a port that is taken, and UnavailableError where the service does
+    not mistaken for it. Raises SettingsError for a port that is taken, and UnavailableError if the service does
     not become ready; then no process is left.
     """
     if settings.port == 0:

@@ -335,7 +335,7 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def follow_run(operator: Operator, run: str, observe: Observe) -> RunHistoryOut:
-    """Watches a run until it ends. FederationError where it failed or was cancelled."""
+    """Watches a run until it ends. FederationError if it failed or was cancelled."""
     history = watch_run(operator, run, observe)
     if history.phase == "failed":
         raise FederationError(f"{run} failed: {history.reason}")

@@ -82,7 +82,7 @@ def read_url(given: str) -> URL:
 class PostgreSQL:
     """Database on a server, owned by this process from the start.
 
-    Raises SettingsError where the server refuses the login or another aggregator owns it; UnavailableError without an
+    Raises SettingsError if the server refuses the login or another aggregator owns it; UnavailableError without an
     answer.
     """
 
@@ -195,7 +195,7 @@ class PostgreSQL:
 
 @contextmanager
 def commit(connection: Connection) -> Iterator[Connection]:
-    """Opens a transaction; raises LostCommitError where the connection breaks during its commit."""
+    """Opens a transaction; raises LostCommitError if the connection breaks during its commit."""
     with connection.begin() as transaction:
         yield connection
         try:

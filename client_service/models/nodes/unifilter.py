@@ -187,7 +187,7 @@ def measure_signature(shard: NodeShard, order: int, name: str) -> Float32:
 def lead_direction(basis: Float64) -> Float64:
     """Computes the first right singular vector of the centred columns, (F,).
 
-    Its largest entry is above 0; zeros where all columns are constant.
+    Its largest entry is above 0; zeros if all columns are constant.
     """
     centred = basis - basis.mean(axis=0)
     products = centred @ centred.T if len(centred) < centred.shape[1] else centred.T @ centred

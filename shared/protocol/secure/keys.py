@@ -78,7 +78,7 @@ def seal(key: bytes, content: bytes, label: bytes) -> bytes:
 
 
 def unseal(key: bytes, sealed: bytes, label: bytes) -> bytes:
-    """Decrypts sealed content; raises ProtocolError where content, key or label differ."""
+    """Decrypts sealed content; raises ProtocolError if content, key or label differ."""
     try:
         return ChaCha20Poly1305(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], label)
     except InvalidTag:

@@ -107,7 +107,7 @@ def list_adding_stamps(keys: Mapping[str, PublicKeys], members: Iterable[str]) -
 
 
 def find_basis_objection(earlier: Iterable[Stamps], new: Stamps, least: int) -> str | None:
-    """Returns why a sum must not be made beside earlier ones; None where it may."""
+    """Returns why a sum must not be made beside earlier ones; None if it may."""
     if silent := sorted(name for name, stamp in new.items() if not stamp):
         return f"expected every member of a sum to sign its stamp, got none of {', '.join(silent)}"
     if len(new) < least:
@@ -122,7 +122,7 @@ def find_basis_objection(earlier: Iterable[Stamps], new: Stamps, least: int) -> 
 
 
 def find_list_objection(earlier: Iterable[tuple[Stamps, str]], new: Stamps, listed: str, least: int) -> str | None:
-    """Returns why a sum over this list must not be made; None where it may.
+    """Returns why a sum over this list must not be made; None if it may.
 
     An iterated sum weighs a user by how many listed items it has: sums over several lists of an aggregator's own
     choice would tell which items users have together, and Gram sums over several directions more of nodes' features

@@ -26,7 +26,7 @@ from shared.protocol.secure.server import PHASE_OF, RelayedMessage, SecureRound,
 def verify_message(state: SecureRound, message: RelayedMessage) -> None:
     """Verifies a message's signature, commitments, shares or proofs.
 
-    Raises ProtocolError where they do not hold, ConflictError for keys of a client whose terms differ from the
+    Raises ProtocolError if they do not hold, ConflictError for keys of a client whose terms differ from the
     aggregator's. Messages that `accept_message` would refuse in this state are not verified.
     """
     phase = PHASE_OF[type(message)]

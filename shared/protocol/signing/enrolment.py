@@ -79,7 +79,7 @@ class KeyIndex:
 def lock_index(keys: Path, read_all: ReadAll) -> Iterator[KeyIndex]:
     """Locks the index of a folder and brings it up to date.
 
-    Raises UnavailableError where another process holds it for too long, SettingsError where the folder cannot be
+    Raises UnavailableError if another process holds it for too long, SettingsError if the folder cannot be
     written.
     """
     with lock_folder(keys / FOLDER):
@@ -92,7 +92,7 @@ def lock_index(keys: Path, read_all: ReadAll) -> Iterator[KeyIndex]:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Locks a folder against other threads and processes; makes it where missing.
 
-    Raises UnavailableError where it is held for too long, SettingsError where it cannot be written.
+    Raises UnavailableError if it is held for too long, SettingsError if it cannot be written.
     """
     try:
         make_private_folder(folder)
@@ -121,7 +121,7 @@ def _wait_for(lock: BinaryIO) -> None:
 
 
 def _read(file: Path) -> str | None:
-    """Reads a file of the index; None where it is missing or damaged."""
+    """Reads a file of the index; None if it is missing or damaged."""
     try:
         return file.read_text(encoding="ascii")
     except (FileNotFoundError, UnicodeDecodeError):
@@ -150,7 +150,7 @@ def public_file(name: str, folder: Path) -> Path:
 
 
 def make_key_pair(name: str, folder: Path) -> KeyFiles:
-    """Makes a new key pair; raises ConflictError where a private key exists.
+    """Makes a new key pair; raises ConflictError if a private key exists.
 
     To replace it would lock the client out.
     """
@@ -177,7 +177,7 @@ def ensure_key_pair(name: str, folder: Path) -> KeyFiles:
 def read_own_key(client: str, state_directory: Path, given: Path | None = None) -> PrivateKey:
     """Reads a client's private key from `given`, or from its state directory.
 
-    Raises SettingsError where there is none, where others may read it, or where it is no such key.
+    Raises SettingsError if there is none, if others may read it, or if it is no such key.
     """
     path = given or KeyFiles.of(client, state_directory).private
     if not path.exists():
@@ -188,7 +188,7 @@ def read_own_key(client: str, state_directory: Path, given: Path | None = None) 
 def register_key_file(public: Path, folder: Path) -> str:
     """Registers the key of a file `<name>.pub`; returns the name.
 
-    The same key again changes nothing. Raises ConflictError where the name has another key, or the key another name.
+    The same key again changes nothing. Raises ConflictError if the name has another key, or the key another name.
     """
     name = require_name(public.name.removesuffix(".pub"))
     register_key(name, read_public(public), folder)
@@ -215,7 +215,7 @@ def _require_same(name: str, file: Path, key: PublicKey) -> None:
 
 
 def _find_holder(index: KeyIndex, key: PublicKey, folder: Path) -> str | None:
-    """Returns the name that has the key; None where its file is gone or changed."""
+    """Returns the name that has the key; None if its file is gone or changed."""
     name = index.find_name(mark := fingerprint(key))
     held = _read_key(public_file(name, folder)) if name is not None and _is_name(name) else None
     return name if held is not None and fingerprint(held) == mark else None
@@ -226,7 +226,7 @@ def _names_by_mark(folder: Path) -> dict[str, str]:
 
 
 def registered_key(name: str, folder: Path) -> PublicKey | None:
-    """Reads the registered key of a name; None where it has none."""
+    """Reads the registered key of a name; None if it has none."""
     return _read_key(public_file(require_name(name), folder))
 
 

@@ -190,7 +190,7 @@ def require_without_key(name: str, folder: Path) -> None:
 def remove_silo(name: str, folder: Path) -> None:
     """Removes a silo's key and its open invitation.
 
-    Raises NotFoundError where it had neither.
+    Raises NotFoundError if it had neither.
     """
     path = _open_file(require_name(name), folder)
     if not path.parent.is_dir():  # no invitation was ever made there
@@ -265,7 +265,7 @@ def redeem_invitation(message: EnrolmentIn, folder: Path, now: datetime, aggrega
 
     The same key again changes nothing, so that a silo without an answer may ask again, after the invitation has
     expired too: it has signed the message. Raises AuthenticationError, in the same words whatever is wrong with the
-    proof, and ConflictError where the name has another key or the key another name. aggregator: its own public key,
+    proof, and ConflictError if the name has another key or the key another name. aggregator: its own public key,
     in hexadecimal.
     """
     key, path = _parse_key(message), _open_file(message.name, folder)
@@ -352,7 +352,7 @@ def _open_file(name: str, folder: Path) -> Path:
 
 
 def describe_other_federation(expected: FederationOut, observed: FederationOut) -> str | None:
-    """Describes the first setting in which two federations differ; None where alike."""
+    """Describes the first setting in which two federations differ; None if alike."""
     described = set(FederationOut.model_fields)
     if expected.items_sha256 is None:  # said before the aggregator had the list
         described.remove("items_sha256")
