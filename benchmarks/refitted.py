@@ -84,7 +84,7 @@ def measure_lists(experiment: Experiment, hidden: pl.DataFrame) -> dict[str, dic
             values = {
                 "validation": _each_user(top, shard.valid, train),
                 "test": _each_user(top, shard.test, known),
-                "hidden": _each_user(top, target, shard.everything.train, lost),
+                "hidden": _each_user(top, target, shard.with_all_data.train, lost),
             }
             for on, of_users in values.items():
                 found[who][on].append(of_users)

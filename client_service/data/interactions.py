@@ -47,7 +47,7 @@ class Shard:
     user and item. No pair of it is among the positives. Models learn nothing of it; lists leave it out.
     unmet: items of the silo's catalogue without users, which have no row, None without any: `item`, `title` and the
     columns of `features`, sorted by item. No model is fitted to them: their text recommends them.
-    split_digest: digest of the shard that this one is `everything` of, else "".
+    split_digest: digest of the shard that this one is `with_all_data` of, else "".
     rating: scale of the ratings, None if unknown. feature_file: file of the item vectors that the silo has
     computed, None without; see `client_service.text.item_features`. feature_digest: sha256 of that file.
     """
@@ -164,7 +164,7 @@ class Shard:
         return self.split_digest or self.digest
 
     @cached_property
-    def everything(self) -> Shard:
+    def with_all_data(self) -> Shard:
         """Shard with validation and test pairs among the training pairs.
 
         A silo may answer from it.

@@ -38,7 +38,7 @@ class BasisRun:
     applied: last round whose sums were applied. counted: result of `SiloSum.count` for the shard.
     folder: where the statistics are kept. clients: largest number that the sums have room for. summed: digests of
     what the silo adds. federation: the key of its aggregator. items: the list that is summed over, where the silos
-    have summed one; hidden: own items that another one hides there. over, secret: see `SumRound`. everything: the
+    have summed one; hidden: own items that another one hides there. over, secret: see `SumRound`. adds_all_data: the
     silo's validation and test data are among what it adds.
     """
 
@@ -54,13 +54,13 @@ class BasisRun:
         items: CommonItems | None = None,
         hidden: int = 0,
         over: Statistics | None = None,
-        everything: bool = False,
+        adds_all_data: bool = False,
         secret: bytes = b"",
     ) -> None:
         self.summed: SummedDigests | None = summed
         self.place, self.strategy = place, sum_strategy(place.method)
         self._counted, self._folder, self._clients = counted, folder, clients
-        self._federation, self._items, self._everything = federation, items, everything
+        self._federation, self._items, self._adds_all_data = federation, items, adds_all_data
         self._hidden, self._over, self._secret = hidden, over, secret
         self._settings, self._sum = place.method.basis, find_sum(place.method)
         self.part: Part = find_part(self._settings)
@@ -156,7 +156,7 @@ class BasisRun:
 
     def arrays(self) -> Sums:
         """Computes this silo's part of the current round, and marks that it is included."""
-        for name in (INCLUDED, ADDED) if self._everything else (INCLUDED,):
+        for name in (INCLUDED, ADDED) if self._adds_all_data else (INCLUDED,):
             save_mark(self._folder, name, self.place.run)
         return SILO_SUMS[self._sum.name].add(self._round(self.context.round))
 
@@ -205,8 +205,8 @@ class BasisRun:
         failure: nothing is saved of a failed run.
         """
         if failure is None:
-            included, everything = (has_mark(self._folder, name, self.place.run) for name in (INCLUDED, ADDED))
-            self.basis = replace(self._read_sums(), everything=everything, included=included or everything)
+            included, added_all = (has_mark(self._folder, name, self.place.run) for name in (INCLUDED, ADDED))
+            self.basis = replace(self._read_sums(), added_all_data=added_all, included=included or added_all)
             save_basis(self._folder, self.place.run, self.basis, self._hidden)
         self._path.unlink(missing_ok=True)
 

@@ -176,22 +176,22 @@ def open_basis_run(
     what the sum counts over; all silos must have the same.
     """
     chosen, basis = find_silo_sum(place.method, task.name), place.method.basis
-    everything = settings.fit_everything and chosen.everything(place.method)
-    whole = shard if task.refitting is None else task.everything(shard)
-    counted = whole if everything else shard
+    adds_all_data = settings.fit_everything and chosen.may_add_all_data(place.method)
+    whole = shard if task.refitting is None else task.include_all_data(shard)
+    counted = whole if adds_all_data else shard
     hidden = 0
     if basis.places is not None:  # only sums of shards with items have places
         found = require_list(items, basis.places).place(cast(Shard, counted), basis.places)
         counted, hidden = found.shard, found.hidden
     folder, of_all = basis_folder(settings), chosen.digests(whole, place.method)
-    counts_all = of_all.everything or of_all.training
+    counts_all = of_all.all_data or of_all.training
     listed = chosen.digests(counted, place.method).catalogue
     if over is not None and listed != EMPTY_PART_DIGEST:
         listed = hashlib.sha256(f"{listed} {over.digest}".encode()).hexdigest()
     summed = SummedDigests(chosen.digests(shard, place.method).training, listed, counts_all)
     numbers = chosen.count(counted, place.method)
     more: dict[str, Any] = {"federation": federation, "items": items, "hidden": hidden, "over": over}
-    more |= {"everything": everything}
+    more |= {"adds_all_data": adds_all_data}
     if chosen.complete is not None:
         more["secret"] = run_secret(folder, place.run, federation)
     return BasisRun(place, numbers, folder, clients, summed, **more)

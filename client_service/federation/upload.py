@@ -62,7 +62,7 @@ def _build_basis_part(run_part: ClientRun, masking: Masking) -> BasisPart | None
         return None
     least = max(masking.basis_changes, run_part.place.method.basis.least_silos)
     summed = run_part.summed
-    stamp, method = masking.stamp(summed.training, summed.everything), run_part.place.method
+    stamp, method = masking.stamp(summed.training, summed.all_data), run_part.place.method
     over_sums = method.basis.places is not None or find_sum(method).base_part(method) is not None
     return BasisPart(stamp, summed.catalogue, least, listed=over_sums)
 

@@ -89,12 +89,12 @@ class Refit:
         known = self._begun
         if known is None or not _have_same_choices(known[0], head):
             folder = self._folder / f"{EVERYTHING}-{self._shard.digest[:SHORT]}"
-            spectrum = cached_spectrum(self._shard.everything, head.method.cutoff, folder)
+            spectrum = cached_spectrum(self._shard.with_all_data, head.method.cutoff, folder)
             # A small graph has fewer frequencies than the cut-off, and the trained model has one weight for each.
             trained_on = cached_spectrum(self._shard, head.method.cutoff, self._folder)
             spectrum = spectrum.cut(len(trained_on.singular))
             training = ItemTrainer(
-                self._shard.everything,
+                self._shard.with_all_data,
                 spectrum,
                 head.method,
                 self._device,

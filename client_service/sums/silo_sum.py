@@ -29,26 +29,26 @@ class SummedDigests(NamedTuple):
     """Digests of a silo's part in a sum.
 
     training: of its training data, unchanged as long as they are. catalogue: of the list over which they are counted,
-    the same in all silos, or EMPTY_PART_DIGEST where the part is zeros. everything: of all data that the sum follows
+    the same in all silos, or EMPTY_PART_DIGEST where the part is zeros. all_data: of all data that the sum follows
     from, where some sums count held-out data; "": the training digest of all its data.
     """
 
     training: str
     catalogue: str
-    everything: str = ""
+    all_data: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
     """Result of a sum: arrays that are the same in every silo.
 
-    kind: the entry of SILO_SUMS that reads and uses it. everything: has this silo added its validation and test data
-    too? included: has it added anything? Not where it joined after the sums were made. Each silo knows both of itself
-    alone; the digest is the same in all.
+    kind: the entry of SILO_SUMS that reads and uses it. added_all_data: has this silo added its validation and test
+    data too? included: has it added anything? Not if it joined after the sums were made. Each silo knows both of
+    itself alone; the digest is the same in all.
     """
 
     kind: str
-    everything: bool = field(default=False, kw_only=True)
+    added_all_data: bool = field(default=False, kw_only=True)
     included: bool = field(default=True, kw_only=True)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -165,7 +165,7 @@ class SiloSum:
     add: (round) -> this silo's part, by the declared tensors.
     finish: (last round) -> `Statistics`; ProtocolError for sums that no data can have.
     load: (arrays, metadata) -> the same statistics from the disk.
-    everything: may a silo that fits its models on everything add validation and test data? Only where it can subtract
+    may_add_all_data: may a silo that fits its models on all data add validation and test data? Only if it can subtract
     them again.
     scorers: (statistics, shard) -> closed-form scorers, fused with the trained score.
     start: (statistics, shard, settings) -> the frequencies where training begins.
@@ -182,7 +182,7 @@ class SiloSum:
     add: Callable[[SumRound], Sums]
     finish: Callable[[SumRound], Statistics]
     load: Callable[[Arrays, Mapping[str, str]], Statistics]
-    everything: Callable[[MethodSettings], bool] = cannot_subtract
+    may_add_all_data: Callable[[MethodSettings], bool] = cannot_subtract
     scorers: Callable[[Any, Any], tuple[Scorer, ...]] = no_scorers
     covered_share: Callable[[Any, Any], float] = share_listed
     start: Callable[[Any, Any, MethodSettings], CommonSpectrum | None] = use_own_graph

@@ -48,14 +48,14 @@ def restrict_to_training(basis: CommonBasis, shard: Shard) -> CommonBasis:
     """
     if not basis.included:
         return _add_own_part(basis, catalogue_matrix(shard, len(basis.degrees)))
-    if basis.pairs is None or not basis.everything or not (shard.valid.nnz or shard.test.nnz):
+    if basis.pairs is None or not basis.added_all_data or not (shard.valid.nnz or shard.test.nnz):
         return basis
     items = len(basis.degrees)
-    train, everything = catalogue_matrix(shard, items), catalogue_matrix(shard.everything, items)
-    by_item = np.maximum(basis.degrees - (degrees(everything)[1] - degrees(train)[1]).astype(np.int64), 0)
-    pairs = _subtract_counts(basis.pairs, sparse.csr_array(everything.T @ everything - train.T @ train))
+    train, whole = catalogue_matrix(shard, items), catalogue_matrix(shard.with_all_data, items)
+    by_item = np.maximum(basis.degrees - (degrees(whole)[1] - degrees(train)[1]).astype(np.int64), 0)
+    pairs = _subtract_counts(basis.pairs, sparse.csr_array(whole.T @ whole - train.T @ train))
     np.fill_diagonal(pairs, by_item)
-    return replace(basis, degrees=by_item, pairs=pairs, everything=False)
+    return replace(basis, degrees=by_item, pairs=pairs, added_all_data=False)
 
 
 def _add_own_part(basis: CommonBasis, own: sparse.csr_array) -> CommonBasis:

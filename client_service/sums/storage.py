@@ -83,7 +83,7 @@ def save_basis(folder: Path, run: str, basis: Statistics, hidden: int = 0) -> No
     Older ones stay for the models that were trained with them.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    own = {"everything": "yes"} if basis.everything else {} if basis.included else {"included": "no"}
+    own = {"everything": "yes"} if basis.added_all_data else {} if basis.included else {"included": "no"}
     metadata = basis.metadata() | own
     arrays = {name: np.ascontiguousarray(value) for name, value in basis.arrays().items()}
     replace_file(_path(folder, basis.digest), save(arrays, metadata=metadata))
@@ -152,7 +152,7 @@ def load_basis(folder: Path, digest: str) -> Statistics | None:
 def _read(path: Path) -> Statistics:
     known = _metadata(path)
     found = SILO_SUMS[known["kind"]].load(load_file(path), known)
-    return replace(found, everything=known.get("everything") == "yes", included=known.get("included") != "no")
+    return replace(found, added_all_data=known.get("everything") == "yes", included=known.get("included") != "no")
 
 
 def _metadata(path: Path) -> dict[str, str]:

@@ -88,7 +88,7 @@ def _shares_items(settings: ClientSettings) -> bool:
 
 def all_pairs(shard: Shard) -> Shard:
     """Returns the shard with all of its pairs for training."""
-    return shard.everything
+    return shard.with_all_data
 
 
 def count_graph(shard: Shard) -> Counts:
@@ -213,7 +213,7 @@ def mean_angles(training: ItemTrainer) -> dict[str, float]:
 
 def answering_shard(settings: ClientSettings, shard: Shard) -> Shard:
     """Returns the shard that answers follow from: training pairs, or all pairs if configured."""
-    return shard.everything if settings.fit_everything else shard
+    return shard.with_all_data if settings.fit_everything else shard
 
 
 def open_lists(settings: ClientSettings, shard: Shard) -> OpenedTask:
@@ -281,7 +281,7 @@ ITEMS = Task(
     text_digest=digest_text,
     relate=relate_scores,
     summarise=summarise_items,
-    refitting=Refitting(everything=all_pairs, refit=Refit),
+    refitting=Refitting(include_all_data=all_pairs, refit=Refit),
     events=EventIntake(
         open=open_lists, hold=lock_shard, merge=merge_events, place=list_shard, save=save_shard, reopen=reopen_lists
     ),

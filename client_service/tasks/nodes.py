@@ -192,7 +192,7 @@ NODES = Task(
     try_out=try_node,
     freeze=freeze_nodes,
     summarise=summarise_nodes,
-    refitting=Refitting(everything=label_all, refit=NodeRefit),
+    refitting=Refitting(include_all_data=label_all, refit=NodeRefit),
     events=EventIntake(
         open=open_nodes,
         hold=lock_node_shard,

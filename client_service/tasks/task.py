@@ -152,11 +152,11 @@ with Interrupted."""
 class Refitting(Generic[S]):
     """Functions that fit kept models again on all of a silo's data.
 
-    everything: (shard) -> the shard with all of its data for training. refit: (shard, folder of models, device) -> a
-    function that makes the answering model of a kept model's head and parameters.
+    include_all_data: (shard) -> the shard with all of its data for training. refit: (shard, folder of models, device)
+    -> a function that makes the answering model of a kept model's head and parameters.
     """
 
-    everything: Callable[[S], S]
+    include_all_data: Callable[[S], S]
     refit: Callable[[S, Path, torch.device], Refitted]
 
 
@@ -266,14 +266,14 @@ class Task(Generic[S, T]):
             return self.trainer.rebuild(head, shard, folder, device)
         return self.trainer(shard, head.method, device, NEVER, head.kind)
 
-    def everything(self, shard: S) -> S:
+    def include_all_data(self, shard: S) -> S:
         """Returns the shard with all of its data for training.
 
         Raises SettingsError for a task without refitting.
         """
         if self.refitting is None:
             self._refuse_refit()
-        return self.refitting.everything(shard)
+        return self.refitting.include_all_data(shard)
 
     def refit(self, shard: S, folder: Path, device: torch.device) -> Refitted:
         """Prepares refits of a shard's kept models. SettingsError for a task without refitting."""

@@ -72,8 +72,8 @@ def basis_of_shard(shard: Shard, method: MethodSettings) -> CommonBasis | None:
     if method.basis.kind == "off":
         return None
     if method.basis.kind == "exact":
-        whole = make_exact_basis(count_pairs(catalogue_matrix(shard.everything, method.catalogue)), 0.25)
-        return replace(whole, everything=True)
+        whole = make_exact_basis(count_pairs(catalogue_matrix(shard.with_all_data, method.catalogue)), 0.25)
+        return replace(whole, added_all_data=True)
     rng = np.random.default_rng(1)
     vectors = np.linalg.qr(rng.standard_normal((method.catalogue, method.basis.rank)))[0].astype(np.float32)
     by_item = np.diff(sparse.csc_array(shard.train).indptr).astype(np.int64)
@@ -97,13 +97,13 @@ def measure(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
     basis = basis_of_shard(shard, method) if part == "training" else None
     if basis is not None:
         save_basis(folder / "basis", "run-0", basis)
-    place = RunContext("shop", "run-1", 0, method, folder / "model", base.model, basis=basis, fit_everything=True)
+    place = RunContext("shop", "run-1", 0, method, folder / "model", base.model, basis=basis, fit_added_all_data=True)
     answers = ModelServer()
     return_free_memory()
     forget_peak()
     before = peak_bytes()
     if part == "basis":
-        chosen, everything = find_silo_sum(method, ITEMS.name), ITEMS.everything(shard)
+        chosen, everything = find_silo_sum(method, ITEMS.name), ITEMS.include_all_data(shard)
         summed = BasisRun(place, chosen.count(everything, method), folder, 3, chosen.digests(everything, method))
         run_once(summed, strategy, chosen.declared.rounds(method.basis))
     else:

@@ -203,7 +203,7 @@ def test_what_it_has_not_is_refused_by_the_name_of_the_setting(given: Given) -> 
         [name] = changes
         with pytest.raises(SettingsError, match=f"^{name}: expected .* with task '{task.name}', which has no "):
             bare.read(settings.model_copy(update=changes))
-    for ask in (lambda: bare.everything(shard), lambda: bare.refit(shard, folder, CPU)):
+    for ask in (lambda: bare.include_all_data(shard), lambda: bare.refit(shard, folder, CPU)):
         with pytest.raises(SettingsError, match=f"^fit_everything: expected false with task '{task.name}'"):
             ask()
     assert bare.open(settings, shard).feedback is None

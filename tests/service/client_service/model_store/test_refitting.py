@@ -57,7 +57,7 @@ def run_on(
     """A run of so many rounds, and who answers after it."""
     place = RunContext("shop", "run-1", 0, method, folder, fit_everything=fit_everything)
     training, known = begin_training(place, shard, CPU, NEVER)
-    answers = TrainedRecommender(shard.everything if fit_everything else shard)
+    answers = TrainedRecommender(shard.with_all_data if fit_everything else shard)
     refit = Refit(shard, folder, CPU) if fit_everything else None
     best = BestModel(place, ITEMS, shard, answers, training, NEVER, known, refit)
     best.judge(RoundCosts(round=0))
@@ -93,7 +93,7 @@ def test_choices_figures_and_the_kept_model_are_those_of_a_silo_that_holds_data_
 
 def test_what_answers_is_the_closed_form_of_all_pairs_with_these_choices(planted: Shard, tmp_path: Path) -> None:
     head, answers = run_on(planted, tmp_path, fit_everything=True)
-    whole = planted.everything
+    whole = planted.with_all_data
     assert whole.train.nnz == planted.train.nnz + planted.valid.nnz + planted.test.nnz and whole.valid.nnz == 0
     spectrum = cached_spectrum(whole, CLOSED.cutoff, None)
     expected = ItemTrainer(whole, spectrum, CLOSED, CPU, head.start, recipe=head.recipe)
@@ -103,7 +103,7 @@ def test_what_answers_is_the_closed_form_of_all_pairs_with_these_choices(planted
 def test_a_user_s_held_out_items_are_his_history_and_are_not_recommended(planted: Shard, tmp_path: Path) -> None:
     _, answers = run_on(planted, tmp_path, fit_everything=True)
     for row, user in enumerate(planted.user_ids):
-        had = {planted.item_ids[item] for item in planted.everything.train[[row]].indices}
+        had = {planted.item_ids[item] for item in planted.with_all_data.train[[row]].indices}
         listed = {one.item for one in answers.for_user(user, ListRequest(40)).items}
         assert len(had) == 8 and not had & listed and len(listed) == 32
         assert {one.item for one in answers.history(user, 40)[0]} == had
@@ -125,14 +125,14 @@ def test_a_graph_of_fewer_or_more_frequencies_with_all_pairs_is_answered_from(
     shard = build_shard("shop", clean, None)
     method = CLOSED.model_copy(update={"cutoff": 64})
     _, answers = run_on(shard, tmp_path, fit_everything=True, rounds=1, method=method)
-    before, after = (len(cached_spectrum(one, 64, None).singular) for one in (shard, shard.everything))
+    before, after = (len(cached_spectrum(one, 64, None).singular) for one in (shard, shard.with_all_data))
     assert before > after if everybody_likes_everything else before < after
     assert answers.served is not None and np.isfinite(all_scores(answers.served)).all()
 
 
 def test_with_training_pairs_data_a_trained_model_stays_what_it_is(planted: Shard, tmp_path: Path) -> None:
     """What training has given is taken over whole."""
-    bare = replace(planted.everything, split_digest="")
+    bare = replace(planted.with_all_data, split_digest="")
     head, _ = run_on(planted, tmp_path / "chosen", fit_everything=False)
     training = ItemTrainer(
         bare, cached_spectrum(bare, CLOSED.cutoff, None), CLOSED, CPU, head.start, recipe=head.recipe
@@ -187,7 +187,7 @@ async def test_events_refresh_rollback_and_erasure_go_on_with_all_data(
 ) -> None:
     shard, _ = keep_first_model(everything)
     user, gone = shard.user_ids[0], shard.user_ids[1]
-    held_out = {shard.item_ids[item] for item in shard.everything.train[[0]].indices}
+    held_out = {shard.item_ids[item] for item in shard.with_all_data.train[[0]].indices}
     models = everything.models_directory
     async with serving(fit_everything=True, method=CLOSED) as http:
         new = next(item for item in shard.item_ids if item not in held_out)

@@ -219,7 +219,7 @@ def test_a_silo_that_fits_on_everything_chooses_by_its_held_out_items(
 ) -> None:
     """Its shard has none of them; and a score of the table means what the model's own score beside it means."""
     monkeypatch.setattr(module, "NO_WORSE", -1.0)
-    everything = listed.everything
+    everything = listed.with_all_data
     served = replace(serve(everything, recipe=ONE_PART), relevance=Relevance(2.0, -3.0))
     assert "fewer than" in choose_form(FormBuilder(served, everything)).why
     builder = FormBuilder(served, everything, judged=listed)

@@ -97,7 +97,7 @@ PLAIN = EVENTS.filter(pl.col("split") != "met").select("user", "item", "split")
     "make",
     [
         pytest.param(shard_of, id="everything that a shard can have"),
-        pytest.param(lambda folder: shard_of(folder).everything, id="all pairs for training"),
+        pytest.param(lambda folder: shard_of(folder).with_all_data, id="all pairs for training"),
         pytest.param(lambda folder: shard_of(folder, PLAIN, None), id="no titles, times, features, nothing met"),
         pytest.param(lambda folder: shard_of(folder, PLAIN, ITEMS.select("item", "title")), id="titles alone"),
         pytest.param(
@@ -185,7 +185,7 @@ def test_one_content_has_one_folder_which_is_reused(tmp_path: Path) -> None:
     before = (first / "train-indices.npy").stat().st_ino
     assert compile_shard(shard, tmp_path / "serving") == first
     assert (first / "train-indices.npy").stat().st_ino == before
-    assert compile_shard(shard.everything, tmp_path / "serving") != first
+    assert compile_shard(shard.with_all_data, tmp_path / "serving") != first
     assert sorted(path.name[:6] for path in (tmp_path / "serving").iterdir()) == ["shard-", "shard-"]
 
 

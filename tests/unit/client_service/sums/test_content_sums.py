@@ -168,7 +168,7 @@ def test_stamps_change_with_the_titles_and_those_of_the_training_pairs_do_not() 
         digest_content(one, METHOD) for one in (shard, replace(shard, titles=("other", *(shard.titles or ())[1:])))
     )
     assert (before.training, before.catalogue) == (after.training, after.catalogue)
-    assert before.everything != after.everything and before.catalogue == digest_content(silo(1), METHOD).catalogue
+    assert before.all_data != after.all_data and before.catalogue == digest_content(silo(1), METHOD).catalogue
 
 
 def test_silos_whose_words_tell_nothing_of_taste_use_no_sum_of_the_others_and_all_others_do() -> None:

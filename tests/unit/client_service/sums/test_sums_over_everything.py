@@ -54,15 +54,15 @@ def others(seed: int = 5) -> sparse.csr_array:
 @pytest.mark.parametrize("least", [1, 3])
 def test_what_is_judged_by_is_the_sum_with_the_training_pairs_alone(planted: Shard, least: int) -> None:
     shard = listed(planted)
-    train, everything = catalogue_matrix(shard, 40), catalogue_matrix(shard.everything, 40)
+    train, everything = catalogue_matrix(shard, 40), catalogue_matrix(shard.with_all_data, 40)
     whole, some = (make_exact_basis(hidden(sums([others(), one]), least), 0.25) for one in (everything, train))
-    found = restrict_to_training(replace(whole, everything=True), shard)
+    found = restrict_to_training(replace(whole, added_all_data=True), shard)
     assert found.pairs is not None and some.pairs is not None and whole.pairs is not None
     np.testing.assert_array_equal(found.degrees, some.degrees)
     np.testing.assert_array_equal(found.pairs, some.pairs)
     assert (whole.pairs > some.pairs).any()
     assert restrict_to_training(whole, shard) is whole  # others' sums, or those of an earlier version
-    assert restrict_to_training(replace(whole, everything=True), shard.everything).pairs is whole.pairs
+    assert restrict_to_training(replace(whole, added_all_data=True), shard.with_all_data).pairs is whole.pairs
 
 
 def hidden(counted: Sums, least: int) -> Sums:
@@ -74,9 +74,9 @@ def test_figures_do_not_rise_by_held_out_pairs_in_the_sums(planted: Shard, tmp_p
     """Without taking its own part away the silo read its own test items in the sums."""
     shard, figures = listed(planted), {}
     few = sparse.csr_array(np.tile(np.arange(40) % 5 == 0, (8, 1)).astype(np.float64))
-    whole = make_exact_basis(sums([few, catalogue_matrix(shard.everything, 40)]), 0.25)
+    whole = make_exact_basis(sums([few, catalogue_matrix(shard.with_all_data, 40)]), 0.25)
     some = make_exact_basis(sums([few, catalogue_matrix(shard, 40)]), 0.25)
-    for name, basis in (("some", some), ("judged", replace(whole, everything=True)), ("leaked", whole)):
+    for name, basis in (("some", some), ("judged", replace(whole, added_all_data=True)), ("leaked", whole)):
         method = SMALL.model_copy(update={"start": "exact"})
         place = RunContext("shop", "run-1", 0, method, tmp_path / name, basis=basis)
         training = begin_training(place, shard, torch.device("cpu"), NEVER)[0]
@@ -92,9 +92,9 @@ def test_a_common_start_does_not_know_the_held_out_pairs_in_the_sums(
     """The embeddings began in frequencies of the whole sum, in which are the pairs by which they are judged."""
     shard, found = listed(planted), {}
     few = others()[:20]  # of whose pairs some are counted once, so that none is hidden
-    whole = make_exact_basis(sums([few, catalogue_matrix(shard.everything, 40)]), 0.25)
+    whole = make_exact_basis(sums([few, catalogue_matrix(shard.with_all_data, 40)]), 0.25)
     some = make_exact_basis(sums([few, catalogue_matrix(shard, 40)]), 0.25)
-    for name, basis in (("some", some), ("judged", replace(whole, everything=True)), ("leaked", whole)):
+    for name, basis in (("some", some), ("judged", replace(whole, added_all_data=True)), ("leaked", whole)):
         method = SMALL.model_copy(update={"start": "common", "fusion": fusion, "cutoff": 40})
         place = RunContext("shop", "run-1", 0, method, tmp_path / name, basis=basis)
         training = begin_training(place, shard, torch.device("cpu"), NEVER)[0]
@@ -105,9 +105,11 @@ def test_a_common_start_does_not_know_the_held_out_pairs_in_the_sums(
 
 def test_columns_of_a_common_start_are_those_of_the_sum_that_all_silos_have(planted: Shard) -> None:
     shard = listed(planted)
-    whole = replace(make_exact_basis(sums([others(), catalogue_matrix(shard.everything, 40)]), 0.25), everything=True)
+    whole = replace(
+        make_exact_basis(sums([others(), catalogue_matrix(shard.with_all_data, 40)]), 0.25), added_all_data=True
+    )
     method = SMALL.model_copy(update={"start": "common"})
-    own, all_silos = common_start(whole, shard, method), common_start(whole, shard.everything, method)
+    own, all_silos = common_start(whole, shard, method), common_start(whole, shard.with_all_data, method)
     assert own is not None and all_silos is not None
     assert not np.allclose(own.items, all_silos.items)
     alike = np.sum(own.items * all_silos.items, axis=0)
@@ -136,9 +138,11 @@ def test_what_is_counted_and_what_the_silo_remembers_of_it(
     shard = ITEMS.read(settings)
     run = open_basis_run(settings, ITEMS, shard, build_run_context(settings, "run-1", 0, method), 3)
     counts_all = everything and kind == "exact"
-    counted = shard.everything if counts_all else shard
+    counted = shard.with_all_data if counts_all else shard
     assert run.summed is not None and run.summed.training == training_digest(shard)
-    assert run.summed.everything == training_digest(shard.everything)  # whichever is counted: sums of both are compared
+    assert run.summed.all_data == training_digest(
+        shard.with_all_data
+    )  # whichever is counted: sums of both are compared
     run.context = replace(run.context, round=1)
     added = run.arrays()
     if kind == "noised":
@@ -150,12 +154,12 @@ def test_what_is_counted_and_what_the_silo_remembers_of_it(
         return
     run.skip_round(Parameters(added), 1)
     run.finish()
-    assert run.basis is not None and run.basis.everything == counts_all
+    assert run.basis is not None and run.basis.added_all_data == counts_all
     kept = load_basis(basis_folder(settings), run.basis.digest)
-    assert kept is not None and (kept.everything, kept.included) == (counts_all, True)
+    assert kept is not None and (kept.added_all_data, kept.included) == (counts_all, True)
     run.withdraw()  # it was refused, or too late: the silo adds its own pairs itself, and takes none away
     run.finish()
-    assert (run.basis.everything, run.basis.included) == (False, False)
+    assert (run.basis.added_all_data, run.basis.included) == (False, False)
 
 
 def test_who_was_away_when_sums_were_made_takes_nothing_away(planted: Shard, tmp_path: Path) -> None:
