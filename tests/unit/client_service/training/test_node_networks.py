@@ -121,7 +121,7 @@ def test_a_copy_shares_the_graph_and_has_parameters_of_its_own(model: str) -> No
 
 def test_another_width_of_features_is_refused_in_words() -> None:
     shard = draw_shard()
-    with pytest.raises(SettingsError, match="expected 6 and 3 as the run has, and this shard's are 5 and 3"):
+    with pytest.raises(SettingsError, match="expected the run's 6 features and 3 classes, got 5 and 3"):
         NodeNetworkTrainer(shard, settings_of(shard, "unifilter", features=6), CPU)
     with pytest.raises(SettingsError, match="set both"):
         EXCHANGES["unifilter"].tensors(MethodSettings())
