@@ -223,6 +223,7 @@ def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOu
         joined=len(run.clients),
         received=len(run.receipts),
         threshold=run.exchange.terms.threshold if run.exchange else None,
+        graph=run.exchange.terms.common.graph if run.exchange else None,
         changing_members=run.request.changing_members,
         method=run.request.method,
         part=run.request.part,

@@ -26,7 +26,7 @@ RESULTS: Mapping[Phase, Callable[[SecureRound, str], Message]] = {
     "keys": lambda state, _: server.make_roster(state),
     "shares": server.make_delivery,
     "checks": lambda state, _: server.make_sharers(state),
-    "masked": lambda state, _: server.make_unmask_request(state),
+    "masked": server.make_unmask_request,
     "consents": lambda state, _: server.make_consents(state),
 }
 """Results of each closed phase for one client.

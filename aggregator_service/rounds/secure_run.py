@@ -20,6 +20,7 @@ from shared.protocol.schemas import ClientName, RunIn
 from shared.protocol.secure import server
 from shared.protocol.secure.common import describe_few_parts, describe_unlike_lists, digest_anchor, digest_method
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
+from shared.protocol.secure.graph import default_bounds
 from shared.protocol.secure.membership import (
     MemberSum,
     Stamps,
@@ -29,7 +30,14 @@ from shared.protocol.secure.membership import (
     list_adding_stamps,
     list_stamps,
 )
-from shared.protocol.secure.messages import CommonTerms, Hex32, Names, PublicKeys, RoundTerms, least_threshold
+from shared.protocol.secure.messages import (
+    CommonTerms,
+    Hex32,
+    Names,
+    PublicKeys,
+    RoundTerms,
+    least_threshold,
+)
 from shared.protocol.secure.server import Phase, SecureRound
 
 
@@ -85,6 +93,7 @@ def open_exchange(pledge: Pledge, request: RunIn, run: str, number: int, clients
         rounds=request.rounds,
         anchor=digest_anchor(request.method, seed=request.seed, number=number),
         changing_members=request.changing_members,
+        graph=default_bounds(min(clients, MOST_CLIENTS)),
     )
     terms = RoundTerms(run=run, round=number, threshold=threshold, declaration=pledge.declaration, common=common)
     return fixed, SecureRound(terms=terms)
@@ -196,9 +205,9 @@ PARTS: Mapping[Phase, float] = {
 def expected_clients(state: SecureRound, awaited: Collection[str]) -> tuple[str, ...]:
     """Returns the clients that the current phase waits for, sorted.
 
-    In phase `answers` as many as the threshold are enough.
+    In phase `answers` as many as restore the secrets are enough.
     """
-    if state.phase == "answers" and server.count_present(state) >= state.terms.threshold:
+    if state.phase == "answers" and server.can_restore(state):
         return ()
     if state.phase != "keys":
         return state.missing
@@ -211,8 +220,8 @@ def needed_messages(state: SecureRound, quorum: int) -> int:
 
     The quorum is one of updates: later phases need only the threshold.
     """
-    threshold = state.terms.threshold
-    return threshold if state.phase in ("consents", "answers") else max(threshold, quorum)
+    fewest = server.fewest_present(state)
+    return fewest if state.phase in ("consents", "answers") else max(fewest, quorum)
 
 
 def describe_shortage(state: SecureRound, awaited: Collection[str], quorum: int) -> str:

@@ -34,6 +34,7 @@ from shared.protocol.schemas import RunIn, RunOut
 from shared.protocol.signing.enrolment import enrol_client, ensure_key_pair
 from shared.protocol.signing.keys import read_private
 from shared.protocol.signing.members import write_registry
+from shared.strategies.lpsfed import make_mixing
 from shared.timeouts import CallLimits
 
 URL, TOKEN = "http://127.0.0.1", secrets.token_hex(32)
@@ -65,7 +66,7 @@ class MaskingClient:
     def remember_start(self, run: str, number: int, given: Parameters) -> None:
         """Stores the start of a round in a secure federation."""
         if self.masking is not None:
-            self.masking.remember_start(run, number, given)
+            self.masking.remember_start(run, number, make_mixing(0.0).drop_server_scalars(given))
 
 
 async def measure_round(clients: int, rounds: int, *, secure: bool) -> tuple[float, float, int, int]:

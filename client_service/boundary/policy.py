@@ -128,6 +128,13 @@ class Policy(Message):
         le=1024,
         description="secure runs: smallest number of members of a sum, of those that the silo has accepted",
     )
+    colluders: float = Field(
+        1 / 3,
+        ge=0,
+        le=1,
+        description="secure runs of 64 clients or more: share of the members that may collude without the graph of"
+        " neighbours telling a part; 1: no graph, everybody is everybody's neighbour",
+    )
     least_similarity: float = Field(
         1.0, ge=0, le=1, description="secure runs: smallest similarity_floor; 1: all start each round with the mean"
     )

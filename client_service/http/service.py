@@ -322,8 +322,9 @@ class ClientService(AnswerService):
         if not settings.secure:
             return members, None
         rules = {"noised": settings.privacy.is_on, "changing_members": settings.policy.changing_members}
-        least, folder = settings.policy.basis_changes, settings.state_directory
-        return members, open_masking(settings.name, folder, key, members, memory, basis_changes=least, **rules)
+        policy, folder = settings.policy, settings.state_directory
+        opened = partial(open_masking, basis_changes=policy.basis_changes, colluders=policy.colluders)
+        return members, opened(settings.name, folder, key, members, memory, **rules)
 
     def _open(self, key: PrivateKey, shard: TaskShard) -> OpenRecords:
         self._records = found = open_records(self.settings, key, shard)

@@ -10,6 +10,7 @@ import asyncio
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from client_service.boundary.aggregator_api import Aggregator
@@ -25,6 +26,7 @@ from shared.protocol.secure.common import describe_terms
 from shared.protocol.secure.membership import LEAST_SILOS
 from shared.protocol.secure.messages import Consents, Delivery, Roster, RoundTerms, Sharers, UnmaskRequest
 from shared.protocol.secure.state import BegunState, CheckedState, ReadyState, SharingState, State, find_terms
+from shared.protocol.signing.keys import PrivateKey
 from shared.sums import is_sum
 
 Answer = TypeVar("Answer", Roster, Delivery, Sharers, UnmaskRequest, Consents)
@@ -45,12 +47,14 @@ class BasisPart:
     listed: bool = False
 
 
-def mask_body(state: CheckedState | ReadyState, sharers: Sharers, update: Parameters) -> tuple[ReadyState, bytes]:
+def mask_body(
+    state: CheckedState | ReadyState, sharers: Sharers, update: Parameters, identity: PrivateKey
+) -> tuple[ReadyState, bytes]:
     """Masks the update; returns the new state and the body to send.
 
     Slow: one stream of masks for each sharer.
     """
-    ready, masked = client.mask_update(state, sharers, update)
+    ready, masked = client.mask_update(state, sharers, update, identity)
     return ready, encode_masked(masked)
 
 
@@ -136,7 +140,7 @@ class SecureExchange:
         identity = self._own.identity
         members = self._own.members.trusted_keys(roster, self._own.name, identity.public_key())
         self._memory.require_renewable(roster, roster.names, self._least, self._listed)
-        return self._save(client.share_secrets(state, roster, members, identity))
+        return self._save(client.share_secrets(state, roster, members, identity, colluders=self._own.colluders))
 
     async def _check(self, terms: RoundTerms, state: SharingState) -> CheckedState:
         await self._aggregator.send_message("shares", state.message)
@@ -149,7 +153,8 @@ class SecureExchange:
         if isinstance(state, CheckedState):
             await self._aggregator.send_message("checks", state.message)
         sharers = await self._ask("sharers", Sharers, terms)
-        ready, body = await asyncio.get_running_loop().run_in_executor(self._worker, mask_body, state, sharers, update)
+        masked = partial(mask_body, state, sharers, update, self._own.identity)
+        ready, body = await asyncio.get_running_loop().run_in_executor(self._worker, masked)
         self._save(ready)
         receipt = await self._aggregator.upload(terms.run, terms.round, body)
         await self._unmask(terms, ready)

@@ -23,6 +23,7 @@ from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunOut
 from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
+from shared.protocol.secure.graph import COLLUDERS
 from shared.protocol.secure.membership import LEAST_SILOS
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
 from shared.protocol.secure.state import State, find_terms, read_state, write_state
@@ -98,7 +99,7 @@ class Masking:
 
     folder: the client's state directory. noised: the client's updates are differentially private. changing_members: see
     `PublicKeys`. basis_changes: smallest number of silos by whose data two sums of the common basis may differ, as the
-    silo's policy says.
+    silo's policy says. colluders: share of the members that the graph of a round's neighbours must bear.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Masking:
     noised: bool = False
     changing_members: bool = False
     basis_changes: int = LEAST_SILOS
+    colluders: float = COLLUDERS
 
     @property
     def aggregator(self) -> str:
@@ -166,6 +168,7 @@ class Masking:
             rounds=state.rounds,
             anchor=digest_anchor(method, seed=state.seed, number=number),
             changing_members=state.changing_members,
+            graph=state.graph,
         )
         assert state.threshold is not None
         return RoundTerms(run=run, round=number, threshold=state.threshold, declaration=declaration, common=common)
@@ -181,15 +184,15 @@ def open_masking(
     noised: bool,
     changing_members: bool,
     basis_changes: int = LEAST_SILOS,
+    colluders: float = COLLUDERS,
 ) -> Masking:
     """Opens the masking from a client's state directory.
 
     `members`, `memory`: the objects that also check the aggregator's answers.
     """
     round_secrets, secret = RoundSecrets(folder), load_draw_secret(folder)
-    return Masking(
-        name, identity, members, memory, round_secrets, folder, secret, noised, changing_members, basis_changes
-    )
+    opened = (name, identity, members, memory, round_secrets, folder, secret)
+    return Masking(*opened, noised, changing_members, basis_changes, colluders)
 
 
 def load_draw_secret(folder: Path) -> bytes:

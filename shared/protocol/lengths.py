@@ -11,8 +11,9 @@ from typing import Any
 
 from shared.method.declaration import Counts, Declaration
 from shared.protocol.masked_wire import body_forms
-from shared.protocol.schemas import JoinIn
+from shared.protocol.schemas import GraphBounds, JoinIn
 from shared.protocol.secure import messages
+from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.group import BYTES
 from shared.protocol.secure.keys import NONCE_BYTES, TAG_BYTES
 from shared.protocol.wire import LENGTH_BYTES, body_head_with, require_short_head, scalars_text
@@ -86,10 +87,10 @@ def _content(kind: type[messages.ClientMessage], names: tuple[str, ...]) -> dict
     if kind is messages.PublicKeys:
         points = dict.fromkeys(("identity", "deal", "cipher", "mask", "commitment"), HEX)
         proof = messages.Possession(challenge=HEX, response=HEX)
-        of_basis = {"stamp": HEX, "catalogue": HEX}
+        of_basis = {"stamp": HEX, "catalogue": HEX, "draw": HEX}
         return points | of_basis | {"possession": proof, "common": _common(), "signature": messages.UNSIGNED}
     if kind is messages.SealedShares:
-        return {"transcript": HEX, "shares": dict.fromkeys(names, _share()), **_commitments()}
+        return {"transcript": HEX, "shares": dict.fromkeys(names, _share()), **_commitments(), "draw": HEX}
     if kind is messages.ShareCheck:
         complaint = messages.Complaint(point=HEX, challenge=HEX, response=HEX)
         return {"transcript": HEX, "complaints": dict.fromkeys(names, complaint), "signature": messages.UNSIGNED}
@@ -102,7 +103,8 @@ def _content(kind: type[messages.ClientMessage], names: tuple[str, ...]) -> dict
 
 def _common() -> messages.CommonTerms:
     digests = dict.fromkeys(("aggregator", "start", "method", "anchor"), HEX)
-    return messages.CommonTerms(**digests, seed=SEED, rounds=ROUND, changing_members=False)
+    bounds = GraphBounds(colluders=MOST_CLIENTS, dropouts=MOST_CLIENTS)
+    return messages.CommonTerms(**digests, seed=SEED, rounds=ROUND, changing_members=False, graph=bounds)
 
 
 def _share() -> messages.SealedShare:

@@ -125,6 +125,15 @@ Cause = Literal["refusals", "distance", "shares", "operator"]
 invalid, or the operator."""
 
 
+class GraphBounds(Message):
+    """Bounds that the graph of a round's neighbours of a secure run must bear."""
+
+    colluders: int = Field(
+        ge=0, le=1024, description="number of members that may collude, with each other and the aggregator"
+    )
+    dropouts: int = Field(ge=0, le=1024, description="number of members that may drop out after the roster is fixed")
+
+
 class RunOut(Message):
     """State of the federation's run and of the asking client; others are only counted."""
 
@@ -143,6 +152,11 @@ class RunOut(Message):
     received: int = Field(0, ge=0, description="number of updates received in the current round")
     threshold: int | None = Field(
         None, ge=0, description="secure rounds: number of clients whose shares restore a secret"
+    )
+    graph: GraphBounds | None = Field(
+        None,
+        description="secure rounds of many clients: bounds on the graph of neighbours; none: all are neighbours",
+        exclude_if=lambda graph: graph is None,
     )
     changing_members: bool = Field(
         False, description="secure runs: a single client may leave or join between rounds, where its silo allows it"

@@ -9,8 +9,18 @@ import numpy as np
 
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.parameters import Parameters, memory_form
+from shared.protocol.schemas import GraphBounds
 from shared.protocol.secure import client, server, vectors
-from shared.protocol.secure.messages import CommonTerms, Delivery, Roster, RoundTerms, UnmaskAnswer, least_threshold
+from shared.protocol.secure.messages import (
+    CommonTerms,
+    Delivery,
+    Roster,
+    RoundTerms,
+    Sharers,
+    UnmaskAnswer,
+    UnmaskRequest,
+    least_threshold,
+)
 from shared.protocol.secure.server import SecureRound
 from shared.protocol.secure.state import BegunState, CheckedState, ReadyState, SharingState, read_state, write_state
 from shared.protocol.secure.vectors import MaskedUpdate, Vector
@@ -64,6 +74,7 @@ class Rehearsal:
         self.checked: dict[str, CheckedState] = {}
         self.ready: dict[str, ReadyState] = {}
         self.vectors: dict[str, Vector] = {}
+        self.peers: dict[str, str] = {}
 
     def tell(self, message: server.RelayedMessage) -> None:
         """Hand a message to the aggregator, which verifies it first."""
@@ -98,9 +109,22 @@ class Rehearsal:
 
     def mask(self, name: str) -> MaskedUpdate:
         before = self.ready.get(name) or self.checked[name]
-        state, update = client.mask_update(before, server.make_sharers(self.round), self.contents[name])
+        state, update = client.mask_update(
+            before, server.make_sharers(self.round), self.contents[name], self.identities[name]
+        )
         self.ready[name] = kept(state)
+        self.peers |= {} if update.header.peers is None else {name: update.header.peers}
         return update
+
+    def sharers(self, names: Iterable[str]) -> Sharers:
+        """These sharers, with the draws that they have revealed."""
+        listed, place = tuple(names), {"run": self.round.terms.run, "round": self.round.terms.round}
+        draws = {name: sent.draw for name, sent in self.round.shares.items() if name in listed and sent.draw}
+        return Sharers(**place, sharers=listed, draws=draws)
+
+    def with_peers(self, request: UnmaskRequest) -> UnmaskRequest:
+        """A request with all signatures under the sharers that it needs on a graph."""
+        return request.model_copy(update={"peers": self.peers})
 
     def send_masked(self, names: Iterable[str]) -> None:
         for name in names:
@@ -112,7 +136,7 @@ class Rehearsal:
     def send_consents(self, names: Iterable[str]) -> None:
         for name in names:
             state, message = client.sign_consent(
-                self.ready[name], server.make_unmask_request(self.round), self.identities[name]
+                self.ready[name], server.make_unmask_request(self.round, name), self.identities[name]
             )
             self.ready[name] = kept(state)
             self.tell(message)
@@ -178,6 +202,28 @@ class Rehearsal:
             here = [name for name in here if name not in lost]
         self.send_answers(here)
         return self.mean()
+
+
+class GraphRehearsal(Rehearsal):
+    """A round on a graph of neighbours, with as many drop-outs as the threshold bears where no number is given."""
+
+    def __init__(
+        self, contents: Mapping[str, Parameters], *, threshold: int | None = None, terms: RoundTerms | None = None
+    ) -> None:
+        count, first = len(contents), next(iter(contents.values()))
+        bounds = GraphBounds(colluders=count, dropouts=count)
+        super().__init__(contents, terms=terms or terms_for(first, count, threshold=threshold, graph=bounds))
+
+
+def many_contents(clients: int) -> dict[str, Parameters]:
+    """One small tensor, a margin and a rho of so many clients: silo-000, silo-001 ..."""
+    rng = np.random.default_rng(0)
+    return {
+        f"silo-{number:03d}": Parameters(
+            {"pooling.w": rng.normal(size=(3,)).astype(np.float32)}, {"margin": 0.5, "rho": 0.5}
+        )
+        for number in range(clients)
+    }
 
 
 def contents_of(clients: int, *, size: int = 5, seed: int = 0) -> dict[str, Parameters]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from shared.errors import ConflictError, PrivacyError, ProtocolError, RoundClosedError
 from shared.method.parameters import Parameters
-from shared.protocol.secure import group, keys, proofs, shamir, vectors
+from shared.protocol.secure import graph, group, keys, proofs, shamir, vectors
 from shared.protocol.secure.common import describe_terms, describe_unlike_lists, find_differences
 from shared.protocol.secure.group import encode_scalar
 from shared.protocol.secure.keys import Context
@@ -34,13 +34,15 @@ from shared.protocol.secure.messages import (
 )
 from shared.protocol.secure.proofs import (
     identity_key,
+    require_peers,
     require_possession,
     require_share_signature,
     require_signature,
     sign_message,
+    sign_peers,
     sign_share,
 )
-from shared.protocol.secure.state import BegunState, CheckedState, ReadyState, Secrets, SharePair, SharingState
+from shared.protocol.secure.state import BegunState, CheckedState, ReadyState, Secrets, SharePair, SharingState, State
 from shared.protocol.secure.vectors import MaskedUpdate, MaskStream
 from shared.protocol.signing.keys import PrivateKey, PublicKey, raw_hex
 
@@ -52,14 +54,14 @@ class Piece(NamedTuple):
     commitments: tuple[str, str]
 
 
-def split_secrets(secrets: Secrets, roster: Roster) -> dict[str, Piece]:
-    """Splits both secrets into a piece for each client of the roster."""
-    count, threshold = len(roster.members), roster.terms.threshold
+def split_secrets(secrets: Secrets, holders: Sequence[str], threshold: int) -> dict[str, Piece]:
+    """Splits both secrets into a piece for each holder."""
+    count = len(holders)
     shares = [shamir.split_secret(int(secret, 16), count, threshold) for secret in (secrets.mask, secrets.seed)]
     pairs = (SharePair(key=encode_scalar(key), seed=encode_scalar(seed)) for key, seed in zip(*shares, strict=True))
     points = zip(*(shamir.commit_shares(one) for one in shares), strict=True)
     pieces = (Piece(pair, (key.hex(), seed.hex())) for pair, (key, seed) in zip(pairs, points, strict=True))
-    return dict(zip(roster.names, pieces, strict=True))
+    return dict(zip(holders, pieces, strict=True))
 
 
 def seal_piece(
@@ -81,13 +83,25 @@ def open_delivery(state: SharingState, delivery: Delivery) -> tuple[dict[str, Sh
     members, context, cipher = state.roster.keys, state.roster.context, int(state.secrets.cipher, 16)
     shares, refused = {state.client: state.own}, dict[str, Complaint]()
     for dealer, given in delivery.shares.items():
-        _require_dealer_signature(context, members[dealer], state.client, given)
         point = group.multiply(cipher, bytes.fromhex(members[dealer].deal))
         try:
             shares[dealer] = proofs.open_share(context, dealer, state.client, point, given)
         except ProtocolError:
+            _require_complainable(state.roster, context, members[dealer], state.client, given)
             refused[dealer] = proofs.make_complaint(context, members[dealer], state.client, cipher)
     return shares, refused
+
+
+def _require_complainable(roster: Roster, context: Context, dealer: PublicKeys, own: str, given: SealedShare) -> None:
+    """Raises PrivacyError for shares about which a complaint would tell how to open others.
+
+    Shares that open, and are the committed ones, need no signature: only their dealer can have sealed them.
+    """
+    _require_dealer_signature(context, dealer, own, given)
+    try:
+        require_possession(bytes.fromhex(dealer.deal), dealer.possession, possession_label(roster.terms, dealer.client))
+    except ProtocolError as error:
+        raise PrivacyError(str(error)) from None
 
 
 def _require_dealer_signature(context: Context, dealer: PublicKeys, own: str, given: SealedShare) -> None:
@@ -105,11 +119,11 @@ Members = Mapping[str, PublicKey]
 """The clients that a silo knows, and the key of each."""
 
 
-def require_protective_roster(state: BegunState, roster: Roster) -> None:
+def require_protective_roster(state: BegunState, roster: Roster, colluders: float = graph.COLLUDERS) -> None:
     """Raises PrivacyError for a roster that does not protect this client.
 
-    It has other terms than the round began with, lacks this client's own keys, or has too few clients or too low a
-    threshold.
+    It has other terms than the round began with, lacks this client's own keys, has too few clients or too low a
+    threshold, or a graph that does not bear this share of colluders.
     """
     _require_same(state.terms.common, roster.terms.common, "the roster")
     if roster.terms != state.terms:
@@ -121,6 +135,8 @@ def require_protective_roster(state: BegunState, roster: Roster) -> None:
         raise PrivacyError(f"expected at least {threshold} clients in the roster, got {count}")
     if threshold < least_threshold(count):
         raise PrivacyError(f"expected a threshold of at least {least_threshold(count)} of {count}, got {threshold}")
+    if roster.graph is not None:
+        graph.require_protective_graph(roster, roster.graph, colluders)
 
 
 def require_members(roster: Roster, members: Members) -> None:
@@ -135,7 +151,8 @@ def require_members(roster: Roster, members: Members) -> None:
             raise PrivacyError(f"expected the key that this silo knows of {one.client!r}, got another")
         try:
             require_signature(one, members[one.client])
-            require_possession(bytes.fromhex(one.deal), one.possession, possession_label(roster.terms, one.client))
+            if roster.graph is None:  # on a graph before a complaint, which alone needs it
+                require_possession(bytes.fromhex(one.deal), one.possession, possession_label(roster.terms, one.client))
         except ProtocolError as error:
             raise PrivacyError(str(error)) from None
         _require_same(roster.terms.common, one.common, f"{one.client!r}")
@@ -165,6 +182,7 @@ def begin_secure_round(
 ) -> BegunState:
     """Begins a round with new keys; the state holds the message to send."""
     scalars = {name: group.draw_scalar() for name in Secrets.model_fields}
+    drawn = None if terms.common.graph is None else graph.derive_draw(scalars["deal"], terms, client)
     points = {name: group.multiply_base(scalar).hex() for name, scalar in scalars.items()}
     message = PublicKeys(
         run=terms.run,
@@ -181,24 +199,34 @@ def begin_secure_round(
         changing_members=changing_members,
         stamp=stamp,
         catalogue=catalogue,
+        draw=None if drawn is None else graph.commit_draw(drawn),
     )
     secrets = Secrets(**{name: encode_scalar(scalar) for name, scalar in scalars.items()})
     return BegunState(client=client, terms=terms, secrets=secrets, message=sign_message(message, identity))
 
 
-def share_secrets(state: BegunState, roster: Roster, members: Members, identity: PrivateKey) -> SharingState:
-    """Shares both secrets among the roster's clients, each share sealed for its holder.
+def share_secrets(
+    state: BegunState,
+    roster: Roster,
+    members: Members,
+    identity: PrivateKey,
+    *,
+    colluders: float = graph.COLLUDERS,
+) -> SharingState:
+    """Shares both secrets among the client's neighbours, each share sealed for its holder.
 
-    Raises PrivacyError for a roster that would not protect this client: too few clients, too low a threshold, not its
-    own keys, keys that their owner has not signed, or a client with other terms.
+    colluders: share of the members that a graph must bear. Raises PrivacyError for a roster that would not protect
+    this client: too few clients, too low a threshold, too sparse a graph, not its own keys, keys that their owner has
+    not signed, or a client with other terms.
     """
-    require_protective_roster(state, roster)
+    require_protective_roster(state, roster, colluders)
     require_members(roster, members)
-    split, context = split_secrets(state.secrets, roster), roster.context
+    own_draw, context, keys_of = _own_draw(roster, state), roster.context, roster.keys
+    others = set(_own_neighbours(roster, state))
+    holders = sorted({state.client, *others})
+    split = split_secrets(state.secrets, holders, roster.share_threshold)
     sealed = {
-        peer.client: seal_piece(state, context, peer, split[peer.client], identity)
-        for peer in roster.members
-        if peer.client != state.client
+        name: seal_piece(state, context, keys_of[name], split[name], identity) for name in holders if name in others
     }
     own = split[state.client]
     message = SealedShares(
@@ -206,8 +234,23 @@ def share_secrets(state: BegunState, roster: Roster, members: Members, identity:
         shares=sealed,
         key_commitment=own.commitments[0],
         seed_commitment=own.commitments[1],
+        draw=own_draw,
     )
     return SharingState(client=state.client, secrets=state.secrets, roster=roster, own=own.pair, message=message)
+
+
+def _own_draw(roster: Roster, state: State) -> str | None:
+    """Returns the number that has drawn this client's neighbours; None on the full graph."""
+    if roster.graph is None:
+        return None
+    return graph.derive_draw(int(state.secrets.deal, 16), roster.terms, state.client)
+
+
+def _own_neighbours(roster: Roster, state: State) -> tuple[str, ...]:
+    """Returns the clients that hold shares of this client's secrets, without itself."""
+    if (draw := _own_draw(roster, state)) is None:
+        return tuple(name for name in roster.names if name != state.client)
+    return graph.find_holders(roster, state.client, draw)
 
 
 def check_shares(state: SharingState, delivery: Delivery, identity: PrivateKey) -> CheckedState:
@@ -218,7 +261,9 @@ def check_shares(state: SharingState, delivery: Delivery, identity: PrivateKey) 
     dealer has not signed.
     """
     require_round(state.roster.terms, delivery)
-    _require_sharers(state.roster, state.client, {*delivery.shares, state.client})
+    _require_known(state.roster, state.client, {*delivery.shares, state.client})
+    if state.roster.graph is None:
+        _require_enough(state.roster, {*delivery.shares, state.client})
     shares, refused = open_delivery(state, delivery)
     message = ShareCheck(**_roster_fields(state.roster.context, state.client), complaints=refused)
     return CheckedState(
@@ -230,25 +275,32 @@ def check_shares(state: SharingState, delivery: Delivery, identity: PrivateKey) 
     )
 
 
-def _require_sharers(roster: Roster, own: str, sharers: set[str]) -> None:
+def _require_known(roster: Roster, own: str, sharers: set[str]) -> None:
     if not sharers <= set(roster.names) or own not in sharers:
         raise PrivacyError("expected sharers of the roster and this client among them, got others")
-    if len(sharers) < roster.terms.threshold:
-        raise PrivacyError(f"expected at least {roster.terms.threshold} sharers, got {len(sharers)}")
+
+
+def _require_enough(roster: Roster, sharers: Collection[str]) -> None:
+    if len(sharers) < roster.fewest:
+        raise PrivacyError(f"expected at least {roster.fewest} sharers, got {len(sharers)}")
 
 
 def mask_update(
-    state: CheckedState | ReadyState, sharers: Sharers, content: Parameters
+    state: CheckedState | ReadyState, sharers: Sharers, content: Parameters, identity: PrivateKey
 ) -> tuple[ReadyState, MaskedUpdate]:
-    """Masks an update with the client's own mask and those shared with other sharers.
+    """Masks an update with the client's own mask and those shared with neighbours.
 
     The same input gives the same result. Raises ConflictError for another update or other sharers in the same round:
-    the difference would be readable.
+    the difference would be readable. Raises PrivacyError for sharers that are too few, or that have shared with this
+    client without its holding the share.
     """
     require_round(state.roster.terms, sharers)
-    _require_sharers(state.roster, state.client, set(sharers.sharers))
-    if unheld := set(sharers.sharers) - set(state.shares):
+    _require_known(state.roster, state.client, set(sharers.sharers))
+    _require_enough(state.roster, sharers.sharers)
+    if unheld := graph.find_dealers(state.roster, state.client, sharers) - set(state.shares):
         raise PrivacyError(f"expected sharers whose shares this client holds, got {len(unheld)} others")
+    if isinstance(state, CheckedState) and set(state.message.complaints) & set(sharers.sharers):
+        raise PrivacyError("expected sharers whose shares this client could open, got one that it has complained of")
     terms = state.roster.terms
     encoded = vectors.encode_vector(terms.declaration, content)
     ready = _fix_sharers(state, sharers, vectors.digest_vector(encoded))
@@ -259,7 +311,11 @@ def mask_update(
     visible = visible_scalars(terms.declaration)
     scalars = {name: value for name, value in content.scalars.items() if name in visible}
     sent = vectors.digest_vector(masked)
-    header = MaskedHeader(run=terms.run, round=terms.round, client=state.client, digest=sent, scalars=scalars)
+    peers = None
+    if state.roster.graph is not None:
+        peers = sign_peers(state.roster.context, state.client, sharers.sharers, identity)
+    place = {"run": terms.run, "round": terms.round, "client": state.client}
+    header = MaskedHeader(**place, digest=sent, scalars=scalars, peers=peers)
     return ready, MaskedUpdate(header, masked)
 
 
@@ -274,7 +330,8 @@ def _fix_sharers(state: CheckedState | ReadyState, sharers: Sharers, digest: str
         client=state.client,
         secrets=state.secrets,
         roster=state.roster,
-        shares={name: state.shares[name] for name in sharers.sharers},
+        shares={name: state.shares[name] for name in sharers.sharers if name in state.shares},
+        listed=None if state.roster.graph is None else sharers.sharers,
         sent=digest,
         proven=_require_proven(state.roster, sharers),
     )
@@ -291,13 +348,13 @@ def list_mask_streams(state: ReadyState) -> tuple[MaskStream, ...]:
     """Returns the mask streams of this client: its own, and one for each other sharer."""
     context, members, own = state.roster.context, state.roster.keys, state.client
     private, seed = int(state.secrets.mask, 16), int(state.secrets.seed, 16)
+    neighbours = {*state.shares, *_own_neighbours(state.roster, state)} & set(state.sharers)
     pairwise = (
         MaskStream(
             keys.agree_on_mask(private, bytes.fromhex(members[name].mask), context, own, name),
             vectors.mask_sign(own, name),
         )
-        for name in state.shares
-        if name != own
+        for name in sorted(neighbours - {own})
     )
     return (MaskStream(keys.derive_self_mask(seed, context, own), 1), *pairwise)
 
@@ -310,6 +367,7 @@ def sign_consent(state: ReadyState, request: UnmaskRequest, identity: PrivateKey
     """
     require_round(state.roster.terms, request)
     _require_valid_lists(state, request)
+    _require_same_sharers(state, request)
     lists = {"survivors": request.survivors, "dropped": request.dropped}
     message = Consent(**_roster_fields(state.roster.context, state.client), **lists)
     if state.consent is not None and state.consent.model_dump(include=set(lists)) != lists:
@@ -319,15 +377,32 @@ def sign_consent(state: ReadyState, request: UnmaskRequest, identity: PrivateKey
 
 
 def _require_valid_lists(state: ReadyState, request: UnmaskRequest) -> None:
-    survivors, dropped, threshold = set(request.survivors), set(request.dropped), state.roster.terms.threshold
+    survivors, dropped, fewest = set(request.survivors), set(request.dropped), state.roster.fewest
     if both := len(survivors & dropped):
         raise PrivacyError(f"expected one kind of share for each client, got a request for both kinds of {both}")
-    if survivors | dropped != set(state.shares):
-        raise PrivacyError(f"expected a request about all {len(state.shares)} sharers and no other client, got another")
-    if len(survivors) < threshold:
-        raise PrivacyError(f"expected at least {threshold} survivors, got {len(survivors)}")
+    if survivors | dropped != set(state.sharers):
+        words = f"expected a request about all {len(state.sharers)} sharers and no other client"
+        raise PrivacyError(f"{words}, got another")
+    if len(survivors) < fewest:
+        raise PrivacyError(f"expected at least {fewest} survivors, got {len(survivors)}")
     if state.client not in survivors:
         raise RoundClosedError("expected this client's masked vector to be in the sum, it is not")
+
+
+def _require_same_sharers(state: ReadyState, request: UnmaskRequest) -> None:
+    """Raises PrivacyError unless the survivors whose shares it holds have signed these sharers.
+
+    On a graph: who was told of few sharers is masked with few, and its seed would then uncover its vector.
+    """
+    if state.roster.graph is None:
+        return
+    members, context = state.roster.keys, state.roster.context
+    for name in sorted(set(state.shares) & set(request.survivors) - {state.client}):
+        key = identity_key(members[name].identity)
+        try:
+            require_peers(context, name, state.sharers, request.peers.get(name), key)
+        except ProtocolError as error:
+            raise PrivacyError(f"{error}: it has masked with others, or with nobody") from None
 
 
 def answer_unmask_request(state: ReadyState, consents: Consents) -> UnmaskAnswer:
@@ -344,8 +419,8 @@ def answer_unmask_request(state: ReadyState, consents: Consents) -> UnmaskAnswer
         run=consents.run,
         round=consents.round,
         client=state.client,
-        seeds={name: state.shares[name].seed for name in state.consent.survivors},
-        keys={name: state.shares[name].key for name in state.consent.dropped},
+        seeds={name: state.shares[name].seed for name in state.consent.survivors if name in state.shares},
+        keys={name: state.shares[name].key for name in state.consent.dropped if name in state.shares},
     )
 
 
@@ -356,7 +431,8 @@ def _require_agreed(roster: Roster, own: Consent, consents: Consents) -> None:
         words = f"expected at least {roster.terms.threshold} survivors to have signed the same lists"
         raise PrivacyError(f"{words}, got {len(consents.signatures)}")
     members = roster.keys
-    for name, signature in consents.signatures.items():
+    given = sorted(consents.signatures.items())
+    for name, signature in given if roster.graph is None else given[: roster.terms.threshold]:
         theirs = own.model_copy(update={"client": name, "signature": signature})
         try:
             require_signature(theirs, identity_key(members[name].identity))

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, model_validator
 from shared.errors import ProtocolError
 from shared.message import Message
 from shared.method.declaration import Declaration
-from shared.protocol.schemas import ClientName, RunName
+from shared.protocol.schemas import ClientName, GraphBounds, RunName
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.group import BYTES, ORDER
 from shared.protocol.secure.keys import NONCE_BYTES, PROTOCOL, TAG_BYTES, Context
@@ -88,6 +88,13 @@ class SignedClientMessage(ClientMessage):
     signature: Signature = Field(UNSIGNED, description="the client's signature over the rest of the message")
 
 
+class GraphPlan(Message):
+    """Size of the graph of a round's neighbours, which follows from its bounds."""
+
+    degree: int = Field(ge=2, le=MOST_CLIENTS, description="number of neighbours that each client draws")
+    threshold: int = Field(ge=2, le=MOST_CLIENTS, description="number of neighbours whose shares restore a secret")
+
+
 class CommonTerms(Message):
     """Terms of a round that must be the same for every client.
 
@@ -101,6 +108,11 @@ class CommonTerms(Message):
     rounds: int = Field(ge=1, le=100_000, description="number of rounds of the run")
     anchor: Hex32 = Field(description="digest of all that determines the anchor's kernel K^R")
     changing_members: bool = Field(False, description="whether a single client may leave or join between rounds")
+    graph: GraphBounds | None = Field(
+        None,
+        description="bounds on the graph of neighbours; none: everybody is everybody's neighbour",
+        exclude_if=lambda graph: graph is None,
+    )
 
 
 class RoundTerms(RoundMessage):
@@ -149,6 +161,11 @@ class PublicKeys(SignedClientMessage):
         " sha256 of the words 'nothing to add' where the part is zeros",
         exclude_if=lambda one: one is None,
     )
+    draw: Hex32 | None = Field(
+        None,
+        description="on a graph: commitment to the number that draws the client's neighbours",
+        exclude_if=lambda draw: draw is None,
+    )
 
 
 def possession_label(terms: RoundMessage, client: str) -> bytes:
@@ -162,6 +179,11 @@ class Roster(Message):
     terms: RoundTerms = Field(description="terms of the round")
     members: tuple[PublicKeys, ...] = Field(
         max_length=MOST_CLIENTS, description="public keys of each client, in ascending order of names"
+    )
+    graph: GraphPlan | None = Field(
+        None,
+        description="size of the graph of neighbours; none: everybody is everybody's neighbour",
+        exclude_if=lambda graph: graph is None,
     )
 
     @model_validator(mode="after")
@@ -181,8 +203,21 @@ class Roster(Message):
 
     @property
     def points(self) -> dict[str, int]:
-        """x of each client's shares."""
+        """Place of each client among the members, from 1 on."""
         return {name: x for x, name in enumerate(self.names, start=1)}
+
+    @property
+    def share_threshold(self) -> int:
+        """Number of shares that restore a secret."""
+        return self.terms.threshold if self.graph is None else self.graph.threshold
+
+    @property
+    def fewest(self) -> int:
+        """Smallest number of clients that may go on to the sum."""
+        bounds, threshold = self.terms.common.graph, self.terms.threshold
+        if self.graph is None or bounds is None:
+            return threshold
+        return max(threshold, len(self.members) - bounds.dropouts)
 
     @property
     def context(self) -> Context:
@@ -203,7 +238,7 @@ class SealedShare(Message):
 
 
 class SealedShares(ClientMessage):
-    """Message of phase `shares`: sealed shares for every other client.
+    """Message of phase `shares`: sealed shares for every neighbour.
 
     It also has commitments to the shares that the sender keeps.
     """
@@ -212,6 +247,16 @@ class SealedShares(ClientMessage):
     shares: Mapping[ClientName, SealedShare] = Field(max_length=MOST_CLIENTS, description="sealed shares by holder")
     key_commitment: Hex32 = Field(description="commitment to the sender's own share of the mask's secret")
     seed_commitment: Hex32 = Field(description="commitment to the sender's own share of the seed")
+    draw: Hex32 | None = Field(
+        None,
+        description="on a graph: number that has drawn the sender's neighbours",
+        exclude_if=lambda draw: draw is None,
+    )
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """Holders of the sender's shares, itself among them, in the order of their x."""
+        return tuple(sorted({self.client, *self.shares}))
 
 
 class Delivery(RoundMessage):
@@ -255,6 +300,12 @@ class Sharers(RoundMessage):
     evidence: tuple[ExpulsionEvidence, ...] = Field(
         (), max_length=MOST_CLIENTS, description="evidence against each expelled client"
     )
+    draws: Mapping[ClientName, Hex32] = Field(
+        default_factory=dict,
+        max_length=MOST_CLIENTS,
+        description="on a graph: number that has drawn the neighbours of each sharer",
+        exclude_if=lambda draws: not draws,
+    )
 
 
 class MaskedHeader(ClientMessage):
@@ -262,6 +313,11 @@ class MaskedHeader(ClientMessage):
 
     digest: Hex32
     scalars: Annotated[Mapping[str, Finite], Field(max_length=20)]
+    peers: Signature | None = Field(
+        None,
+        description="on a graph: signature under the list of sharers that the client was told",
+        exclude_if=lambda peers: peers is None,
+    )
 
 
 class UnmaskRequest(RoundMessage):
@@ -269,6 +325,12 @@ class UnmaskRequest(RoundMessage):
 
     survivors: Names = Field(description="clients whose vectors are in the sum")
     dropped: Names = Field(description="clients that dropped out before sending a vector")
+    peers: Mapping[ClientName, Signature] = Field(
+        default_factory=dict,
+        max_length=MOST_CLIENTS,
+        description="on a graph: of each survivor whose shares the client holds, its signature under the sharers",
+        exclude_if=lambda peers: not peers,
+    )
 
 
 class Consent(SignedClientMessage):

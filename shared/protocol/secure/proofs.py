@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import TypeVar
 
-from cryptography.exceptions import InvalidSignature
+from nacl import bindings
+from nacl.exceptions import BadSignatureError
 
 from shared.errors import ProtocolError
 from shared.protocol.secure import group, keys
@@ -36,11 +38,22 @@ def sign_message(message: M, key: PrivateKey) -> M:
 
 def require_signature(message: SignedClientMessage, key: PublicKey) -> None:
     """Raises ProtocolError unless the owner of this key has signed the message."""
+    if not is_signed(_signed_bytes(message), message.signature, key):
+        raise ProtocolError(
+            f"expected {type(message).__name__} that {message.client!r} has signed, got another signature"
+        )
+
+
+def is_signed(content: bytes, signature: str, key: PublicKey) -> bool:
+    """Tells whether the owner of a key has signed these bytes.
+
+    By libsodium, in less than half the time of OpenSSL: a round verifies thousands.
+    """
     try:
-        key.verify(bytes.fromhex(message.signature), _signed_bytes(message))
-    except InvalidSignature:
-        kind = type(message).__name__
-        raise ProtocolError(f"expected {kind} that {message.client!r} has signed, got another signature") from None
+        bindings.crypto_sign_open(bytes.fromhex(signature) + content, key.public_bytes_raw())
+    except BadSignatureError:
+        return False
+    return True
 
 
 def sign_share(context: Context, dealer: str, holder: str, share: SealedShare, key: PrivateKey) -> SealedShare:
@@ -54,10 +67,24 @@ def require_share_signature(context: Context, dealer: str, holder: str, share: S
 
     With this round's roster.
     """
-    try:
-        key.verify(bytes.fromhex(share.signature), _share_bytes(context, dealer, holder, share))
-    except InvalidSignature:
-        raise ProtocolError(f"expected a share that {dealer!r} has signed for {holder!r}, got another") from None
+    if not is_signed(_share_bytes(context, dealer, holder, share), share.signature, key):
+        raise ProtocolError(f"expected a share that {dealer!r} has signed for {holder!r}, got another")
+
+
+def sign_peers(context: Context, client: str, sharers: Sequence[str], key: PrivateKey) -> str:
+    """Signs the list of sharers that a client's vector is masked with."""
+    return key.sign(_peers_bytes(context, client, sharers)).hex()
+
+
+def require_peers(context: Context, client: str, sharers: Sequence[str], signature: str | None, key: PublicKey) -> None:
+    """Raises ProtocolError unless a client has masked its vector for this list of sharers."""
+    if signature is None or not is_signed(_peers_bytes(context, client, sharers), signature, key):
+        raise ProtocolError(f"expected {client!r} to have signed the list of sharers, got another signature or none")
+
+
+def _peers_bytes(context: Context, client: str, sharers: Sequence[str]) -> bytes:
+    listed = hashlib.sha256("\n".join(sharers).encode()).hexdigest()
+    return context.label("signed sharers", client, listed)
 
 
 def identity_key(identity: str) -> PublicKey:

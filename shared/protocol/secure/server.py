@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
@@ -12,7 +13,7 @@ from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClos
 from shared.message import Message
 from shared.method.parameters import STORED, Array, Form, Parameters, Scalars, array_part, blocks
 from shared.protocol.schemas import ClientName
-from shared.protocol.secure import group, keys, shamir
+from shared.protocol.secure import graph, group, keys, shamir
 from shared.protocol.secure import vectors as masks
 from shared.protocol.secure import vectors as vector
 from shared.protocol.secure.messages import (
@@ -28,13 +29,13 @@ from shared.protocol.secure.messages import (
     SealedShares,
     ShareCheck,
     Sharers,
-    SharesOf,
     UnmaskAnswer,
     UnmaskRequest,
     least_threshold,
     require_round,
     visible_scalars,
 )
+from shared.protocol.secure.proofs import identity_key, require_peers
 from shared.protocol.secure.vectors import MaskStream, Vector
 
 
@@ -76,34 +77,35 @@ def restore_masks(state: SecureRound) -> tuple[MaskStream, ...]:
     """
     require_answers(state)
     everybody = make_roster(state)
-    points, context, members = everybody.points, everybody.context, everybody.keys
-    chosen = sorted(state.answers)[: state.terms.threshold]
-    weights = shamir.lagrange_weights([points[name] for name in chosen])
-    seeds = {points[name]: state.answers[name].seeds for name in chosen}
-    mask_keys = {points[name]: state.answers[name].keys for name in chosen}
+    context, members = everybody.context, everybody.keys
     own = (
-        MaskStream(keys.derive_self_mask(_restore(name, members[name].commitment, seeds, weights), context, name), -1)
+        MaskStream(keys.derive_self_mask(_restore(state, name, members[name].commitment, "seeds"), context, name), -1)
         for name in state.survivors
     )
-    lost = {name: _restore(name, members[name].mask, mask_keys, weights) for name in state.dropped}
-    return (*own, *_restore_pairwise(everybody, lost, state.survivors))
+    lost = {name: _restore(state, name, members[name].mask, "keys") for name in state.dropped}
+    return (*own, *_restore_pairwise(state, everybody, lost))
 
 
-def _restore(name: str, published: str, shares: Mapping[int, SharesOf], weights: Mapping[int, int]) -> int:
+def _restore(state: SecureRound, dealer: str, published: str, kind: Literal["seeds", "keys"]) -> int:
     """Restores a client's secret from shares, and checks it against its published point."""
-    secret = shamir.restore_secret({x: int(held[name], 16) for x, held in shares.items()}, weights)
+    threshold = make_roster(state).share_threshold
+    places = {name: x for x, name in enumerate(state.shares[dealer].holders, start=1)}
+    chosen = [name for name in sorted(places) if name in state.answers][:threshold]
+    shares = {places[name]: int(getattr(state.answers[name], kind)[dealer], 16) for name in chosen}
+    secret = shamir.restore_secret(shares, shamir.lagrange_weights(tuple(shares)))
     if group.multiply_base(secret).hex() != published:
-        raise ProtocolError(f"expected shares of the secret that {name!r} has published a point of, got others")
+        raise ProtocolError(f"expected shares of the secret that {dealer!r} has published a point of, got others")
     return secret
 
 
-def _restore_pairwise(roster: Roster, lost: Mapping[str, int], survivors: tuple[str, ...]) -> Iterator[MaskStream]:
+def _restore_pairwise(state: SecureRound, roster: Roster, lost: Mapping[str, int]) -> Iterator[MaskStream]:
     """Yields the masks that survivors share with drop-outs, by these' restored mask keys."""
     context, public = roster.context, {name: bytes.fromhex(member.mask) for name, member in roster.keys.items()}
     for name, private in lost.items():
-        for other in survivors:
-            seed = keys.agree_on_mask(private, public[other], context, name, other)
-            yield MaskStream(seed, masks.mask_sign(name, other))
+        for other in state.survivors:
+            if other in state.shares[name].shares or name in state.shares[other].shares:
+                seed = keys.agree_on_mask(private, public[other], context, name, other)
+                yield MaskStream(seed, masks.mask_sign(name, other))
 
 
 Phase = Literal["keys", "shares", "checks", "masked", "consents", "answers"]
@@ -215,19 +217,43 @@ def require_expected(state: SecureRound, phase: Phase, message: ClientMessage) -
         case PublicKeys():
             _require_room(state)
         case SealedShares():
-            _require_names("sealed shares", set(message.shares), set(state.keys) - {message.client})
+            _require_names("sealed shares", set(message.shares), _expected_holders(state, message))
         case ShareCheck():
             if not set(message.complaints) <= set(state.shares) - {message.client}:
                 raise ProtocolError("expected complaints about other sharers, got others")
         case MaskedHeader():
             if not set(message.scalars) <= (visible := visible_scalars(state.terms.declaration)):
                 raise ProtocolError(f"expected at most the open scalars {sorted(visible)}, got others")
+            _require_peers(state, message)
         case Consent():
             if (message.survivors, message.dropped) != (state.survivors, state.dropped):
                 raise ProtocolError("expected consent to the lists that were asked for, got consent to others")
         case UnmaskAnswer():
-            _require_names("shares of seeds", set(message.seeds), set(state.survivors))
-            _require_names("shares of mask keys", set(message.keys), set(state.dropped))
+            held = {dealer for dealer, sent in state.shares.items() if message.client in sent.holders}
+            _require_names("shares of seeds", set(message.seeds), held & set(state.survivors))
+            _require_names("shares of mask keys", set(message.keys), held & set(state.dropped))
+
+
+def _expected_holders(state: SecureRound, message: SealedShares) -> set[str]:
+    """Returns the clients that a sharer must share with.
+
+    Raises ProtocolError on a graph unless it has drawn them as its keys commit to: of its own choice they could be
+    clients who never answer, so that nobody could restore its secrets.
+    """
+    everybody = make_roster(state)
+    if everybody.graph is None:
+        return set(state.keys) - {message.client}
+    return set(
+        graph.find_holders(everybody, message.client, graph.require_draw(everybody, message.client, message.draw))
+    )
+
+
+def _require_peers(state: SecureRound, message: MaskedHeader) -> None:
+    """Raises ProtocolError on a graph unless the sender has signed the list of sharers."""
+    everybody = make_roster(state)
+    if everybody.graph is not None:
+        key = identity_key(state.keys[message.client].identity)
+        require_peers(everybody.context, message.client, state.sharers, message.peers, key)
 
 
 def _require_room(state: SecureRound) -> None:
@@ -248,11 +274,35 @@ def require_answers(state: SecureRound) -> None:
 
 
 def _require_enough(state: SecureRound) -> None:
-    came, threshold = count_present(state), state.terms.threshold
-    if came < threshold:
-        still = f", missing {', '.join(state.missing)}" if state.missing else ""
-        what = f"round {state.terms.round}, phase {state.phase}"
-        raise UnavailableError(f"{what}: expected at least {threshold} clients, got {came}{still}")
+    came, fewest = count_present(state), fewest_present(state)
+    still = f", missing {', '.join(state.missing)}" if state.missing else ""
+    what = f"round {state.terms.round}, phase {state.phase}"
+    if came < fewest:
+        raise UnavailableError(f"{what}: expected at least {fewest} clients, got {came}{still}")
+    if state.phase == "answers" and (dealer := _find_unrestorable(state)) is not None:
+        raise UnavailableError(f"{what}: expected more neighbours of {dealer} to answer, got too few{still}")
+
+
+def fewest_present(state: SecureRound) -> int:
+    """Returns the smallest number of clients with which this phase can close."""
+    if state.phase in ("shares", "checks", "masked"):
+        return make_roster(state).fewest
+    return state.terms.threshold
+
+
+def can_restore(state: SecureRound) -> bool:
+    """Tells whether the answers are enough to restore every secret that masks the sum."""
+    return count_present(state) >= state.terms.threshold and _find_unrestorable(state) is None
+
+
+def _find_unrestorable(state: SecureRound) -> str | None:
+    """Finds a sharer whose secret needs more answers; None where all can be restored."""
+    everybody = make_roster(state)
+    if everybody.graph is None:
+        return None
+    answered, threshold = set(state.answers), everybody.share_threshold
+    short = (name for name in state.sharers if len(answered.intersection(state.shares[name].holders)) < threshold)
+    return next(short, None)
 
 
 def count_present(state: SecureRound) -> int:
@@ -274,7 +324,19 @@ def close_phase(state: SecureRound) -> SecureRound:
 def make_roster(state: SecureRound) -> Roster:
     """Makes the roster of all public keys, once phase `keys` is closed."""
     _require_closed(state, "keys")
-    return Roster(terms=state.terms, members=tuple(state.keys[name] for name in sorted(state.keys)))
+    for terms, given, made in _MADE:
+        if given is state.keys and terms is state.terms:
+            return made
+    bounds = state.terms.common.graph
+    plan = None if bounds is None else graph.plan_graph(len(state.keys), bounds)
+    members = tuple(state.keys[name] for name in sorted(state.keys))
+    made = Roster(terms=state.terms, members=members, graph=plan)
+    _MADE.append((state.terms, state.keys, made))
+    return made
+
+
+_MADE: deque[tuple[RoundTerms, Mapping[str, PublicKeys], Roster]] = deque(maxlen=4)
+"""Newest rosters: each message of a round is held against its roster, which is long."""
 
 
 def make_delivery(state: SecureRound, client: str) -> Delivery:
@@ -282,7 +344,7 @@ def make_delivery(state: SecureRound, client: str) -> Delivery:
     _require_closed(state, "shares")
     if client not in state.shares:
         raise NotFoundError(f"client {client!r} has not shared in round {state.terms.round}")
-    shares = {name: sent.shares[client] for name, sent in state.shares.items() if name != client}
+    shares = {name: sent.shares[client] for name, sent in state.shares.items() if client in sent.shares}
     return Delivery(run=state.terms.run, round=state.terms.round, shares=shares)
 
 
@@ -298,14 +360,18 @@ def make_sharers(state: SecureRound) -> Sharers:
             share = state.shares[dealer].shares[holder]
             found.setdefault(dealer, ExpulsionEvidence(dealer=dealer, holder=holder, share=share, complaint=complaint))
     evidence = tuple(found[dealer] for dealer in sorted(found))
-    return Sharers(run=state.terms.run, round=state.terms.round, sharers=state.sharers, evidence=evidence)
+    draws = {name: draw for name in state.sharers if (draw := state.shares[name].draw) is not None}
+    place = {"run": state.terms.run, "round": state.terms.round}
+    return Sharers(**place, sharers=state.sharers, evidence=evidence, draws=draws)
 
 
-def make_unmask_request(state: SecureRound) -> UnmaskRequest:
-    """Makes the request to unmask, once phase `masked` is closed."""
+def make_unmask_request(state: SecureRound, client: str) -> UnmaskRequest:
+    """Makes the request to unmask for one client, once phase `masked` is closed."""
     _require_closed(state, "masked")
-    terms = state.terms
-    return UnmaskRequest(run=terms.run, round=terms.round, survivors=state.survivors, dropped=state.dropped)
+    terms, survivors = state.terms, state.survivors
+    held = (name for name in survivors if client in state.shares[name].shares)
+    peers = {name: signature for name in held if (signature := state.masked[name].peers) is not None}
+    return UnmaskRequest(run=terms.run, round=terms.round, survivors=survivors, dropped=state.dropped, peers=peers)
 
 
 def make_consents(state: SecureRound) -> Consents:

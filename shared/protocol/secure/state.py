@@ -95,8 +95,9 @@ class CheckedState(Message):
 class ReadyState(Message):
     """State after `mask_update`: it is fixed which clients mask with each other.
 
-    sent: the digest of what was masked. proven: clients expelled by evidence that this client has checked. consent:
-    the only pair of lists that it has signed.
+    shares: of each sharer whose shares this client holds. listed: on a graph all sharers, of whom it holds few. sent:
+    the digest of what was masked. proven: clients expelled by evidence that this client has checked. consent: the only
+    pair of lists that it has signed.
     """
 
     phase: Literal["ready"] = "ready"
@@ -104,14 +105,15 @@ class ReadyState(Message):
     secrets: Secrets
     roster: Roster
     shares: Mapping[ClientName, SharePair] = Field(repr=False)
+    listed: Names | None = Field(None, exclude_if=lambda listed: listed is None)
     sent: Hex32
     proven: Names = ()
     consent: Consent | None = None
 
     @property
     def sharers(self) -> tuple[str, ...]:
-        """Clients with which this client has a mask, itself included, sorted."""
-        return tuple(sorted(self.shares))
+        """Clients that mask in this round, itself included, sorted."""
+        return tuple(sorted(self.shares)) if self.listed is None else self.listed
 
 
 State = BegunState | SharingState | CheckedState | ReadyState

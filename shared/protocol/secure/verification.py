@@ -77,14 +77,14 @@ def _verify_share_signatures(state: SecureRound, message: SealedShares) -> None:
 
 
 def _verify_commitments(state: SecureRound, message: SealedShares) -> None:
-    own, names = state.keys[message.client], sorted(state.keys)
+    own, names, threshold = state.keys[message.client], message.holders, make_roster(state).share_threshold
     pieces: dict[str, SealedShare | SealedShares] = {**message.shares, message.client: message}
     for secret, points in (
         (own.mask, [pieces[name].key_commitment for name in names]),
         (own.commitment, [pieces[name].seed_commitment for name in names]),
     ):
         commitments = [bytes.fromhex(point) for point in points]
-        shamir.require_consistent(bytes.fromhex(secret), commitments, state.terms.threshold)
+        shamir.require_consistent(bytes.fromhex(secret), commitments, threshold)
 
 
 def _verify_complaints(state: SecureRound, message: ShareCheck) -> None:

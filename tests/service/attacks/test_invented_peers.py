@@ -59,13 +59,13 @@ class Inventor(Liar):
                 self.states[name] = client.check_shares(self.states[name], delivery, key)
             case "masked":
                 self.states[name], update = client.mask_update(
-                    self.states[name], server.make_sharers(self.exchange), self.content
+                    self.states[name], server.make_sharers(self.exchange), self.content, key
                 )
                 self.exchange = server.accept_header(self.exchange, update.header)
                 self.vectors[name] = update.vector
                 return
             case "consents":
-                request = server.make_unmask_request(self.exchange)
+                request = server.make_unmask_request(self.exchange, name)
                 self.states[name], message = client.sign_consent(self.states[name], request, key)
                 self.exchange = server.accept_message(self.exchange, message)
                 return

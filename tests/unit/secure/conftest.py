@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
 
 from shared.method.parameters import Parameters
+from shared.protocol.secure import graph
 from shared.protocol.secure.group import ORDER
-from tests.support.rehearsal import Rehearsal, contents_of
+from shared.protocol.secure.messages import GraphPlan
+from tests.support.rehearsal import GraphRehearsal, Rehearsal, contents_of
 
 
-@pytest.fixture(scope="session")
-def rehearsal() -> type[Rehearsal]:
-    return Rehearsal
+@pytest.fixture(scope="session", params=["full", "graph"])
+def rehearsal(request: pytest.FixtureRequest) -> Iterator[type[Rehearsal]]:
+    """Rounds on the full graph, and on one where each client has drawn everybody: what holds here holds there."""
+    if request.param == "full":
+        yield Rehearsal
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph, "FEWEST_MEMBERS", 3)
+        patch.setattr(graph, "exposure_bits", lambda *_: -99.0)
+        patch.setattr(
+            graph, "plan_graph", lambda members, _: GraphPlan(degree=members - 1, threshold=members * 2 // 3 + 1)
+        )
+        yield GraphRehearsal
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import pytest
 from shared.errors import ConflictError, PrivacyError, ProtocolError, RoundClosedError
 from shared.method.parameters import Parameters
 from shared.protocol.secure import client, group, server, shamir
-from shared.protocol.secure.messages import Consents, Delivery, Roster, SealedShare, Sharers, UnmaskRequest
+from shared.protocol.secure.messages import Consents, Delivery, Roster, SealedShare, UnmaskRequest
 from shared.protocol.secure.proofs import sign_message, sign_share
 from shared.protocol.secure.state import ReadyState, read_state, write_state
 from shared.protocol.secure.verification import verify_message
@@ -239,7 +239,7 @@ def test_clients_who_were_shown_different_rosters_refuse_each_other_s_shares(mad
     for name in ALL:
         made.sharing[name] = made.share(name, without(true, "eve") if name == "bob" else true)
     misled = made.sharing["bob"].message
-    with pytest.raises(ProtocolError, match="sealed shares for 4 clients"):
+    with pytest.raises(ProtocolError, match=r"sealed shares for 4 clients|draw of neighbours"):
         verify_message(made.round, misled)
     for name in (*ALL[:1], *ALL[2:]):
         made.tell(made.sharing[name].message)
@@ -253,8 +253,9 @@ def test_clients_who_were_shown_different_rosters_refuse_each_other_s_shares(mad
 def test_too_few_sharers_and_strangers_are_refused(shared: Any) -> None:
     true = server.make_delivery(shared.round, "ada").shares
     few = Delivery(**ROUND, shares={"bob": true["bob"]})
-    with pytest.raises(PrivacyError, match="at least 4 sharers, got 2"):
-        shared.check("ada", few)
+    if server.make_roster(shared.round).graph is None:  # on a graph a client may get any number
+        with pytest.raises(PrivacyError, match="at least 4 sharers, got 2"):
+            shared.check("ada", few)
     with pytest.raises(PrivacyError, match="of the roster"):
         shared.check("ada", delivered(shared, zoe=true["bob"]))
 
@@ -279,10 +280,10 @@ def test_another_update_or_other_sharers_under_the_same_masks_are_refused(checke
     checked.mask("ada")
     everybody = server.make_sharers(checked.round)
     with pytest.raises(ConflictError, match="masked before"):
-        client.mask_update(checked.ready["ada"], everybody, checked.contents["bob"])
+        client.mask_update(checked.ready["ada"], everybody, checked.contents["bob"], checked.identities["ada"])
     fewer = everybody.model_copy(update={"sharers": ALL[:4]})
     with pytest.raises(ConflictError, match="masked before"):
-        client.mask_update(checked.ready["ada"], fewer, checked.contents["ada"])
+        client.mask_update(checked.ready["ada"], fewer, checked.contents["ada"], checked.identities["ada"])
 
 
 @pytest.mark.parametrize(
@@ -291,7 +292,9 @@ def test_another_update_or_other_sharers_under_the_same_masks_are_refused(checke
 )
 def test_sharers_that_would_not_hide_this_client_are_refused(checked: Any, names: tuple[str, ...], words: str) -> None:
     with pytest.raises(PrivacyError, match=words):
-        client.mask_update(checked.checked["ada"], Sharers(**ROUND, sharers=names), checked.contents["ada"])
+        client.mask_update(
+            checked.checked["ada"], checked.sharers(names), checked.contents["ada"], checked.identities["ada"]
+        )
 
 
 def test_nobody_masks_with_a_client_whose_shares_could_not_be_opened(shared: Any) -> None:
@@ -300,19 +303,21 @@ def test_nobody_masks_with_a_client_whose_shares_could_not_be_opened(shared: Any
     spoilt = signed_anew(shared, "bob", true.model_copy(update={"seed_commitment": any_point()}))
     state = shared.check("ada", delivered(shared, bob=spoilt))
     with pytest.raises(PrivacyError, match="whose shares this client holds, got 1 others"):
-        client.mask_update(state, Sharers(**ROUND, sharers=ALL), shared.contents["ada"])
+        client.mask_update(state, shared.sharers(ALL), shared.contents["ada"], shared.identities["ada"])
 
 
 def test_a_client_without_rho_takes_part(checked: Any) -> None:
     content = Parameters(checked.contents["ada"].arrays, {"margin": 0.5})
-    update = client.mask_update(checked.checked["ada"], server.make_sharers(checked.round), content)[1]
+    everybody, key = server.make_sharers(checked.round), checked.identities["ada"]
+    update = client.mask_update(checked.checked["ada"], everybody, content, key)[1]
     assert dict(update.header.scalars) == {}
 
 
 def test_a_tensor_in_another_order_of_memory_is_masked_too(checked: Any) -> None:
     content, everybody = checked.contents["ada"], server.make_sharers(checked.round)
     turned = {name: np.asarray(value, order="F") for name, value in content.arrays.items()}
-    masked = client.mask_update(checked.checked["ada"], everybody, Parameters(turned, content.scalars))[1]
+    key, content = checked.identities["ada"], Parameters(turned, content.scalars)
+    masked = client.mask_update(checked.checked["ada"], everybody, content, key)[1]
     np.testing.assert_array_equal(masked.vector["predictive.w"], checked.mask("ada").vector["predictive.w"])
 
 
@@ -332,14 +337,16 @@ def masked(checked: Any) -> Any:
 
 def refused(made: Any, request: UnmaskRequest, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        client.sign_consent(made.ready["ada"], request, made.identities["ada"])
+        client.sign_consent(made.ready["ada"], made.with_peers(request), made.identities["ada"])
 
 
 def agree(made: Any, request: UnmaskRequest, *names: str) -> Consents:
     """These clients sign; the signatures as the aggregator passes them on."""
     signatures = {}
     for name in names:
-        made.ready[name], message = client.sign_consent(made.ready[name], request, made.identities[name])
+        made.ready[name], message = client.sign_consent(
+            made.ready[name], made.with_peers(request), made.identities[name]
+        )
         signatures[name] = message.signature
     return Consents(**ROUND, signatures=signatures)
 

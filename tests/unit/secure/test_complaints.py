@@ -11,7 +11,7 @@ import pytest
 from shared.errors import PrivacyError, ProtocolError, UnavailableError
 from shared.method.parameters import Parameters
 from shared.protocol.secure import client, group, proofs, server
-from shared.protocol.secure.messages import SealedShares, Sharers
+from shared.protocol.secure.messages import SealedShares
 from shared.protocol.secure.proofs import sign_message, sign_share
 from shared.protocol.secure.verification import verify_message
 
@@ -156,19 +156,19 @@ def test_a_client_checks_the_evidence_by_itself(settled: Any) -> None:
     stranger = evidence.model_copy(update={"dealer": "zoe"})
     for lie in (pretext, unsigned, stranger):
         with pytest.raises(ProtocolError):
-            client.mask_update(
-                settled.checked["ada"], true.model_copy(update={"evidence": (lie,)}), settled.contents["ada"]
-            )
-    state, _ = client.mask_update(settled.checked["ada"], true, settled.contents["ada"])
+            shown = true.model_copy(update={"evidence": (lie,)})
+            client.mask_update(settled.checked["ada"], shown, settled.contents["ada"], settled.identities["ada"])
+    state, _ = client.mask_update(settled.checked["ada"], true, settled.contents["ada"], settled.identities["ada"])
     assert state.proven == ("bob",)
 
 
 def test_one_that_is_left_out_without_evidence_is_not_proven_to_cheat(settled: Any) -> None:
-    silent = Sharers(run="run-1", round=3, sharers=HONEST)
-    assert client.mask_update(settled.checked["ada"], silent, settled.contents["ada"])[0].proven == ()
+    silent = settled.sharers(HONEST)
+    content, key = settled.contents["ada"], settled.identities["ada"]
+    assert client.mask_update(settled.checked["ada"], silent, content, key)[0].proven == ()
 
 
 def test_who_is_put_out_cannot_be_among_the_sharers(settled: Any) -> None:
-    both = server.make_sharers(settled.round).model_copy(update={"sharers": ALL})
+    both = settled.sharers(ALL)
     with pytest.raises(PrivacyError, match="whose shares this client holds"):
-        client.mask_update(settled.checked["ada"], both, settled.contents["ada"])
+        client.mask_update(settled.checked["ada"], both, settled.contents["ada"], settled.identities["ada"])

@@ -133,7 +133,8 @@ class Masking:
     async def masked(self) -> httpx.Response:
         if not self.body:
             assert self.checked is not None
-            self.ready, update = client.mask_update(self.checked, await self.expected("sharers", Sharers), self.content)
+            sharers = await self.expected("sharers", Sharers)
+            self.ready, update = client.mask_update(self.checked, sharers, self.content, self.identity)
             self.body = encode_masked(update)
         return await self.fake.put(self.number, self.body)
 

@@ -1,0 +1,301 @@
+"""On a graph of 64 silos a round tells its sum alone, whatever the aggregator says to whom."""
+
+from __future__ import annotations
+
+import random
+from math import comb, log2
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shared.errors import PrivacyError, ProtocolError, UnavailableError
+from shared.protocol.schemas import GraphBounds
+from shared.protocol.secure import client, graph, server
+from shared.protocol.secure.messages import GraphPlan, Roster
+from shared.protocol.secure.proofs import sign_message, sign_peers
+from shared.protocol.secure.verification import verify_message
+from tests.support.rehearsal import Rehearsal, many_contents, terms_for
+
+COUNT = 64
+
+
+def begin(count: int = COUNT) -> Rehearsal:
+    contents = many_contents(count)
+    return Rehearsal(contents, terms=terms_for(contents["silo-000"], count, graph=graph.default_bounds(count)))
+
+
+@pytest.fixture(scope="module")
+def shared() -> Rehearsal:
+    made = begin()
+    return made.until_shares(tuple(made.contents))
+
+
+# --- the bound
+
+
+@pytest.mark.parametrize(
+    ("members", "degree", "threshold"), [(64, 25, 22), (128, 38, 32), (256, 54, 43), (512, 69, 54), (1024, 124, 101)]
+)
+def test_degree_and_threshold_follow_from_the_bounds(members: int, degree: int, threshold: int) -> None:
+    """A third of the members collude, and a twentieth drops out, as the aggregator likes."""
+    bounds = graph.default_bounds(members)
+    assert bounds is not None and (bounds.colluders, bounds.dropouts) == (members // 3, members // 20)
+    plan = graph.plan_graph(members, bounds)
+    assert plan == GraphPlan(degree=degree, threshold=threshold)
+    assert graph.exposure_bits(members, bounds, plan) <= -40
+    sparser = GraphPlan(degree=degree - 1, threshold=graph._largest_threshold(members, bounds.dropouts, degree - 1))
+    assert graph.exposure_bits(members, bounds, sparser) > -40
+
+
+def test_fewer_than_64_have_no_graph_and_no_new_field_in_any_message() -> None:
+    assert graph.default_bounds(63) is None
+    made = Rehearsal(many_contents(5), terms=terms_for(many_contents(1)["silo-000"], 5))
+    made.play()
+    said = [made.round.terms, *made.round.keys.values(), *made.round.shares.values(), *made.round.masked.values()]
+    said += [server.make_roster(made.round), server.make_sharers(made.round)]
+    said += [server.make_unmask_request(made.round, "silo-000"), *made.ready.values()]
+    words = ('"graph"', '"draw"', '"draws"', '"peers"', '"listed"')
+    assert not [word for word in words for one in said if word in one.model_dump_json()]
+
+
+def test_the_bound_on_colluding_neighbours_is_the_exact_tail() -> None:
+    members, colluders, degree, threshold = 64, 21, 25, 22
+    ways = sum(comb(colluders, n) * comb(63 - colluders, degree - n) for n in range(threshold, degree + 1))
+    exact = log2((members - colluders) * ways / comb(63, degree)) if ways else -np.inf
+    plan = GraphPlan(degree=degree, threshold=12)
+    ways = sum(comb(colluders, n) * comb(63 - colluders, degree - n) for n in range(12, degree + 1))
+    expected = log2((members - colluders) * ways / comb(63, degree))
+    assert exact < -40 < expected
+    assert graph.exposure_bits(members, GraphBounds(colluders=21, dropouts=3), plan) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("degree", "dropouts"), [(2, 0), (2, 1), (3, 1)])
+def test_graphs_drawn_at_random_are_cut_no_more_often_than_the_bound_says(degree: int, dropouts: int) -> None:
+    """With so few neighbours that it happens: in 20 clients, one or none of whom the aggregator drops as it likes."""
+    members, honest, tries, rng = 20, 14, 1500, random.Random(0)
+    cut = sum(can_be_cut(draw_graph(rng, members, honest, degree), honest, dropouts) for _ in range(tries))
+    bound = 2 ** graph._log2_sum(graph._split_bits(members, honest, dropouts, degree))
+    assert 0 < cut / tries <= bound
+
+
+def draw_graph(rng: random.Random, members: int, honest: int, degree: int) -> list[set[int]]:
+    """The honest ones are the first; an edge is one that either end has drawn."""
+    found: list[set[int]] = [set() for _ in range(honest)]
+    for one in range(honest):
+        for other in rng.sample([n for n in range(members) if n != one], degree):
+            if other < honest:
+                found[one].add(other)
+                found[other].add(one)
+    return found
+
+
+def can_be_cut(edges: list[set[int]], honest: int, dropouts: int) -> bool:
+    everybody = set(range(honest))
+    return any(is_cut(edges, everybody - {gone}) for gone in (everybody if dropouts else {-1}))
+
+
+def is_cut(edges: list[set[int]], left: set[int]) -> bool:
+    seen: set[int] = set()
+    waiting = [min(left)]
+    while waiting:
+        one = waiting.pop()
+        if one not in seen:
+            seen.add(one)
+            waiting += edges[one] & left
+    return seen != left
+
+
+def test_the_share_of_neighbours_that_collude_is_as_often_too_large_as_the_tail_says() -> None:
+    rng, tries, colluders, degree, least = random.Random(1), 20_000, 21, 25, 12
+    hits = sum(sum(one < colluders for one in rng.sample(range(63), degree)) >= least for _ in range(tries))
+    expected = 2 ** graph._tail_bits(63, colluders, degree, least)
+    assert hits / tries == pytest.approx(expected, abs=4 * (expected / tries) ** 0.5)
+
+
+# --- the draw
+
+
+def test_a_draw_names_as_many_neighbours_as_the_degree_and_both_ways_of_asking_agree(shared: Rehearsal) -> None:
+    roster = server.make_roster(shared.round)
+    for name in roster.names[:8]:
+        draw = shared.round.shares[name].draw
+        assert draw is not None
+        holders = graph.find_holders(roster, name, draw)
+        assert len(set(holders)) == 25 and name not in holders and set(shared.round.shares[name].shares) == set(holders)
+        assert {one for one in roster.names if graph.holds_shares(roster, name, draw, one)} == set(holders)
+
+
+def test_neighbours_follow_from_everybody_s_keys_and_one_s_own_number(shared: Rehearsal) -> None:
+    roster, names = server.make_roster(shared.round), tuple(shared.contents)
+    first = graph.find_holders(roster, names[0], "00" * 32)
+    assert first == graph.find_holders(roster, names[0], "00" * 32)
+    another = begin().begin(names[-1]).message
+    other = Roster(terms=roster.terms, members=(*roster.members[:-1], another), graph=roster.graph)
+    assert graph.find_holders(roster, names[0], "01" * 32) != first != graph.find_holders(other, names[0], "00" * 32)
+
+
+def test_all_members_are_drawn_alike_often(shared: Rehearsal) -> None:
+    roster = server.make_roster(shared.round)
+    counts = dict.fromkeys(roster.names, 0)
+    for number in range(400):
+        for one in graph.find_holders(roster, "silo-000", f"{number:064x}"):
+            counts[one] += 1
+    assert counts.pop("silo-000") == 0
+    assert all(abs(count - 400 * 25 / 63) < 5 * (400 * 25 / 63 * 38 / 63) ** 0.5 for count in counts.values())
+
+
+def test_holders_of_a_cheat_s_own_choice_are_refused() -> None:
+    """They could be friends who never answer: then nobody could restore its secrets."""
+    made = begin()
+    made.until_keys(tuple(made.contents))
+    sent = made.share("silo-000").message
+    with pytest.raises(ProtocolError, match="'silo-000' has committed to"):
+        verify_message(made.round, sent.model_copy(update={"draw": "00" * 32}))
+    spare = next(name for name in made.contents if name not in sent.holders)
+    first = next(iter(sent.shares))
+    moved = {spare: sent.shares[first], **{name: one for name, one in sent.shares.items() if name != first}}
+    with pytest.raises(ProtocolError, match="sealed shares for 25 clients"):
+        verify_message(made.round, sent.model_copy(update={"shares": moved}))
+
+
+# --- a round
+
+
+def test_the_mean_is_the_survivors_whoever_drops_out_when() -> None:
+    made = begin()
+    names = tuple(made.contents)
+    got = made.play(after_keys=names[:1], after_checks=names[1:3], after_masked=names[3:4])
+    left = [made.contents[name].arrays["pooling.w"].astype(np.float64) for name in names[3:]]
+    np.testing.assert_allclose(got.arrays["pooling.w"], np.mean(left, axis=0), atol=1e-6)
+
+
+def test_more_drop_outs_than_the_bound_bears_end_the_round() -> None:
+    made = begin()
+    with pytest.raises(UnavailableError, match="expected at least 61 clients, got 60"):
+        made.play(after_keys=tuple(made.contents)[:4])
+
+
+def test_a_sum_waits_until_the_neighbours_of_each_have_answered() -> None:
+    """As many answers as the threshold of the round can be too few for one client's secret."""
+    made = begin()
+    names = tuple(made.contents)
+    made.until_masked(names)
+    made.send_consents(names)
+    made.close()
+    without = [name for name in names if name not in made.round.shares["silo-000"].holders]
+    last = [name for name in names if name not in without]
+    made.send_answers([*without, *last[:8]])
+    assert not server.can_restore(made.round)
+    with pytest.raises(UnavailableError):
+        made.mean()
+    made.send_answers(last[8:])
+    assert server.can_restore(made.round) and set(made.mean().arrays) == {"pooling.w"}
+
+
+# --- what a client refuses
+
+
+def shown(made: Rehearsal, **changed: Any) -> Roster:
+    return server.make_roster(made.round).model_copy(update=changed)
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [(GraphPlan(degree=10, threshold=8), "more rarely, got degree 10"), (GraphPlan(degree=25, threshold=12), "2\\^")],
+)
+def test_a_graph_that_is_too_sparse_is_refused(plan: GraphPlan, words: str) -> None:
+    made = begin()
+    made.until_keys(tuple(made.contents))
+    with pytest.raises(PrivacyError, match=words):
+        made.share("silo-000", shown(made, graph=plan))
+
+
+def test_a_silo_s_policy_refuses_a_graph_that_bears_fewer_colluders() -> None:
+    made = begin()
+    made.until_keys(tuple(made.contents))
+    roster = server.make_roster(made.round)
+    for insisted in (0.5, 1.0):
+        with pytest.raises(PrivacyError, match=r"policy\.colluders\), got one that bears 21"):
+            client.share_secrets(
+                made.begun["silo-000"], roster, made.members, made.identities["silo-000"], colluders=insisted
+            )
+
+
+def test_a_member_whose_keys_the_aggregator_made_is_refused_by_those_who_have_not_drawn_it_too() -> None:
+    """A member without edges could be left out of a sum that names it: the next sum would tell its update."""
+    made = begin()
+    made.until_keys(tuple(made.contents))
+    roster = server.make_roster(made.round)
+    forged = sign_message(roster.members[-1].model_copy(update={"draw": "00" * 32}), made.identities["silo-000"])
+    with pytest.raises(PrivacyError, match="'silo-063' has signed"):
+        made.share("silo-000", shown(made, members=(*roster.members[:-1], forged)))
+
+
+@pytest.fixture(scope="module")
+def checked() -> Rehearsal:
+    made = begin()
+    return made.until_checks(tuple(made.contents))
+
+
+def masks(made: Rehearsal, name: str, sharers: Any) -> Any:
+    return client.mask_update(made.checked[name], sharers, made.contents[name], made.identities[name])
+
+
+def test_a_share_that_the_aggregator_has_kept_back_is_noticed(shared: Rehearsal) -> None:
+    """Its dealer could be named as a member of a sum in which no mask tells that its vector is missing."""
+    true = server.make_delivery(shared.round, "silo-000")
+    dealer = next(iter(true.shares))
+    fewer = true.model_copy(update={"shares": {name: one for name, one in true.shares.items() if name != dealer}})
+    state = shared.check("silo-000", fewer)
+    with pytest.raises(PrivacyError, match="whose shares this client holds, got 1 others"):
+        client.mask_update(
+            state, shared.sharers(shared.contents), shared.contents["silo-000"], shared.identities["silo-000"]
+        )
+
+
+@pytest.mark.parametrize("how", ["without", "another"])
+def test_a_draw_other_than_the_committed_one_is_refused(checked: Rehearsal, how: str) -> None:
+    true = server.make_sharers(checked.round)
+    draws = {**true.draws, "silo-005": "00" * 32} if how == "another" else dict(list(true.draws.items())[1:])
+    with pytest.raises(PrivacyError, match="has committed to"):
+        masks(checked, "silo-000", true.model_copy(update={"draws": draws}))
+
+
+def test_fewer_sharers_than_the_bound_bears_are_refused(checked: Rehearsal) -> None:
+    with pytest.raises(PrivacyError, match="at least 61 sharers, got 60"):
+        masks(checked, "silo-000", checked.sharers(tuple(checked.contents)[:60]))
+
+
+def test_who_was_told_of_other_sharers_gets_no_help_from_its_neighbours(checked: Rehearsal) -> None:
+    """The aggregator tells one client of fewer sharers: its vector has fewer masks, and its seed would uncover more."""
+    names = tuple(checked.contents)
+    for name in names:
+        told = checked.sharers(names[:61]) if name == "silo-000" else server.make_sharers(checked.round)
+        checked.ready[name], update = masks(checked, name, told)
+        checked.peers[name] = update.header.peers
+        if name == "silo-000":
+            with pytest.raises(ProtocolError, match="'silo-000' to have signed the list of sharers"):
+                server.accept_header(checked.round, update.header)
+    for name in names:
+        assert checked.ready[name].sharers == (names[:61] if name == "silo-000" else names)
+    request = checked.with_peers(server.UnmaskRequest(run="run-1", round=3, survivors=names, dropped=()))
+    holder = checked.round.shares["silo-000"].holders[1]
+    with pytest.raises(PrivacyError, match="it has masked with others"):
+        client.sign_consent(checked.ready[holder], request, checked.identities[holder])
+    context = server.make_roster(checked.round).context
+    stolen = sign_peers(context, "silo-000", names, checked.identities[holder])  # of another's hand
+    forged = request.model_copy(update={"peers": {**request.peers, "silo-000": stolen}})
+    with pytest.raises(PrivacyError, match="it has masked with others"):
+        client.sign_consent(checked.ready[holder], forged, checked.identities[holder])
+    spare = next(name for name in names[1:] if name not in checked.round.shares["silo-000"].holders)
+    ready, _ = client.sign_consent(checked.ready[spare], request, checked.identities[spare])  # it can restore nothing
+    assert "silo-000" not in ready.shares
+
+
+def test_fewer_survivors_than_the_bound_bears_are_refused(checked: Rehearsal) -> None:
+    names = tuple(checked.contents)
+    ready = masks(checked, "silo-001", server.make_sharers(checked.round))[0]
+    request = server.UnmaskRequest(run="run-1", round=3, survivors=names[:60], dropped=names[60:])
+    with pytest.raises(PrivacyError, match="at least 61 survivors, got 60"):
+        client.sign_consent(ready, request, checked.identities["silo-001"])
