@@ -12,6 +12,7 @@ import ipaddress
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import lru_cache
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -32,6 +33,9 @@ MOST_LISTED = 16  # headers beyond the list in one row of the audit log
 MOST_HOSTS = 4  # names by which one client calls, since the aggregator's start
 BY_PROXY = {"connection": re.compile("close|keep-alive"), "transfer-encoding": re.compile("chunked")}
 REQUIRED = frozenset({heads.HOST, *heads.CONSTANT})
+OWN_NAMES = frozenset(heads.WORDS)
+WITH_PROXIES = OWN_NAMES | FROM_PROXIES | BY_PROXY.keys()
+WORDS_BY_PROXY = heads.WORDS | BY_PROXY
 PLAIN = re.compile(r"[a-z0-9-]{1,40}")
 UNPLAIN = "(a name with other characters)"
 
@@ -50,8 +54,9 @@ class RequestHeads:
         """Raises HeadError, which repeats no value, for a head that no genuine client sends."""
         headers = Headers(scope=scope).items()
         proxied = self._is_proxied(scope)
-        _require_names(headers, proxied=proxied or find_raw_head(scope) is None)
-        _require_words(headers, proxied=proxied or find_raw_head(scope) is None)
+        respelled = proxied or find_raw_head(scope) is None
+        _require_names(headers, proxied=respelled)
+        _require_words(headers, proxied=respelled)
         if not heads.is_canonical_target(*_target(scope).partition("?")[::2]):
             raise HeadError("expected path and query in canonical spelling, got another")
         if not proxied:
@@ -96,18 +101,18 @@ class RequestHeads:
 
 
 def _require_names(headers: Iterable[heads.Header], *, proxied: bool) -> None:
-    counts = Counter(name for name, _ in headers)
-    allowed = {*heads.WORDS, *FROM_PROXIES, *BY_PROXY} if proxied else {*heads.WORDS}
+    counts = Counter([name for name, _ in headers])
+    allowed = WITH_PROXIES if proxied else OWN_NAMES
     if strange := [name for name in counts if name not in allowed]:
         raise HeadError(f"expected only the headers of a client, got {len(strange)} more: {_listed_names(strange)}")
     if twice := [name for name, count in counts.items() if count > 1 and name in heads.WORDS]:
         raise HeadError(f"expected each header once, got twice: {_listed_names(twice)}")
-    if not proxied and (missing := sorted(REQUIRED - set(counts))):
+    if not proxied and (missing := sorted(REQUIRED - counts.keys())):
         raise HeadError(f"expected every header that a client sends, got none of: {', '.join(missing)}")
 
 
 def _require_words(headers: Iterable[heads.Header], *, proxied: bool) -> None:
-    words = {**heads.WORDS, **(BY_PROXY if proxied else {})}
+    words = WORDS_BY_PROXY if proxied else heads.WORDS
     for name, value in headers:
         if name not in words and len(value) > MOST_ADDED:
             raise HeadError(f"{name}: expected at most {MOST_ADDED} bytes that a proxy adds, got more")
@@ -123,10 +128,16 @@ def _require_spelling(scope: Scope, headers: list[heads.Header]) -> None:
     raw = find_raw_head(scope)
     if raw is None:
         return
-    if any(name not in (name.lower(), name.title()) for name in raw.names):
+    if not _are_spelled(raw.names):
         raise HeadError("expected header names in small letters, or with a capital for each word, got others")
     if raw.bytes != (size := heads.head_size(scope["method"], _target(scope), headers)):
         raise HeadError(f"expected a head of {size} bytes, without extra spaces, got {raw.bytes}")
+
+
+@lru_cache(maxsize=256)  # every call of a client has the same names
+def _are_spelled(names: tuple[str, ...]) -> bool:
+    """Tells whether names are in small letters, or with a capital for each word."""
+    return all(name in (name.lower(), name.title()) for name in names)
 
 
 def _target(scope: Scope) -> str:

@@ -12,16 +12,18 @@ import multiprocessing
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from benchmarks.common import ROOT, render_table
 from benchmarks.guard.learning import prepare_epoch, prepare_first_model
-from benchmarks.guard.measuring import Figure, GuardedPart, measure_part
+from benchmarks.guard.measuring import Figure, GuardedPart, PreparedWork, Preparing, measure_part
 from benchmarks.guard.rounds import prepare_round
 from benchmarks.guard.serving import prepare_server, prepare_serving
 from benchmarks.guard.silo import GeneratedSilo, make_silo
+from benchmarks.speed.request_cost import count_calls
 from client_service.runtime.device import pin_threads
 from shared.errors import SettingsError
 
@@ -30,12 +32,28 @@ T = TypeVar("T")
 COMMITTED = ROOT / "guard" / "committed.json"
 BOUND = 1.7  # times the committed figure: beyond it for twice as slow, within it for noise
 TRIES = 3  # a figure that is beyond its bound is measured again, and the least counts
+COUNTED = 25  # requests of each kind whose calls are counted
+THOUSAND = "1,000 calls"
+
+
+@asynccontextmanager
+async def prepare_requests(silo: GeneratedSilo, folder: Path) -> Preparing:
+    """Counts the Python and C calls of a silo's requests at the aggregator."""
+    del silo, folder
+    found = await asyncio.to_thread(count_calls, COUNTED)  # in a thread, because it runs an event loop of its own
+    calls = {f"calls of a request: {kind}": calls for kind, calls in found.items()}
+    yield PreparedWork(
+        (), counted=tuple(Figure(name, one / 1000, THOUSAND, f"{one:,.0f} calls") for name, one in calls.items())
+    )
+
+
 PARTS = (
     GuardedPart("first model", prepare_first_model),
     GuardedPart("epoch", prepare_epoch),
     GuardedPart("serving", prepare_serving),
     GuardedPart("server", prepare_server),
     GuardedPart("round", prepare_round),
+    GuardedPart("requests", prepare_requests),
 )
 
 
@@ -117,7 +135,7 @@ def _measure_here(part: GuardedPart, silo: GeneratedSilo, folder: Path) -> list[
 
 
 def _as_table(found: Sequence[Figure], committed: Mapping[str, float]) -> str:
-    head = ("what", "processor time or memory", "ratio", "committed", "to")
+    head = ("what", "processor time, memory or calls", "ratio", "committed", "to")
     rows = [
         [
             one.name,

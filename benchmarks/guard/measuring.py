@@ -71,15 +71,17 @@ class TimedWork:
 
 @dataclass(frozen=True)
 class PreparedWork:
-    """Timed works and the memory of one process.
+    """Timed works, counts and the memory of one process.
 
-    mib: divisor of its memory, named by `memory_unit`. peak_mib: MiB of another process; None: of this one.
+    mib: divisor of its memory, named by `memory_unit`; 0: its memory is no figure. peak_mib: MiB of another process;
+    None: of this one. counted: figures that need no time, such as numbers of calls.
     """
 
     timed: tuple[TimedWork, ...]
-    mib: float
-    memory_unit: str
+    mib: float = 0.0
+    memory_unit: str = ""
     peak_mib: float | None = None
+    counted: tuple[Figure, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,12 +116,15 @@ async def processor_seconds(work: Work) -> float:
 
 
 async def measure_part(part: GuardedPart, silo: GeneratedSilo, folder: Path) -> list[Figure]:
-    """Measures all times of a part, and its peak memory beyond the loaded libraries."""
+    """Measures all figures of a part, with its peak memory beyond the loaded libraries."""
     before = memory_mib()
     async with part.prepare(silo, folder) as prepared:
         times = [await measure_time(timed) for timed in prepared.timed]
         mib = memory_mib() - before if prepared.peak_mib is None else prepared.peak_mib
-    return [*times, Figure(f"memory: {part.name}", mib / prepared.mib, prepared.memory_unit, f"{mib:.0f} MiB")]
+    found = [*times, *prepared.counted]
+    if not prepared.mib:
+        return found
+    return [*found, Figure(f"memory: {part.name}", mib / prepared.mib, prepared.memory_unit, f"{mib:.0f} MiB")]
 
 
 def memory_mib() -> float:

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from shared.protocol.signing import requests
 from shared.protocol.wire import MEDIA_TYPE
@@ -65,8 +66,8 @@ class RequestHead:
 
 def head_size(method: str, target: str, headers: Iterable[Header]) -> int:
     """Returns the bytes of a head as HTTP/1.1 writes it."""
-    first = len(f"{method} {target} HTTP/1.1\r\n".encode("latin-1"))
-    return first + sum(len(name) + len(value) + 4 for name, value in headers) + 2
+    first, fields = len(f"{method} {target} HTTP/1.1\r\n".encode("latin-1")), list(headers)
+    return first + sum(map(len, chain.from_iterable(fields))) + 4 * len(fields) + 2
 
 
 def head_digest(method: str, target: str, headers: Iterable[Header]) -> str:

@@ -88,7 +88,8 @@ def declared_parameters(dependant: Dependant) -> dict[str, bool]:
 
 def announces_body(headers: Headers) -> bool:
     """Tells whether the headers announce a body of one byte or more."""
-    return "transfer-encoding" in headers or headers.get("content-length", "").strip("0") != ""
+    said = dict(reversed(headers.raw))  # of a name that comes twice the first counts
+    return b"transfer-encoding" in said or said.get(b"content-length", b"").strip(b"0") != b""
 
 
 @dataclass(frozen=True)

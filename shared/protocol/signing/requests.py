@@ -189,13 +189,14 @@ def signature_value(claim: SignatureClaim) -> str:
 
 def is_signed(headers: Iterable[str]) -> bool:
     """Tells whether a request has headers of a client's signature."""
-    return not {INPUT, SIGNATURE}.isdisjoint(name.lower() for name in headers)
+    return not {INPUT, SIGNATURE}.isdisjoint(map(str.lower, headers))
 
 
 def find_signature_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str] | None:
     """Returns the three headers of a signature; None unless each is there once."""
-    found = [(name.lower(), value) for name, value in headers if name.lower() in HEADERS]
-    return dict(found) if sorted(name for name, _ in found) == sorted(HEADERS) else None
+    found = [(name, value) for one, value in headers if (name := one.lower()) in HEADERS]
+    one = dict(found)
+    return one if len(one) == len(found) == len(HEADERS) else None
 
 
 def read_claim(headers: Iterable[tuple[str, str]]) -> SignatureClaim:

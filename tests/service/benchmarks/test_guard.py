@@ -18,6 +18,7 @@ from client_service.runtime.device import pin_threads
 from client_service.training.item_trainer import ItemTrainer
 from shared.errors import FederationError, SettingsError
 from shared.method.settings import MethodSettings
+from shared.protocol.signing import requests
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -161,6 +162,21 @@ def test_what_is_done_twice_is_beyond_its_bound(
     after = asyncio.run(measure_part(part, silo, tmp_path / "after"))
     assert beyond(again, before) == set()
     assert beyond(after, before) == slower
+
+
+def test_the_calls_of_a_request_are_counted_and_twice_as_many_of_a_poll_are_beyond_the_bound(
+    silo: GeneratedSilo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "COUNTED", 12)
+    [part] = [one for one in guard.PARTS if one.name == "requests"]
+    names = [f"calls of a request: {kind}" for kind in ("join", "poll", "upload")]
+    committed = {name: ratio for name, ratio in guard.read_committed().items() if name in names}
+    found = asyncio.run(measure_part(part, silo, tmp_path))
+    assert [one.name for one in found] == names and guard.complaints(found, committed) == []
+    once = requests.is_valid_claim
+    monkeypatch.setattr(requests, "is_valid_claim", lambda *of: all(once(*of) for _ in range(80)))
+    [told] = guard.complaints(asyncio.run(measure_part(part, silo, tmp_path)), committed)
+    assert told.startswith("calls of a request: poll: expected at most") and "1,000 calls" in told
 
 
 def beyond(found: Sequence[Figure], before: Sequence[Figure]) -> set[str]:
