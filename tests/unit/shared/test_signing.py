@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +15,7 @@ from http_message_signatures import HTTPMessageSigner, MappingKeyResolver, algor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.errors import AuthenticationError
+from shared.errors import AuthenticationError, ProtocolError
 from shared.protocol.signing.keys import new_key
 from shared.protocol.signing.requests import (
     NO_BODY,
@@ -217,3 +218,39 @@ def test_one_bit_of_the_signature_that_is_another_is_refused(place: int, bit: in
     raw[place] ^= 1 << bit
     forged = SIGNED | {"signature": f"sig1=:{base64.b64encode(raw).decode()}:"}
     assert not is_valid_claim(read_claim(forged.items()), POLL, KEY.public_key())
+
+
+HUGE = 100_000
+HOSTILE: dict[str, list[tuple[str, str]]] = {
+    "a folded line": [*changed("signature-input", ";alg", "\r\n ;alg").items()],
+    "bytes beyond ASCII": [*changed("signature-input", '"east"', '"e\xe4st"').items()],
+    "digits that are none of ours": [*changed("signature-input", str(SECONDS), "\u0661" * 10).items()],
+    "a line after it": [*changed("signature", "==:", "==:\n").items()],
+    "the same header in capitals": [*SIGNED.items(), ("SIGNATURE-INPUT", INPUT)],
+    "a label that is taken twice": [*changed("signature-input", "sig1=", "sig1=(), sig1=").items()],
+    "a huge list": [*changed("signature-input", '"@path"', '"@path" ' * (HUGE // 8)).items()],
+    "a huge name": [*changed("signature-input", "east", "e" * HUGE).items()],
+    "a huge time": [*changed("signature-input", str(SECONDS), "9" * HUGE).items()],
+    "a huge signature": [*changed("signature", "==:", "A" * HUGE + "==:").items()],
+    "many headers": [*SIGNED.items(), *[("signature", "")] * HUGE],
+}
+
+
+@pytest.mark.parametrize("form", HOSTILE)
+def test_what_a_stranger_sends_is_refused_in_the_time_of_its_length(form: str) -> None:
+    began = time.process_time()
+    with pytest.raises(AuthenticationError):
+        read_claim(HOSTILE[form])
+    assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    "part", ["/" + "%41" * HUGE + "%", "/" + "a" * HUGE + "\n", "/" + "a%" * HUGE, "/" + "?" * HUGE + "#"]
+)
+def test_a_huge_target_is_judged_in_the_time_of_its_length(part: str) -> None:
+    claim, began = read_claim(SIGNED.items()), time.process_time()
+    for target in (replace(POLL, path=part), replace(POLL, query=part), replace(POLL, method=part)):
+        assert not is_valid_claim(claim, target, KEY.public_key())
+        with pytest.raises(ProtocolError):
+            sign_request(target, b"", EAST, created=SECONDS, nonce=NONCE)
+    assert time.process_time() - began < 1.0
