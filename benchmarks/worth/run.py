@@ -34,13 +34,16 @@ def pool(shards: Sequence[Shard]) -> Shard:
     items = sorted(set().union(*(shard.item_ids for shard in shards)))
     place = {item: number for number, item in enumerate(items)}
     stacked = [
-        sparse.csr_array(sparse.vstack([_spread(getattr(shard, split), shard, place) for shard in shards]))
+        sparse.csr_array(
+            sparse.vstack([_move_to_pool_columns(getattr(shard, split), shard, place) for shard in shards])
+        )
         for split in ("train", "valid", "test")
     ]
     return build_shard_from_matrices("pool", [f"{number:09d}" for number in range(stacked[0].shape[0])], items, stacked)
 
 
-def _spread(pairs: sparse.csr_array, shard: Shard, place: dict[str, int]) -> sparse.csr_array:
+def _move_to_pool_columns(pairs: sparse.csr_array, shard: Shard, place: dict[str, int]) -> sparse.csr_array:
+    """Moves each item's pairs to its column in the pool, (users, items of the pool)."""
     columns = np.array([place[item] for item in shard.item_ids])
     coo = pairs.tocoo()
     return sparse.csr_array((coo.data, (coo.row, columns[coo.col])), shape=(pairs.shape[0], len(place)))
@@ -58,12 +61,13 @@ def quality(first: Shard, pooled: Shard, top: Top) -> float:
     hidden = np.array([item not in known for item in pooled.item_ids])
     seen = sparse.csr_array(pooled.train + pooled.valid)
 
-    def own_items(users: Rows, without: sparse.csr_array, k: int) -> Rows:
+    def rank_own_items(users: Rows, without: sparse.csr_array, k: int) -> Rows:
+        """Ranks items of the first shard alone."""
         also = sparse.csr_array(np.broadcast_to(hidden.astype(np.float64), (len(users), len(hidden))))
         return top(users, sparse.csr_array(without + also), k)
 
     assert CHUNK * len(hidden) < 1 << 28, "a block of users by items has to fit in memory"
-    return evaluate(own_items, pooled.test, seen, np.arange(first.train.shape[0])).primary_value
+    return evaluate(rank_own_items, pooled.test, seen, np.arange(first.train.shape[0])).primary_value
 
 
 def main(
