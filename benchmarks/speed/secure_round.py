@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import json
 import logging
 import secrets
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -27,12 +30,16 @@ from client_service.secure_rounds.exchange import SecureExchange
 from client_service.secure_rounds.masking import Masking, open_masking
 from client_service.secure_rounds.members import KnownMembers
 from client_service.secure_rounds.round_memory import NAME, RoundMemory
-from shared.method.declaration import Declaration
+from shared.method.declaration import Declaration, TensorSpec
 from shared.method.parameters import Parameters
 from shared.protocol.gate import pass_gate
 from shared.protocol.schemas import RunIn, RunOut
+from shared.protocol.secure import client as protocol
+from shared.protocol.secure import keys, proofs, server, verification
+from shared.protocol.secure.graph import default_bounds
+from shared.protocol.secure.messages import CommonTerms, RoundTerms, least_threshold
 from shared.protocol.signing.enrolment import enrol_client, ensure_key_pair
-from shared.protocol.signing.keys import read_private
+from shared.protocol.signing.keys import new_key, read_private
 from shared.protocol.signing.members import write_registry
 from shared.strategies.lpsfed import make_mixing
 from shared.timeouts import CallLimits
@@ -141,6 +148,96 @@ def _draw_update(declaration: Declaration, generator: np.random.Generator, rho: 
     return Parameters(arrays, {"margin": 0.1, "rho": rho})
 
 
+@dataclass
+class PairWork:
+    """Work of one round between pairs, played without a network: counts, and CPU seconds.
+
+    agreements: products that give a key. sealed: shares. verified: signatures and proofs of possession.
+    """
+
+    clients: int
+    graph: bool
+    agreements: int = 0
+    sealed: int = 0
+    verified: int = 0
+    cpu_seconds: float = 0.0
+
+
+def count_pair_work(clients: int, *, sparse: bool) -> PairWork:
+    """Counts the pair work of a round on the graph or the full graph."""
+    found, patched = PairWork(clients, sparse), []
+    watched = {
+        "agreements": [(keys, "agree"), (proofs, "open_share")],
+        "sealed": [(keys, "seal")],
+        "verified": [(proofs, "is_signed"), (protocol, "require_possession"), (verification, "require_possession")],
+    }
+    for name, places in watched.items():
+        for module, function in places:
+            patched.append((module, function, getattr(module, function)))
+            setattr(module, function, _counted(found, name, getattr(module, function)))
+    try:
+        began = time.process_time()
+        _play_protocol(clients, sparse=sparse)
+        found.cpu_seconds = round(time.process_time() - began, 2)
+    finally:
+        for module, function, before in patched:
+            setattr(module, function, before)
+    return found
+
+
+def _counted(work: PairWork, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def counting(*given: Any, **named: Any) -> Any:
+        setattr(work, name, getattr(work, name) + 1)
+        return function(*given, **named)
+
+    return counting
+
+
+def _play_protocol(clients: int, *, sparse: bool) -> None:
+    """Plays all phases of a round of one number by the protocol's functions alone."""
+    names, content = [f"silo-{n:04d}" for n in range(clients)], Parameters({"w": np.ones(1, dtype=np.float32)}, {})
+    identities = {name: new_key() for name in names}
+    public = {name: key.public_key() for name, key in identities.items()}
+    tensor = TensorSpec(name="w", dtype="F32", shape=(1,))
+    digests = dict.fromkeys(("aggregator", "start", "method", "anchor"), "00" * 32)
+    common = CommonTerms(**digests, seed=0, rounds=1, graph=default_bounds(clients) if sparse else None)
+    declaration = Declaration(strategy="fedavg", tensors=(tensor,), scalars=())
+    least = least_threshold(clients)
+    terms = RoundTerms(run="run-1", round=1, threshold=least, declaration=declaration, common=common)
+    state, own, vectors = server.SecureRound(terms=terms), {}, {}
+
+    def tell(state: server.SecureRound, message: server.RelayedMessage) -> server.SecureRound:
+        verification.verify_message(state, message)
+        return server.accept_message(state, message)
+
+    for name in names:
+        own[name] = protocol.begin_secure_round(terms, name, identities[name])
+        state = tell(state, own[name].message)
+    state = server.close_phase(state)
+    for name in names:
+        own[name] = protocol.share_secrets(own[name], server.make_roster(state), public, identities[name])
+        state = tell(state, own[name].message)
+    state = server.close_phase(state)
+    for name in names:
+        own[name] = protocol.check_shares(own[name], server.make_delivery(state, name), identities[name])
+        state = tell(state, own[name].message)
+    state = server.close_phase(state)
+    sharers = server.make_sharers(state)
+    for name in names:
+        own[name], masked = protocol.mask_update(own[name], sharers, content, identities[name])
+        state, vectors[name] = server.accept_header(state, masked.header), masked.vector
+    state = server.close_phase(state)
+    for name in names:
+        request = server.make_unmask_request(state, name)
+        own[name], consent = protocol.sign_consent(own[name], request, identities[name])
+        state = tell(state, consent)
+    state = server.close_phase(state)
+    consents = server.make_consents(state)
+    for name in names:
+        state = tell(state, protocol.answer_unmask_request(own[name], consents))
+    server.unmask_mean(state, vectors)
+
+
 def calibrate_processor() -> float:
     """Measures CPU milliseconds of a fixed amount of work."""
     began, content = time.process_time(), bytes(1024)
@@ -153,13 +250,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[4, 16, 64])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--pairs", type=int, nargs="*", default=[], help="clients: count pair work instead")
+    parser.add_argument("--json", action="store_true", help="print one object a line")
     arguments = parser.parse_args()
     logging.disable(logging.INFO)
-    for clients in arguments.clients:
+    for clients in arguments.pairs:
+        for sparse in (True, False):
+            print(json.dumps(asdict(count_pair_work(clients, sparse=sparse))), flush=True)
+    for clients in () if arguments.pairs else arguments.clients:
         unit = calibrate_processor()
         for secure in (False, True):
             wall, cpu, up, down = asyncio.run(measure_round(clients, arguments.rounds, secure=secure))
             kind = "secure" if secure else "open"
+            if arguments.json:
+                measured = {"cpu_ms": round(cpu), "calibrated": round(cpu / unit, 2), "wall_ms": round(wall)}
+                shown = {"clients": clients, "kind": kind, **measured, "bytes_up": up, "bytes_down": down}
+                print(json.dumps(shown), flush=True)
+                continue
             print(f"{clients} clients, {kind}: {cpu:,.0f} ms CPU ({cpu / unit:.2f} of the calibration), ", end="")
             print(f"{wall:,.0f} ms wall a round; {up:,} bytes up, {down:,} down a client and round", flush=True)
 

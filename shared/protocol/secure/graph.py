@@ -44,7 +44,7 @@ def share_of(share: float, members: int) -> int:
 def plan_graph(members: int, bounds: GraphBounds) -> GraphPlan | None:
     """Finds the smallest degree, and the threshold of shares, that these bounds need.
 
-    None where the full graph costs as little: few members, or bounds that no sparse graph meets.
+    None if the full graph costs as little: few members, or bounds that no sparse graph meets.
     """
     if members < FEWEST_MEMBERS:
         return None

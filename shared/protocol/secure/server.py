@@ -296,7 +296,7 @@ def can_restore(state: SecureRound) -> bool:
 
 
 def _find_unrestorable(state: SecureRound) -> str | None:
-    """Finds a sharer whose secret needs more answers; None where all can be restored."""
+    """Finds a sharer whose secret needs more answers; None if there is none."""
     everybody = make_roster(state)
     if everybody.graph is None:
         return None
