@@ -28,7 +28,7 @@ ANSWER_SECONDS = 600.0  # longest time for a caller to read an answer, after the
 KEEP_ALIVE_SECONDS = 15  # longest idle time of a connection; callers such as httpx close it after 5
 GRACE_SECONDS = 5  # longest time for open requests at a shutdown; long polls end at once
 LONGEST_WAIT_SECONDS = 30.0  # upper bound of every long poll: proxies close a connection that is silent for a minute
-BEAT_SECONDS = 15.0  # longest time between two events of a held stream: proxies close a silent connection
+BEAT_SECONDS = 20.0  # longest time between two events of a held stream: proxies close a silent connection
 STREAM_SECONDS = 3600.0  # longest time of a held stream, which its client then resumes; less by up to a fifth
 RETRY_AFTER_SECONDS = 1  # Retry-After of a temporary refusal
 

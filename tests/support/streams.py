@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -24,6 +24,7 @@ from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
 from tests.support.small import BEARER, small_aggregator
 
+KEYS: dict[str, PrivateKey] = {}  # of the clients of the last federation
 LIMITS = CallLimits(timeout=5.0, wait=2.0, call=20.0, poll=0.0)
 
 
@@ -35,6 +36,7 @@ class ServedFederation:
     app: FastAPI
     settings: AggregatorSettings
     folder: Path
+    keys: dict[str, PrivateKey] = field(default_factory=lambda: KEYS)
 
     @property
     def coordinator(self) -> Coordinator:
@@ -51,7 +53,7 @@ class ServedFederation:
         self, name: str, key: PrivateKey | None = None, *, url: str | None = None, limits: CallLimits = LIMITS
     ) -> AsyncIterator[Aggregator]:
         """A client with its ledger, which has not joined; url: of a relay before the aggregator."""
-        own = key or new_key()
+        own = self.keys[name] = key or new_key()
         registered = public_file(name, self.settings.registry)
         registered.parent.mkdir(parents=True, exist_ok=True)
         registered.write_bytes(public_pem(own.public_key()))

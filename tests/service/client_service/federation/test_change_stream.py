@@ -2,15 +2,76 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from aggregator_service.rounds import broadcaster
 from client_service.federation.change_stream import ChangeStream
+from shared.errors import AuthenticationError, UnavailableError
+from shared.protocol.schemas import RunOut
+from shared.protocol.signing.enrolment import public_file
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.streams import serve_federation
 
 pytestmark = pytest.mark.anyio
+BEAT = 0.4
+Change = Callable[[bytes], bytes]
+
+
+@pytest.fixture
+def short_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heart-beats come twenty times as often, so that their absence is soon noticed."""
+    monkeypatch.setattr(broadcaster, "BEAT_SECONDS", BEAT)
+    monkeypatch.setattr(broadcaster, "TURN_SECONDS", BEAT / broadcaster.TURNS)
+
+
+async def next_state(stream: ChangeStream, after: int) -> RunOut:
+    """The state of all that the stream tells of next."""
+    event = await stream.wait_for_change(after, LONGEST_SECONDS)
+    assert event is not None and event.state is not None
+    return event.state
+
+
+async def open_state(stream: ChangeStream, after: int) -> RunOut:
+    """The state of all once a round is open."""
+    state = await next_state(stream, after)
+    while state.phase != "open":
+        state = await next_state(stream, state.sequence)
+    return state
+
+
+@asynccontextmanager
+async def relayed(url: str, change: Change) -> AsyncIterator[str]:
+    """A proxy before the aggregator, which changes each piece of what it answers; b"": it keeps it back."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Change) -> None:
+        while piece := await reader.read(1 << 16):
+            writer.write(way(piece))
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection(host, int(port))
+        pumps = [
+            asyncio.create_task(one) for one in (pump(reader, inner_writer, bytes), pump(inner_reader, writer, change))
+        ]
+        open_pumps.extend(pumps)
+        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        for one in pumps:
+            one.cancel()
+        inner_writer.close(), writer.close()
+
+    open_pumps: list[asyncio.Task[None]] = []
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for one in open_pumps:
+            one.cancel()
+        await asyncio.sleep(0.1)  # until their connections are closed
 
 
 async def test_a_change_comes_by_the_stream_with_the_state_of_all(tmp_path: Path) -> None:
@@ -22,13 +83,159 @@ async def test_a_change_comes_by_the_stream_with_the_state_of_all(tmp_path: Path
             assert await stream.is_held(state.sequence)
             assert await stream.wait_for_change(state.sequence, 0.1) is None
             await federation.start_run()
-            event = await stream.wait_for_change(state.sequence, LONGEST_SECONDS)
-            assert event is not None and event.state is not None
-            while event.state.phase != "open":
-                event = await stream.wait_for_change(event.sequence, LONGEST_SECONDS)
-                assert event is not None and event.state is not None
-            asked = await link.fetch_run(None, 0.0)
-            assert event.state.model_copy(update={"seconds_left": None}) == asked.model_copy(
-                update={"seconds_left": None}
-            )
+            told, asked = await open_state(stream, state.sequence), await link.fetch_run(None, 0.0)
+            assert told.model_dump(exclude={"seconds_left"}) == asked.model_dump(exclude={"seconds_left"})
             await stream.close()
+
+
+async def test_a_resumed_stream_tells_of_the_last_change_alone(tmp_path: Path) -> None:
+    """Whoever knows the last change hears of nothing; who has missed several hears of the last one."""
+    with serve_federation(tmp_path) as federation:
+        async with federation.connected("north") as link:
+            first = await federation.joined(link)
+            await federation.start_run()
+            await federation.cancel_run()
+            last = await link.fetch_run(None, 0.0)
+            stream = await link.open_stream(first.sequence)
+            event = await stream.next_change()
+            assert event is not None and event.sequence == last.sequence > first.sequence + 1
+            await stream.aclose()
+            again = ChangeStream(link)
+            assert await again.is_held(last.sequence) and await again.wait_for_change(last.sequence, 0.2) is None
+            await again.close()
+
+
+async def test_clients_with_different_standings_ask_for_their_own_state(tmp_path: Path) -> None:
+    with serve_federation(tmp_path) as federation:
+        async with federation.connected("north") as north, federation.connected("south") as south:
+            await federation.joined(south)
+            state = await federation.joined(north)
+            stream = ChangeStream(north)
+            assert await stream.is_held(state.sequence)
+            await federation.start_run(clients=2)
+            known = await open_state(stream, state.sequence)
+            await federation.operate("POST", "/v1/clients/south/quarantine", json={"reason": "a test"})
+            event = await stream.wait_for_change(known.sequence, LONGEST_SECONDS)
+            assert event is not None and event.state is None
+            assert (await north.fetch_run(None, 0.0)).standing == "expected"
+            await stream.close()
+
+
+@pytest.mark.usefixtures("short_beats")
+async def test_a_revoked_key_ends_the_stream(tmp_path: Path) -> None:
+    with serve_federation(tmp_path) as federation:
+        async with federation.connected("north") as link:
+            state = await federation.joined(link)
+            stream = await link.open_stream(state.sequence)
+            public_file("north", federation.settings.registry).unlink()
+            assert await stream.next_change() is None
+            await stream.aclose()
+            with pytest.raises(AuthenticationError):
+                await link.open_stream(state.sequence)
+            assert len(federation.coordinator.federation.broadcaster) == 0
+
+
+@pytest.mark.usefixtures("short_beats")
+@pytest.mark.parametrize("kept_back", ["everything", "what follows"])
+async def test_a_proxy_that_keeps_answers_back_makes_the_client_poll(tmp_path: Path, kept_back: str) -> None:
+    held = False
+
+    def keep_back(piece: bytes) -> bytes:
+        nonlocal held
+        begins = b"text/event-stream" in piece
+        held = held or begins
+        return b"" if held and not (begins and kept_back == "what follows") else piece
+
+    with serve_federation(tmp_path) as federation:
+        async with relayed(federation.url, keep_back) as url, federation.connected("north", url=url) as link:
+            state = await federation.joined(link)
+            stream = ChangeStream(link)
+            if await stream.is_held(state.sequence):
+                assert await stream.wait_for_change(state.sequence, LONGEST_SECONDS) is None
+            assert not await stream.is_held(state.sequence)
+            held = False
+            await federation.start_run()
+            assert (await link.fetch_run(state.sequence, LONGEST_SECONDS)).run == "run-1"
+            await stream.close()
+
+
+async def test_an_event_that_a_proxy_has_changed_ends_the_stream(tmp_path: Path) -> None:
+    with serve_federation(tmp_path) as federation:
+        async with relayed(federation.url, change_seed) as url, federation.connected("north", url=url) as link:
+            state = await federation.joined(link)
+            stream = await link.open_stream(state.sequence)
+            await federation.start_run()
+            with pytest.raises(UnavailableError, match="got another signature"):
+                await stream.next_change()
+            await stream.aclose()
+
+
+def change_seed(piece: bytes) -> bytes:
+    """An event with another seed of the run, and everything else as it is."""
+    return piece.replace(b'"seed":0', b'"seed":1') if b'"kind":"change"' in piece else piece
+
+
+async def test_a_client_of_an_aggregator_without_streams_polls_and_asks_for_none(tmp_path: Path) -> None:
+    """An older aggregator sends no offer; a call that it does not know would be a stranger's in its record."""
+    with serve_federation(tmp_path) as federation:
+        older = lambda piece: piece.replace(b"link: <", b"other: <")  # noqa: E731
+        async with relayed(federation.url, older) as url, federation.connected("north", url=url) as link:
+            state = await federation.joined(link)
+            assert not link.offers_stream and not await ChangeStream(link).is_held(state.sequence)
+            assert (await link.fetch_run(state.sequence, 0.1)).sequence == state.sequence
+            ledger = (tmp_path / "north.jsonl").read_text(encoding="utf-8")
+            assert '"call":"current"' in ledger.replace(" ", "") and "changes" not in ledger
+
+
+async def test_a_client_without_streams_polls_an_aggregator_that_offers_them(tmp_path: Path) -> None:
+    """An older client takes the answer as it always was: the offer is a header, not a field."""
+    with serve_federation(tmp_path) as federation:
+        async with federation.connected("north") as link:
+            state = await federation.joined(link)
+            await federation.start_run()
+            later = await link.fetch_run(state.sequence, 2.0)
+            assert later.sequence > state.sequence and len(federation.coordinator.federation.broadcaster) == 0
+
+
+async def test_an_aggregator_that_ends_ends_the_stream_and_is_followed_after_its_restart(tmp_path: Path) -> None:
+    with serve_federation(tmp_path) as federation:
+        async with federation.connected("north") as link:
+            state = await federation.joined(link)
+            stream = await link.open_stream(state.sequence)
+            federation.coordinator.wind_down()
+            assert await stream.next_change() is None
+            await stream.aclose()
+    with serve_federation(tmp_path) as federation:
+        async with federation.connected("north", federation.keys["north"]) as link:
+            again = await federation.joined(link)
+            assert again.sequence == state.sequence
+            stream = await link.open_stream(again.sequence)
+            await federation.start_run()
+            event = await stream.next_change()
+            assert event is not None and event.sequence > state.sequence
+            await stream.aclose()
+
+
+async def test_opening_a_stream_uploads_nothing_and_is_in_the_ledger(tmp_path: Path) -> None:
+    with serve_federation(tmp_path) as federation:
+        async with federation.connected("north") as link:
+            state = await federation.joined(link)
+            before = link.traffic.up
+            stream = await link.open_stream(state.sequence)
+            await stream.aclose()
+            assert link.traffic.up == before
+            lines = [json.loads(line) for line in (tmp_path / "north.jsonl").read_text(encoding="utf-8").splitlines()]
+            intent, outcome = lines[-2:]
+            assert (intent["call"], intent["bytes"], outcome["status"]) == ("changes", 0, 200)
+            assert outcome["of"] == intent["sequence"] and outcome["bytes"] > 0
+
+
+async def test_a_third_stream_of_a_client_ends_its_first(tmp_path: Path) -> None:
+    with serve_federation(tmp_path) as federation:
+        async with federation.connected("north") as link:
+            state = await federation.joined(link)
+            streams = [await link.open_stream(state.sequence) for _ in range(3)]
+            assert await streams[0].next_change() is None
+            assert len(federation.coordinator.federation.broadcaster) == 2
+            for one in streams:
+                await one.aclose()
