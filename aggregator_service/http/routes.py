@@ -38,7 +38,7 @@ from shared.protocol.signing.requests import DIGEST, SIGNATURE, body_digest
 from shared.protocol.wire import MEDIA_TYPE
 from shared.timeouts import RETRY_AFTER_SECONDS
 from shared.web.health import LiveOut, ReadyOut
-from shared.web.held_streams import HeldConnection, HeldResponse, find_hold
+from shared.web.held_streams import HeldConnection, HeldResponse, find_hold, require_room
 from shared.web.problems import MARK
 from shared.web.routes import DeclaredRoute
 
@@ -124,6 +124,7 @@ async def hold_changes(request: Request, service: Service, caller: Caller, after
     hold, signature = find_hold(request.scope), request.headers[SIGNATURE]
     if hold is None:
         raise NotFoundError("expected a connection of HTTP/1.1 that can be held, got another: poll instead")
+    require_room(request.scope)
     service.publish_state()
 
     def begin(connection: HeldConnection) -> None:

@@ -23,7 +23,7 @@ from uvicorn.server import ServerState
 from shared.errors import UnavailableError
 from shared.timeouts import ANSWER_SECONDS, HANDSHAKE_SECONDS, HEAD_SECONDS, UNREAD_SECONDS
 from shared.web.connection_limits import MARK_TRUSTED, ConnectionLimiter, LimitedConnection
-from shared.web.held_streams import HOLD, HeldConnection
+from shared.web.held_streams import HOLD, MAY_HOLD, HeldConnection
 from shared.web.plain_requests import AnswerAtOnce, PlainCycle, describe_request, read_plain, write_plain
 from shared.web.problems import CODES, SOON, problem_response
 from shared.web.raw_heads import STATE, MeasuredConnection, RawHead
@@ -131,7 +131,7 @@ class Connection(H11Protocol):
     _refused = False  # what came is no request, or one whose head is too long
 
     def __init__(self, config: ServerConfig, server_state: ServerState, app_state: dict[str, Any], **more: Any) -> None:
-        own = {MARK_TRUSTED: self._mark_trusted, HOLD: self._hold}
+        own = {MARK_TRUSTED: self._mark_trusted, HOLD: self._hold, MAY_HOLD: self._may_hold}
         super().__init__(config, server_state, {**app_state, **own}, **more)
         self.conn = MeasuredConnection(config.h11_max_incomplete_event_size or LONGEST_HEAD, self._note_head)
         self._early: bytearray | None = bytearray()  # bytes that came before the connection was set up; None after that
@@ -328,6 +328,9 @@ class Connection(H11Protocol):
         self.config.limiter.release(self._limited)
         super().connection_lost(exc)
 
+    def _may_hold(self) -> bool:
+        return self.config.limiter.may_hold(self._limited)
+
     def _hold(self) -> HeldConnection | None:
         """Takes the connection out of the server, its answer begun: see `HeldConnection`.
 
@@ -347,6 +350,7 @@ class Connection(H11Protocol):
         self._unset_keepalive_if_required()
         self.connections.discard(self)
         self.server_state.total_requests += 1
+        self.config.limiter.hold(self._limited)
         held = HeldConnection(transport, self._limited, self.config.limiter.release)
         self.flow.resume_reading()
         transport.set_protocol(held)

@@ -22,6 +22,7 @@ FULL_ANSWERS_PART = (
     4  # most / 4 further connections get an answer that the port is full; the rest are closed unanswered
 )
 KNOWN_ADDRESSES = 1000  # trusted addresses remembered; the one trusted longest ago is forgotten first
+HELD_PART = 2  # most / 2 connections may be held: as many remain for the calls of those who hold them
 MARK_TRUSTED = "mark_trusted"  # in the state of a request's scope
 LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 
@@ -40,6 +41,7 @@ class LimitedConnection:
     is_evictable: Callable[[], bool]
     abort: Callable[[], None]
     trusted: bool = False
+    held: bool = field(init=False, default=False)  # its answer stays open
     exempt: bool = field(init=False, default=False)  # from the limit of one address; `admit` sets it
     address: str = field(init=False)
 
@@ -63,6 +65,8 @@ class ConnectionLimiter:
         self._connections: dict[LimitedConnection, None] = {}  # admitted ones, in the order in which they came
         self._full_answers: set[LimitedConnection] = set()
         self._of: Counter[str] = Counter()
+        self._held: Counter[str] = Counter()
+        self._held_in_all = 0
         self._known: OrderedDict[str, None] = OrderedDict()
 
     def admit(self, connection: LimitedConnection) -> Admission:
@@ -85,9 +89,26 @@ class ConnectionLimiter:
         self._full_answers.discard(connection)
         if connection in self._connections:
             del self._connections[connection]
+            self._held_in_all -= connection.held
+            self._held[connection.address] -= connection.held
+            if not self._held[connection.address]:
+                del self._held[connection.address]
             self._of[connection.address] -= 1
             if not self._of[connection.address]:
                 del self._of[connection.address]
+
+    def may_hold(self, connection: LimitedConnection) -> bool:
+        """Tells whether a further connection may be held open, of all and of this address."""
+        limited = self.of_address and not connection.exempt
+        if limited and self._held[connection.address] * HELD_PART >= self.of_address:
+            return False
+        return self._held_in_all * HELD_PART < self.most
+
+    def hold(self, connection: LimitedConnection) -> None:
+        """Counts a connection as held, until it is released."""
+        connection.held = True
+        self._held_in_all += 1
+        self._held[connection.address] += 1
 
     def mark_trusted(self, connection: LimitedConnection) -> None:
         """Marks a connection whose caller has shown a valid credential."""

@@ -15,9 +15,12 @@ from typing import Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from shared.errors import UnavailableError
 from shared.web.connection_limits import LimitedConnection
 
 HOLD = "hold_connection"  # in the state of a request's scope
+MAY_HOLD = "may_hold_connection"
+NO_ROOM = "expected fewer held answers than half of most_connections, in all and of an address: poll, or see there"
 MOST_UNREAD = 64 << 10  # bytes that wait for a caller who does not read, beyond which the connection is closed
 UNANSWERED_SECONDS = 60  # after which the system gives up a caller whose machine no longer answers
 INTERNET = (socket.AF_INET, socket.AF_INET6)
@@ -101,6 +104,12 @@ def find_hold(scope: Scope) -> Hold | None:
     """
     hold: Hold | None = scope.get("state", {}).get(HOLD)
     return hold if scope.get("http_version") == "1.1" else None
+
+
+def require_room(scope: Scope) -> None:
+    """Raises UnavailableError where too many answers are held already."""
+    if not scope["state"][MAY_HOLD]():
+        raise UnavailableError(NO_ROOM)
 
 
 class HeldResponse(Response):

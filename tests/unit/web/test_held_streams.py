@@ -94,3 +94,17 @@ def test_only_a_connection_that_takes_chunks_is_held(version: str) -> None:
     scope: dict[str, Any] = {"http_version": version, "state": {"hold_connection": hold}}
     assert (find_hold(scope) is hold) == (version == "1.1")
     assert find_hold({"http_version": version}) is None
+
+
+def test_half_of_the_connections_remain_for_calls() -> None:
+    limiter = ConnectionLimiter(most=6, of_address=2)
+    for address, room in (("192.0.2.1", True), ("192.0.2.2", True), ("127.0.0.1", True), ("192.0.2.3", False)):
+        one = LimitedConnection(address, lambda: False, lambda: None, trusted=True)
+        assert limiter.admit(one) == "admitted" and limiter.may_hold(one) == room
+        if room:
+            limiter.hold(one)
+            again = LimitedConnection(address, lambda: False, lambda: None, trusted=True)
+            assert limiter.admit(again) == "admitted"
+            assert not (limiter.may_hold(again) and address != "127.0.0.1")  # of one address as well
+            limiter.release(again)
+    limiter.release(one)
