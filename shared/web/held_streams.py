@@ -107,7 +107,7 @@ def find_hold(scope: Scope) -> Hold | None:
 
 
 def require_room(scope: Scope) -> None:
-    """Raises UnavailableError where too many answers are held already."""
+    """Raises UnavailableError if too many answers are held already."""
     if not scope["state"][MAY_HOLD]():
         raise UnavailableError(NO_ROOM)
 
