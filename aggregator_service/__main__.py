@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from multiprocessing.synchronize import Event
 
@@ -35,7 +36,8 @@ def serve(settings: AggregatorSettings, ready: Event | None = None) -> None:
             what = f"state_directory: expected files for this user alone, others may read {left}: chmod 700 {folder}"
             LOGGER.warning("caution", what=f"{what}, by its owner")
         if settings.workers > 1:
-            WorkerProcesses(settings, serve).run()
+            here = importlib.import_module("aggregator_service.__main__")  # the workers find no function of __main__
+            WorkerProcesses(settings, here.serve).run()
         else:
             anyio.run(_serve, settings, ready)
 

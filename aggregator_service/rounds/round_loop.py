@@ -6,7 +6,9 @@ One lock serialises the transitions; readers use the current immutable `Run`.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -31,6 +33,7 @@ from shared.sums import find_sum
 from shared.timeouts import BEAT_SECONDS, DISK_RETRY_SECONDS, LONGEST_WAIT_SECONDS, ROUND_CHECK_SECONDS
 
 UNKNOWN = -1  # number of a state that is not shared, or has to be loaded
+ORPHAN_SECONDS = 7200.0  # age of a body without a row that no upload can still wait for
 GATHER_SECONDS = 0.05  # for which the other workers' changes are gathered
 
 
@@ -345,12 +348,25 @@ class RoundLoop:
 
     def list_jobs(self) -> list[Coroutine[None, None, None]]:
         """Lists the endless jobs of one of several workers."""
-        return [] if self.workers is None else [self._beat(self.workers), self._listen(self.workers)]
+        if self.workers is None:
+            return []
+        return [self._beat(self.workers), self._listen(self.workers), self._drop_copies()]
 
     async def _beat(self, workers: SharedPostgreSQL) -> None:
         while True:
             await anyio.sleep(BEAT_SECONDS)
             await run_in_worker(workers.beat)
+
+    def _remove_orphans(self) -> None:
+        """Removes bodies that killed workers have left without a row."""
+        self.archive.blobs.keep_only(run_store.blob_names(self.archive.database), before=time.time() - ORPHAN_SECONDS)
+
+    async def _drop_copies(self) -> None:
+        """Removes old copies of bodies in a bucket, which another worker may have deleted."""
+        while True:
+            await anyio.sleep(ORPHAN_SECONDS / 4)
+            with suppress(UnavailableError):
+                await run_in_worker(partial(self.archive.blobs.drop_copies, before=time.time() - ORPHAN_SECONDS))
 
     async def _listen(self, workers: SharedPostgreSQL) -> None:
         loop = asyncio.get_running_loop()
@@ -365,6 +381,7 @@ class RoundLoop:
                 return False
         if not led:
             LOGGER.info("worker_leads")
+            await run_in_worker(self._remove_orphans)
         await self._refresh_receipts()
         run = self.run
         return run is not None and (run.phase == "aggregated" or transitions.advance_run(run, self._clock()) is not run)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import os
 import re
 import sqlite3
@@ -224,12 +225,24 @@ class Blobs:
                 _remove(self.path(name))
                 self._sound.pop(name, None)
 
-    def keep_only(self, names: Collection[str]) -> None:
-        """Removes files without a row, which a crash left between a file and its commit."""
+    def keep_only(self, names: Collection[str], *, before: float = math.inf) -> None:
+        """Removes files without a row, which a crash left between a file and its commit.
+
+        before: only those that are older than this time.
+        """
         with self._disk.translate_errors("the directory of blobs to be cleared"):
             for file in self.directory.iterdir():
-                if file.suffix in (PART, WHOLE) and file.name not in names:
+                if file.suffix in (PART, WHOLE) and file.name not in names and _is_older(file, before):
                     file.unlink(missing_ok=True)
+
+    def drop_copies(self, *, before: float) -> None:
+        """Removes old copies of bodies that lie elsewhere; here they lie nowhere else."""
+
+
+def _is_older(file: Path, time: float) -> bool:
+    with suppress(FileNotFoundError):  # another worker has removed it
+        return time == math.inf or file.stat().st_mtime < time
+    return False
 
 
 def _remove(path: str) -> None:

@@ -12,6 +12,7 @@ Everything here waits for a network: it runs in worker threads.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import uuid
@@ -85,10 +86,11 @@ class Bucket:
             with suppress(FileNotFoundError):
                 self._store.rm_file(self._path(name), timeout=OBJECT_SECONDS)
 
-    def names(self) -> set[str]:
-        """Returns the names of the blobs."""
-        found = self._store.find(self._place, timeout=OBJECT_SECONDS)
-        return {path.rpartition("/")[2] for path in found if path.endswith(WHOLE)}
+    def names(self, *, before: float = math.inf) -> set[str]:
+        """Returns the names of the blobs that are older than a time."""
+        found = self._store.find(self._place, detail=True, timeout=OBJECT_SECONDS)
+        old = {path for path, seen in found.items() if before == math.inf or seen["LastModified"].timestamp() < before}
+        return {path.rpartition("/")[2] for path in old if path.endswith(WHOLE)}
 
     def _require_there(self) -> None:
         """Raises ConnectionError if the whole prefix is missing.
@@ -153,10 +155,13 @@ class BucketBlobs(Blobs):
         with self._translated("objects to be removed"):
             self._bucket.remove(names)
 
-    def keep_only(self, names: Collection[str]) -> None:
-        super().keep_only(names)
+    def keep_only(self, names: Collection[str], *, before: float = math.inf) -> None:
+        super().keep_only(names, before=before)
         with self._translated("the bucket to be cleared"):
-            self._bucket.remove(self._bucket.names() - set(names))
+            self._bucket.remove(self._bucket.names(before=before) - set(names))
+
+    def drop_copies(self, *, before: float) -> None:
+        super().keep_only((), before=before)
 
     def _fetch(self, name: str) -> bool:
         """Copies an object to its file, complete or not at all.

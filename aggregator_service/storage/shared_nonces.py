@@ -140,4 +140,4 @@ def _insert(connection: Connection, given: Sequence[_Given]) -> set[tuple[str, s
 
 
 def _values(connection: Connection, query: Select[Any]) -> dict[str, float]:
-    return {str(name): float(value) for name, value in connection.execute(query).tuples()}
+    return {str(name): float(value) for name, value in connection.execute(query)}

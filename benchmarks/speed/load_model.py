@@ -1,11 +1,14 @@
 """Load of one aggregator by many silos without training.
 
 python -m benchmarks.speed.load_model [--clients 100] [--rounds 2] [--megabytes 1] [--json]
+    [--database URL [--workers 2] [--kill-seconds 30]]
 python -m benchmarks.speed.load_model --waiting 1000 [--seconds 60] [--json]
 
 The aggregator is a process of its own with its state on the disk; the clients live in this one (load_clients.py),
 each with a key, signed requests and real updates. Times of the aggregator are processor times, which the clients' own
-work on the same machine hardly changes.
+work on the same machine hardly changes. With --workers they are those of all workers, each of which runs on a core of
+its own, and the memory is that of the largest; the database is an empty one on PostgreSQL, whose own work is not in the
+figures. With --kill-seconds a worker drawn at random is killed so often.
 """
 
 from __future__ import annotations
@@ -14,15 +17,18 @@ import argparse
 import asyncio
 import json
 import math
+import os
+import random
 import re
+import signal
 import ssl
 import sys
 import tempfile
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -60,6 +66,15 @@ class LoadPhase:
 
 
 @dataclass(frozen=True)
+class LoadDeployment:
+    """Database and worker processes of the aggregator, and seconds between two kills of a worker."""
+
+    database: str | None = None
+    workers: int = 1
+    kill_seconds: float | None = None
+
+
+@dataclass(frozen=True)
 class LoadFigures:
     """Measurements of a run; `generator`: processor seconds of this process."""
 
@@ -71,14 +86,18 @@ class LoadFigures:
     disk_mib: int
     calls: dict[str, int]
     errors: dict[str, int]
+    workers: int = 1
+    killed: int = 0
 
 
 @dataclass
 class Watcher:
-    """Sampler of the aggregator's process."""
+    """Sampler of the aggregator's process and of its workers."""
 
     pid: int
     samples: list[tuple[float, float, int]]
+    killed: int = 0
+    spent: dict[int, float] = field(default_factory=dict)  # processor seconds, also of workers that have ended
 
     async def sample_until_cancelled(self) -> None:
         """Samples until cancelled."""
@@ -88,7 +107,33 @@ class Watcher:
 
     def sample(self) -> None:
         """Samples the time, processor seconds so far, and MiB."""
-        self.samples.append((time.monotonic(), processor_seconds(self.pid), resident_mib(self.pid)))
+        mib = 0
+        for pid in (self.pid, *self.list_workers()):
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                self.spent[pid] = processor_seconds(pid)
+                mib = max(mib, resident_mib(pid))
+        self.samples.append((time.monotonic(), sum(self.spent.values()), mib))
+
+    def list_workers(self) -> list[int]:
+        """Lists the processes of the workers; empty for an aggregator of one process."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(encoding="ascii").split()
+        return [int(pid) for pid in children if is_worker(int(pid))]
+
+    def pin_workers(self) -> None:
+        """Binds each worker to a core of its own."""
+        cores = sorted(os.sched_getaffinity(0))
+        for number, pid in enumerate(self.list_workers()):
+            os.sched_setaffinity(pid, {cores[number % len(cores)]})
+
+    async def kill_until_cancelled(self, seconds: float) -> None:
+        """Kills a worker drawn at random so often, until cancelled."""
+        draw = random.Random(0)
+        while True:
+            await asyncio.sleep(seconds)
+            self.sample()
+            if workers := self.list_workers():
+                os.kill(draw.choice(workers), signal.SIGKILL)
+                self.killed += 1
 
     def phase(self, name: str, begin: float, end: float) -> LoadPhase:
         """Summarises the samples between two times."""
@@ -97,11 +142,17 @@ class Watcher:
         return LoadPhase(name, end - begin, seen[-1][1] - seen[0][1], max(one[2] for one in seen))
 
 
+def is_worker(pid: int) -> bool:
+    """Tells whether a child is a worker: others count resources of the parent."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
 def resident_mib(pid: int) -> int:
     """Returns the private memory of a process, without pages of files."""
     found = re.search(r"^RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(encoding="ascii"), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) // 1024
+    return 0 if found is None else int(found[1]) // 1024  # a process that has just ended has none
 
 
 def sized_method(megabytes: float) -> MethodSettings:
@@ -113,7 +164,9 @@ def sized_method(megabytes: float) -> MethodSettings:
     return method_settings(width=max(8, round(plain.width * math.sqrt(megabytes * MEGABYTE / (1.17e5)))))
 
 
-def make_settings(folder: Path, method: MethodSettings, clients: int) -> AggregatorSettings:
+def make_settings(
+    folder: Path, method: MethodSettings, clients: int, deployment: LoadDeployment | None = None
+) -> AggregatorSettings:
     """Returns an operator's settings for this many silos, with a connection for each."""
     return AggregatorSettings(
         state_directory=folder / "aggregator",
@@ -123,6 +176,7 @@ def make_settings(folder: Path, method: MethodSettings, clients: int) -> Aggrega
         port=free_ports(1)[0],
         most_connections=2 * clients + 64,
         log_level="warning",
+        **({} if deployment is None else {"database": deployment.database, "workers": deployment.workers}),
     )
 
 
@@ -164,10 +218,13 @@ async def connect_each(url: str, count: int) -> AsyncIterator[list[httpx.AsyncCl
         yield [await stack.enter_async_context(one) for one in ways]
 
 
-async def measure_load(clients: int, rounds: int, megabytes: float, folder: Path) -> LoadFigures:
+async def measure_load(
+    clients: int, rounds: int, megabytes: float, folder: Path, deployment: LoadDeployment | None = None
+) -> LoadFigures:
     """Joins all clients, runs the rounds, and measures each part."""
     method = sized_method(megabytes)
-    settings, signatories = make_settings(folder, method, clients), register_clients(folder, clients)
+    given = deployment or LoadDeployment()
+    settings, signatories = make_settings(folder, method, clients, given), register_clients(folder, clients)
     declaration, progress = settings.declaration(), LoadProgress()
     tensors = random_tensors(declaration)
     own = time.process_time()
@@ -177,18 +234,24 @@ async def measure_load(clients: int, rounds: int, megabytes: float, folder: Path
     ):
         pairs = zip(signatories, ways, strict=True)
         crowd = [LoadClient(who, way, declaration, tensors, progress) for who, way in pairs]
+        watcher.pin_workers()
+        often = given.kill_seconds
+        killing = None if often is None else asyncio.create_task(watcher.kill_until_cancelled(often))
         began = time.monotonic()
         await _show(progress, "join", clients, asyncio.gather(*(one.join() for one in crowd)))
         message = RunIn(rounds=rounds, clients=clients, method=method).model_dump_json()
         (await operator.post("/v1/runs", content=message)).raise_for_status()
         every = asyncio.gather(*(one.follow() for one in crowd))
         await _show(progress, f"answer {rounds}", clients, every)
+        if killing is not None:
+            killing.cancel()
         watcher.sample()
         phases = _phases(watcher, progress, rounds, began)
     size = sum(array.nbytes for array in tensors.values())
     disk = sum(path.stat().st_size for path in settings.state_directory.rglob("*") if path.is_file()) >> 20
     generator = time.process_time() - own
-    return LoadFigures(clients, rounds, size, phases, generator, disk, dict(progress.calls), dict(progress.errors))
+    calls, errors = dict(progress.calls), dict(progress.errors)
+    return LoadFigures(clients, rounds, size, phases, generator, disk, calls, errors, given.workers, watcher.killed)
 
 
 async def _show(progress: LoadProgress, until: str, clients: int, work: asyncio.Future[list[None]]) -> None:
@@ -240,6 +303,7 @@ def describe(found: LoadFigures) -> Sequence[str]:
         f"the clients' own work took {found.generator:.0f} s of the processor, the aggregator's "
         f"{sum(one.processor for one in found.phases):.0f} s",
         f"calls: {found.calls}; errors: {found.errors or 'none'}",
+        *([f"{found.workers} workers, {found.killed} times one was killed"] if found.workers > 1 else []),
     )
 
 
@@ -253,6 +317,9 @@ def main() -> None:
     )
     parser.add_argument("--waiting", type=int, help="measure so many clients that wait, by polls and by streams")
     parser.add_argument("--seconds", type=float, default=60.0, help="for which they wait")
+    parser.add_argument("--database", help="URL of an empty PostgreSQL database")
+    parser.add_argument("--workers", type=int, default=1, help="processes of the aggregator, with --database")
+    parser.add_argument("--kill-seconds", type=float, help="seconds between two kills of a worker")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
@@ -262,7 +329,8 @@ def main() -> None:
             told = asyncio.run(waiting_clients.measure_waiting(given.waiting, given.seconds, Path(folder)))
             print(waiting_clients.as_json(told) if given.json else waiting_clients.waiting_table(told))
             return
-        found = asyncio.run(measure_load(given.clients, given.rounds, given.megabytes, Path(folder)))
+        deployment = LoadDeployment(given.database, given.workers, given.kill_seconds)
+        found = asyncio.run(measure_load(given.clients, given.rounds, given.megabytes, Path(folder), deployment))
     if given.json:
         print(json.dumps(asdict(found)))
         return

@@ -18,7 +18,7 @@ def test_every_mount_of_a_service_is_expected_and_written_only_where_it_should_b
     overlay: str, documents: list[Document], pods: Pods
 ) -> None:
     services = [pod for pod in pods(documents) if pod["kind"] == "StatefulSet"]
-    assert services or overlay.endswith("load-shard")
+    assert services or overlay.endswith(("load-shard", "workers"))
     for pod in services:
         expected = read_expected(ROLES[pod["metadata"]["name"]], "kubernetes", "client-1")
         (container,) = pod["spec"]["containers"]

@@ -28,9 +28,12 @@ FROM_OUTSIDE = {
     "client-keys",
     "aggregator-tls",
     "members",
-}  # overlays/production/README.md says how
+    "aggregator-signing-key",
+    "aggregator-database",
+    "aggregator-bucket",
+}  # overlays/production/README.md says how, and components/workers
 SELF_CONTAINED = ("demo", "no-dns", "tls")  # they make what secrets they need
-NAMED = re.compile(r"([a-z0-9.-]+/)?lpsfed/(aggregator|client|tools):(\d+\.\d+\.\d+)(-cuda)?")
+NAMED = re.compile(r"([a-z0-9.-]+/)?lpsfed/(aggregator|aggregator-storage|client|tools):(\d+\.\d+\.\d+)(-cuda)?")
 
 
 def identity(document: Document) -> tuple[str, str, str]:
@@ -181,7 +184,9 @@ def test_each_service_that_must_not_stand_still_has_a_budget_that_lets_a_node_be
         if one["kind"] == "PodDisruptionBudget"
     }
     sets = {
-        (one["metadata"]["namespace"], one["metadata"]["name"]) for one in documents if one["kind"] == "StatefulSet"
+        (one["metadata"]["namespace"], one["metadata"]["name"])
+        for one in documents
+        if one["kind"] == "StatefulSet" or (one["kind"], one["metadata"]["name"]) == ("Deployment", "aggregator")
     }
     assert set(budgets) == sets
     assert all(one["maxUnavailable"] == 1 for one in budgets.values())

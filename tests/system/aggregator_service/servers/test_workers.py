@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from tests.support.process import AggregatorProcess
 from tests.support.small import small_aggregator
 
 if TYPE_CHECKING:
-    from conftest import FakeClient, Place
+    from conftest import FakeClient, Place, Running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes, pytest.mark.filterwarnings("default")]
 NAMES = [f"client-{number}" for number in range(6)]
@@ -140,3 +141,98 @@ async def until_ready(federation: Federation) -> None:
     with anyio.fail_after(60):
         while not (await federation.http.get("/health/ready")).is_success:
             await anyio.sleep(0.05)
+
+
+PAUSES = """
+create table pauses (what text);
+create function pause() returns trigger language plpgsql as $$ begin
+  if exists (select from pauses where what = tg_table_name) then perform pg_sleep(4); end if; return new;
+end $$;
+create trigger pause before insert on updates for each row execute function pause();
+create trigger pause before insert on states for each row execute function pause();
+create trigger pause before update on runs for each row execute function pause();
+"""
+STEPS = ("updates", "runs", "states")
+"""Row by row: a receipt, the end of a round, its sum. It is killed before the commit."""
+
+
+async def test_whoever_is_killed_at_a_step_the_round_ends_as_undisturbed(
+    workers: Callable[[int], Workers], place: Place, running: Running
+) -> None:
+    """Three workers: the one that takes an upload is killed, then twice the one that leads."""
+    async with running() as federation:
+        alone = await federation.begun(*NAMES, rounds=len(STEPS))
+        wanted = []
+        for number in range(1, len(STEPS) + 1):
+            for client in alone:
+                assert (await client.put(number, body_of(client, number))).status_code == 201
+            wanted.append((await alone[0].personalised(number, wait=20)).content)
+    three = workers(3)
+    with three.running():
+        async with three.asked(0) as one:
+            await one.begun(*NAMES, rounds=len(STEPS))
+        place.rows(PAUSES)
+        for number, step in enumerate(STEPS, start=1):
+            led, other = three.find_leader()
+            killed = other if step == "updates" else led
+            (asked,) = {0, 1, 2} - {led, other}
+            async with three.asked(asked) as there, three.asked(killed) as dying:
+                clients = [there.client(name) for name in NAMES]
+                for client in clients[:-1]:
+                    assert (await client.put(number, body_of(client, number))).status_code == 201
+                place.rows(f"insert into pauses values ('{step}')")
+                last = (dying if step == "updates" else there).client(NAMES[-1])
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_send, last, number)
+                    await _until(lambda: place.rows("select 1 from pg_stat_activity where wait_event = 'PgSleep'"))
+                    three.processes[killed].kill()
+                place.rows("delete from pauses")
+                began = time.monotonic()
+                again = there.client(NAMES[-1])
+                assert (await again.put(number, body_of(again, number))).status_code in (200, 201)
+                answer = await clients[0].personalised(number, wait=20)
+                assert answer.status_code == 200 and answer.content == wanted[number - 1]
+                assert time.monotonic() - began < TAKEN_OVER_SECONDS
+            three.processes[killed].start()
+            three.processes[killed]._wait_until_ready()
+        assert place.rows("select round from states order by round") == [(1,), (2,), (3,)]
+
+
+async def _send(client: FakeClient, number: int) -> None:
+    with suppress(httpx.TransportError):
+        await client.put(number, body_of(client, number))
+
+
+async def _until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(60):
+        while not await anyio.to_thread.run_sync(condition):
+            await anyio.sleep(0.02)
+
+
+async def test_one_command_starts_workers_and_replaces_those_that_die(tmp_path: Path, place: Place) -> None:
+    settings = {"method": METHOD, "database": place.url, "workers": 2}
+    service = AggregatorProcess(tmp_path / "state", settings, log=tmp_path / "log")
+    with service.running():
+        asked = small_aggregator(tmp_path / "state", method=METHOD)
+        async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=60) as http:
+            federation = Federation(FastAPI(), http, asked, None)
+            clients = await federation.begun(*NAMES)
+            for client in clients[:3]:
+                assert (await client.put(1, body_of(client, 1))).status_code == 201
+        assert service.process is not None
+        children = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children")
+        before = [int(pid) for pid in children.read_text().split() if b"spawn_main" in _command(int(pid))]
+        assert len(before) == 2
+        os.kill(before[0], signal.SIGKILL)
+        async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=60) as http:
+            federation = Federation(FastAPI(), http, asked, None)
+            for client in [federation.client(name) for name in NAMES]:
+                with suppress(httpx.TransportError):  # by the one that was killed
+                    await client.put(1, body_of(client, 1))
+                assert (await client.put(1, body_of(client, 1))).status_code in (200, 201)
+            assert await federation.client(NAMES[0]).level(1, wait=30) == 3.5
+        await _until(lambda: (tmp_path / "log").read_text().count("worker_ended"))
+
+
+def _command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
