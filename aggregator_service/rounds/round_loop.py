@@ -30,7 +30,7 @@ from aggregator_service.storage.run_store import Write
 from shared.errors import DamagedError, FederationError, NotFoundError, UnavailableError
 from shared.method.declaration import TRAINING
 from shared.sums import find_sum
-from shared.timeouts import BEAT_SECONDS, DISK_RETRY_SECONDS, LONGEST_WAIT_SECONDS, ROUND_CHECK_SECONDS
+from shared.timeouts import DISK_RETRY_SECONDS, LONGEST_WAIT_SECONDS, ROUND_CHECK_SECONDS, WORKER_BEAT_SECONDS
 
 UNKNOWN = -1  # number of a state that is not shared, or has to be loaded
 ORPHAN_SECONDS = 7200.0  # age of a body without a row that no upload can still wait for
@@ -325,7 +325,7 @@ class RoundLoop:
 
     def _seconds_to_wait(self) -> float:
         if self.run is None or self.run.phase not in ("waiting", "open"):
-            return ROUND_CHECK_SECONDS
+            return ROUND_CHECK_SECONDS, WORKER_BEAT_SECONDS
         return min(ROUND_CHECK_SECONDS, max(0.0, self.run.deadline - self._clock()))
 
     async def _take_step(self) -> None:
@@ -354,7 +354,7 @@ class RoundLoop:
 
     async def _beat(self, workers: SharedPostgreSQL) -> None:
         while True:
-            await anyio.sleep(BEAT_SECONDS)
+            await anyio.sleep(WORKER_BEAT_SECONDS)
             await run_in_worker(workers.beat)
 
     def _remove_orphans(self) -> None:
