@@ -325,7 +325,7 @@ class RoundLoop:
 
     def _seconds_to_wait(self) -> float:
         if self.run is None or self.run.phase not in ("waiting", "open"):
-            return ROUND_CHECK_SECONDS, WORKER_BEAT_SECONDS
+            return ROUND_CHECK_SECONDS
         return min(ROUND_CHECK_SECONDS, max(0.0, self.run.deadline - self._clock()))
 
     async def _take_step(self) -> None:
