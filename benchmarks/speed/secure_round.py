@@ -174,7 +174,7 @@ def count_pair_work(clients: int, *, sparse: bool) -> PairWork:
     for name, places in watched.items():
         for module, function in places:
             patched.append((module, function, getattr(module, function)))
-            setattr(module, function, _counted(found, name, getattr(module, function)))
+            setattr(module, function, _count_calls_of(found, name, getattr(module, function)))
     try:
         began = time.process_time()
         _play_protocol(clients, sparse=sparse)
@@ -185,7 +185,7 @@ def count_pair_work(clients: int, *, sparse: bool) -> PairWork:
     return found
 
 
-def _counted(work: PairWork, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _count_calls_of(work: PairWork, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def counting(*given: Any, **named: Any) -> Any:
         setattr(work, name, getattr(work, name) + 1)
         return function(*given, **named)

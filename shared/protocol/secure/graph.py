@@ -194,7 +194,7 @@ def _numbers(roster: Roster, client: str, draw: str) -> np.ndarray[tuple[int], n
 
 
 _CONTEXTS: deque[tuple[Roster, Context]] = deque(maxlen=4)
-"""Of the newest rosters: each draw is held against the digest of its roster, which is long."""
+"""Contexts of the newest rosters: each draw is held against the digest of its roster, which is long."""
 
 
 def _context(roster: Roster) -> Context:
