@@ -54,7 +54,7 @@ def messages(count: int) -> list[ClientMessage]:
     complaint = {"point": HEX, "challenge": HEX, "response": HEX}
     others = names(count)
     return [
-        SealedShares(**PLACE, shares=dict.fromkeys(others, share), **commitments),
+        SealedShares(**PLACE, shares=dict.fromkeys(others, share), **commitments, draw=HEX),
         ShareCheck(**PLACE, complaints=dict.fromkeys(others, complaint)),
         Consent(**PLACE, survivors=others[::2], dropped=others[1::2]),
         UnmaskAnswer(
