@@ -53,14 +53,15 @@ def node_silo(folder: Path, shard: NodeShard | None = None, model: str = "node_r
     save_node_shard(folder / "shard", shard)
     sizes = {"nodes.features": len(shard.feature_names), "nodes.classes": len(shard.classes)}
     taught = method_settings(model=model, width=8, learning_rate=0.02, **sizes, **{"nodes.random_features": 20})
+    strategy = "local" if model == "node_ridge" else "fedavg"
     settings = client_settings(
         name="shop",
         shard=folder / "shard",
         task="nodes",
         state_directory=folder / "state",
         aggregator_url="http://127.0.0.1:9",
-        strategy="fedavg",
-        policy={"strategies": ["fedavg"]},
+        strategy=strategy,
+        policy={"strategies": [strategy]},
         method=taught,
         **own,
     )
