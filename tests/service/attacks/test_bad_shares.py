@@ -30,8 +30,8 @@ def seal_rubbish(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bad client's own code is patched: it signs what it likes."""
     share = client.share_secrets
 
-    def spoil(state: Any, roster: Any, members: Any, identity: Any) -> Any:
-        found = share(state, roster, members, identity)
+    def spoil(state: Any, roster: Any, members: Any, identity: Any, **own: Any) -> Any:
+        found = share(state, roster, members, identity, **own)
         if state.client != BAD:
             return found
         spoilt = {name: one.model_copy(update={"sealed": "00" * 92}) for name, one in found.message.shares.items()}

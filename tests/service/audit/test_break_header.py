@@ -113,11 +113,12 @@ async def test_an_honest_client_s_heads_are_the_same_on_both_sides(
 
 
 async def test_a_header_with_interactions_turns_the_report_red_by_name(
-    running: Callable[..., object], until: Until
+    running: Callable[..., object], small: MethodSettings, until: Until
 ) -> None:
     async with running(header_more) as found:  # type: ignore[attr-defined]
         await until(lambda: found.arrived(None, "join"))
         found.wire.on = True
+        await found.start(small)  # the client holds a stream, and calls when the federation changes
         await until(lambda: found.arrived("request-head", "other"))
         made = await found.report()
     assert "client-1: header 'x-note' of 6,006 bytes, refused with 400" in broken(made)["request heads"]
