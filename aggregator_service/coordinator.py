@@ -220,13 +220,15 @@ class Coordinator:
         broadcasts = [asyncio.create_task(one) for one in (self._publish_changes(), federation.broadcaster.follow())]
         try:
             async with run_background_jobs(*federation.round_loop.list_jobs()):
-                yield
+                try:
+                    yield
+                finally:
+                    self.wind_down()
+                    for task in broadcasts:
+                        task.cancel()
+                    await asyncio.gather(*broadcasts, return_exceptions=True)
+                    await round_loop_task  # it ends after its current step, with the signs of life that this needs
         finally:
-            self.wind_down()
-            for task in broadcasts:
-                task.cancel()
-            await asyncio.gather(*broadcasts, return_exceptions=True)
-            await round_loop_task  # it ends after its current step
             self._federation = None
             federation.close()
 
@@ -338,6 +340,7 @@ class Coordinator:
             why = self.settings.explain_sum(request.method) + (MODELS_OF_SUM if request.makes_models else "")
             request = request.model_copy(update={"why": why})
         async with here.round_loop.lock:
+            await here.take_members()  # one may have joined by another worker since, before there was a run to enrol in
             name = transitions.next_name(here.round_loop.run)
             # A round does not wait for a client whose key was removed.
             known = await self.registered_names()

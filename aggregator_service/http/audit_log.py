@@ -107,6 +107,8 @@ class _Exchange:
         if call == "other" and not self._is_undeclared(status, code):
             return
         client = self._scope.get("state", {}).get("client")
+        if client is not None:
+            await self._coordinator.federation.find_member(client)
         if client is None or (not self._coordinator.federation.members.has(client) and code != HeadError.code):
             self._coordinator.metrics.strangers.inc(call != "other")
             return

@@ -326,6 +326,8 @@ class RoundLoop:
     def _seconds_to_wait(self) -> float:
         if self.run is None or self.run.phase not in ("waiting", "open"):
             return ROUND_CHECK_SECONDS
+        if self.workers is not None and not self.workers.leads:
+            return ROUND_CHECK_SECONDS  # a deadline is the leader's: others would look again without a pause
         return min(ROUND_CHECK_SECONDS, max(0.0, self.run.deadline - self._clock()))
 
     async def _take_step(self) -> None:
@@ -350,22 +352,25 @@ class RoundLoop:
         """Lists the endless jobs of one of several workers."""
         if self.workers is None:
             return []
-        return [self._beat(self.workers), self._listen(self.workers), self._drop_copies()]
+        return [self._beat(self.workers), self._listen(self.workers), self._remove_old_bodies(self.workers)]
 
     async def _beat(self, workers: SharedPostgreSQL) -> None:
+        own = anyio.CapacityLimiter(1)  # a thread of its own: all others may wait for the database
         while True:
             await anyio.sleep(WORKER_BEAT_SECONDS)
-            await run_in_worker(workers.beat)
+            await anyio.to_thread.run_sync(workers.beat, limiter=own)
 
     def _remove_orphans(self) -> None:
         """Removes bodies that killed workers have left without a row."""
         self.archive.blobs.keep_only(run_store.blob_names(self.archive.database), before=time.time() - ORPHAN_SECONDS)
 
-    async def _drop_copies(self) -> None:
-        """Removes old copies of bodies in a bucket, which another worker may have deleted."""
+    async def _remove_old_bodies(self, workers: SharedPostgreSQL) -> None:
+        """Removes old copies of bodies in a bucket, which another worker may have deleted; the leader, also orphans."""
         while True:
             await anyio.sleep(ORPHAN_SECONDS / 4)
             with suppress(UnavailableError):
+                if workers.leads:
+                    await run_in_worker(self._remove_orphans)
                 await run_in_worker(partial(self.archive.blobs.drop_copies, before=time.time() - ORPHAN_SECONDS))
 
     async def _listen(self, workers: SharedPostgreSQL) -> None:

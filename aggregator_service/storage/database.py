@@ -50,9 +50,8 @@ class Database:
             self._owner.close()
             raise
         try:
-            with self.disk.translate_errors("a database that can be opened"), self.engine.turn():
-                self._upgrade_tables()
-                self._require_same_federation(declaration)
+            with self.disk.translate_errors("a database that can be opened"):
+                self._prepare_tables(declaration)
         except BaseException:
             self.close()
             raise
@@ -92,6 +91,26 @@ class Database:
             self.engine.resume()
         with self.writing() as connection:
             connection.execute(update(FEDERATION).values(sequence=FEDERATION.c.sequence))
+
+    def _prepare_tables(self, declaration: Declaration) -> None:
+        """Upgrades and claims the database in a turn, which a worker needs for a change alone.
+
+        So it also starts while another makes a sum.
+        """
+        if self.engine.shared and self._holds(declaration):
+            return
+        with self.engine.turn():
+            self._upgrade_tables()
+            self._require_same_federation(declaration)
+
+    def _holds(self, declaration: Declaration) -> bool:
+        """Tells whether the tables are the newest ones, of this federation."""
+        with self.reading() as connection:
+            self.engine.require_usable(connection)
+            if _due_revision(connection, _known_revisions(), self.engine.setting) is not None:
+                return False
+            held = connection.scalar(select(FEDERATION.c.declaration))
+        return held is not None and Declaration.model_validate(held) == declaration
 
     def _upgrade_tables(self) -> None:
         revisions = _known_revisions()

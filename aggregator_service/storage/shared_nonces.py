@@ -47,6 +47,7 @@ class _Given:
     client: str
     nonce: str
     created: float
+    now: float
     accepted: asyncio.Future[bool]
 
 
@@ -77,18 +78,18 @@ class SharedNonces:
         Raises ClockError for a time whose nonces were deleted, UnavailableError for a client with too many recent
         requests, and while the database refuses.
         """
-        given = _Given(client, nonce, created, asyncio.get_running_loop().create_future())
+        given = _Given(client, nonce, created, now, asyncio.get_running_loop().create_future())
         self._given.append(given)
         if self._adding is None:
-            self._adding = asyncio.create_task(self._add_given(now))
+            self._adding = asyncio.create_task(self._add_given())
         return await given.accepted
 
-    async def _add_given(self, now: float) -> None:
+    async def _add_given(self) -> None:
         try:
             while self._given:
                 given, self._given = self._given, []
                 try:
-                    found = await run_in_worker(self._store, given, now)
+                    found = await run_in_worker(self._store, given)
                 except Exception as error:
                     found = [error] * len(given)
                 for one, outcome in zip(given, found, strict=True):
@@ -101,21 +102,25 @@ class SharedNonces:
         finally:
             self._adding = None
 
-    def _store(self, given: Sequence[_Given], now: float) -> list[bool | Exception]:
+    def _store(self, given: Sequence[_Given]) -> list[bool | Exception]:
         names = sorted({one.client for one in given})
         with self._database.recording() as connection:
             connection.execute(text("SET LOCAL synchronous_commit = off"))
             if time.monotonic() > self._forgotten_at + FORGET_SECONDS:
                 self._forgotten_at = time.monotonic()
-                old = {"old": now - WINDOWS * self._seconds}
-                connection.execute(RAISED, old)
-                connection.execute(text("DELETE FROM nonces_seen WHERE created < :old"), old)
+                self._forget(connection, given[-1].now - WINDOWS * self._seconds)
             new = _insert(connection, given)
             # Read after the rows were added: what another worker deletes meanwhile has raised these.
             floors = _values(connection, select(FLOORS).where(FLOORS.c.client.in_([*names, EVERYBODY])))
             counts = select(SEEN.c.client, func.count()).where(SEEN.c.client.in_(names)).group_by(SEEN.c.client)
             held = _values(connection, counts)
         return [self._outcome(one, new, floors, held) for one in given]
+
+    def _forget(self, connection: Connection, old: float) -> None:
+        """Deletes nonces before a time; one worker at a time, for two would wait for each other's rows."""
+        if connection.scalar(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": MAKING}):
+            connection.execute(RAISED, {"old": old})
+            connection.execute(text("DELETE FROM nonces_seen WHERE created < :old"), {"old": old})
 
     def _outcome(
         self, one: _Given, new: set[tuple[str, str]], floors: dict[str, float], held: dict[str, float]
@@ -132,8 +137,12 @@ class SharedNonces:
 
 
 def _insert(connection: Connection, given: Sequence[_Given]) -> set[tuple[str, str]]:
-    """Adds the nonces; returns those that are new."""
-    values = [{"client": one.client, "nonce": one.nonce, "created": one.created} for one in given]
+    """Adds the nonces; returns those that are new.
+
+    All workers add them in one order: two that add the same in two orders would wait for each other.
+    """
+    ordered = sorted(given, key=lambda one: (one.client, one.nonce))
+    values = [{"client": one.client, "nonce": one.nonce, "created": one.created} for one in ordered]
     added = postgresql.insert(SEEN).values(values)
     rows = connection.execute(added.on_conflict_do_nothing().returning(SEEN.c.client, SEEN.c.nonce))
     return {(client, nonce) for client, nonce in rows}

@@ -35,6 +35,7 @@ HOST = re.compile(r"[A-Za-z0-9._:,-]*")
 RESERVED = {"password", "options", "passfile"}  # parameters that the URL's query must not have
 OWNER = 0x4C50_5346_6564  # "LPSFed": the advisory lock of the writer, or of the worker that leads
 TURN = OWNER + 1  # the lock of the worker that changes a run
+ALONE = OWNER + 4  # the lock of one aggregator alone, which each worker's session shares
 MOST_CONNECTIONS = 15
 BOUNDS = {
     "synchronous_commit": "on",  # a commit survives the end of the server, whatever its own setting
@@ -176,7 +177,7 @@ class PostgreSQL:
         connection = self.pool.connect()
         try:
             with connection.begin():
-                for key in (OWNER, TURN):
+                for key in (OWNER, TURN, ALONE):
                     connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": key})
         except BaseException:
             connection.invalidate()

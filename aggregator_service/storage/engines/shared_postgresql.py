@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from sqlalchemy import URL, BigInteger, Column, Connection, MetaData, Table, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from aggregator_service.storage.engines.postgresql import OWNER, TURN, PostgreSQL, commit
+from aggregator_service.storage.engines.postgresql import ALONE, OWNER, TURN, PostgreSQL, commit
 from shared.errors import UnavailableError
 from shared.timeouts import STALL_SECONDS
 
@@ -39,7 +39,7 @@ HOLDERS = text(
     " WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1"
     " AND ((l.classid::bigint << 32) | l.objid::bigint) = :key"
     " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    " AND a.application_name = :application AND a.state IN ('idle', 'idle in transaction')"
+    " AND a.application_name = :application AND a.state LIKE 'idle%'"
     " AND a.state_change < clock_timestamp() - make_interval(secs => :seconds)"
 )
 
@@ -75,16 +75,17 @@ class SharedPostgreSQL(PostgreSQL):
             try:
                 self._lock_turn(self._owner)
             except BaseException:
-                if self._owner.invalidated:
+                if self._owner.invalidated or self._in_turn:  # nobody would end a turn that began and then failed
                     self._release_lock()
                 raise
 
     def _lock_turn(self, owner: Connection) -> None:
         for last in (False, True):
             try:
-                with owner.begin():
-                    owner.execute(text("SELECT pg_advisory_lock(:key)"), {"key": TURN})
-                self._in_turn = True
+                if not self._in_turn:  # a session counts its locks: one taken twice would stay after one release
+                    with owner.begin():
+                        owner.execute(text("SELECT pg_advisory_lock(:key)"), {"key": TURN})
+                    self._in_turn = True
                 with owner.begin():
                     self._number = owner.execute(select(TURNS.c.number)).scalar_one()
                 return
@@ -95,8 +96,8 @@ class SharedPostgreSQL(PostgreSQL):
                     raise UnavailableError(BUSY) from None
 
     def end_turn(self) -> None:
-        """Gives the turn to others."""
-        with self._hold_write_lock():
+        """Gives the turn to others; waits for any other statement, for a turn that is kept stops all workers."""
+        with self._turn:
             if self._in_turn and self._owner is not None:
                 try:
                     with self._owner.begin():
@@ -140,8 +141,11 @@ class SharedPostgreSQL(PostgreSQL):
 
     @contextmanager
     def adding(self, number: int) -> Iterator[Connection | None]:
-        """Opens a transaction between transitions; yields None after another one."""
-        with self.pool.begin() as connection:
+        """Opens a transaction between transitions; yields None after another one.
+
+        Raises LostCommitError if the connection breaks during its commit: the row may name a body.
+        """
+        with self.pool.connect() as session, commit(session) as connection:
             try:
                 connection.execute(text("SELECT pg_advisory_xact_lock_shared(:key)"), {"key": TURN})
             except DBAPIError as error:
@@ -158,8 +162,10 @@ class SharedPostgreSQL(PostgreSQL):
                 self._owner = self._take()
 
     def lead(self) -> bool:
-        """Tells whether this worker leads; takes the lead of a dead or silent worker."""
-        with self._hold_write_lock():
+        """Tells whether this worker leads; takes the lead of a dead or silent worker, unless its session is busy."""
+        if not self._turn.acquire(blocking=False):
+            return self.leads
+        try:
             if self._owner is None:
                 self._owner = self._take()
             if self.leads:
@@ -172,16 +178,22 @@ class SharedPostgreSQL(PostgreSQL):
                 self._release_lock()
                 raise
             return self.leads
+        finally:
+            self._turn.release()
 
     def beat(self) -> None:
-        """Shows the others that this worker's session is not silent."""
-        with self._hold_write_lock():
+        """Shows the others that this worker's session is not silent; a busy one is not."""
+        if not self._turn.acquire(blocking=False):
+            return
+        try:
             if self._owner is not None:
                 try:
                     with self._owner.begin():
                         self._owner.execute(text("SELECT 1"))
                 except SQLAlchemyError:
                     self._release_lock()
+        finally:
+            self._turn.release()
 
     def notify(self) -> None:
         """Wakes the other workers outside of a turn."""
@@ -239,6 +251,7 @@ class SharedPostgreSQL(PostgreSQL):
         connection = self.pool.connect()
         try:
             with connection.begin():
+                connection.execute(text("SELECT pg_advisory_lock_shared(:key)"), {"key": ALONE})
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": TURN + 1})
                 SHARED.create_all(connection)
                 if connection.execute(select(TURNS.c.number)).first() is None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, text
+from sqlalchemy.exc import ProgrammingError
 
+from aggregator_service.storage import shared_nonces
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.engines import postgresql, shared_postgresql
 from aggregator_service.storage.shared_nonces import SharedNonces
 from aggregator_service.storage.tables import RUNS
-from shared.errors import ClockError, SettingsError, UnavailableError
+from shared.errors import ClockError, SettingsError, UnavailableError, UnsettledError
 from tests.support.small import small_aggregator
 
 if TYPE_CHECKING:
@@ -114,6 +118,77 @@ def test_one_aggregator_alone_and_workers_exclude_each_other(open_worker: Open) 
             pass
 
 
+def test_one_aggregator_alone_waits_for_workers_that_do_not_lead_too(open_worker: Open) -> None:
+    """They would go on from their old state after it, for it raises no number."""
+    refused = pytest.raises(SettingsError, match="another aggregator is using it")
+    with open_worker("one"), refused, open_worker("alone", shared=False):
+        pass
+
+
+def test_a_leader_that_stopped_in_a_failed_transaction_is_replaced(
+    open_worker: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as by the limit of a wait that ended while it was stopped."""
+    monkeypatch.setattr(shared_postgresql, "STALL_SECONDS", 0.5)
+    with open_worker("one") as one, open_worker("two") as two:
+        assert one.engine.lead()
+        one.engine._owner.begin()
+        with pytest.raises(ProgrammingError):
+            one.engine._owner.execute(text("select nothing"))
+        time.sleep(0.7)
+        assert two.engine.lead()
+
+
+def test_a_worker_that_waits_for_the_turn_is_neither_silent_nor_refused(
+    open_worker: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its signs of life would end with an error, and its database count as refusing."""
+    monkeypatch.setattr(postgresql, "DATABASE_SECONDS", 0.05)
+    with open_worker("one") as one, open_worker("two") as two, one.engine.turn(), ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(two.engine.begin_turn)
+        time.sleep(0.05)
+        two.engine.beat()
+        assert not two.engine.lead()
+        assert not waiting.done()
+        with pytest.raises(UnavailableError, match="another worker has it"):
+            waiting.result()
+
+
+def test_a_turn_that_was_not_ended_ends_with_the_next_one(open_worker: Open) -> None:
+    with open_worker("one") as one, open_worker("two") as two:
+        one.engine.begin_turn()
+        with one.engine.turn():
+            pass
+        with two.engine.turn():
+            pass
+
+
+def test_a_turn_that_fails_after_its_lock_is_not_kept(open_worker: Open, place: Place) -> None:
+    with open_worker("one") as one, open_worker("two") as two:
+        place.rows("alter table turns rename to elsewhere")
+        with pytest.raises(ProgrammingError):
+            one.engine.begin_turn()
+        place.rows("alter table elsewhere rename to turns")
+        with two.engine.turn():
+            pass
+
+
+def test_a_worker_starts_while_another_keeps_the_turn(open_worker: Open) -> None:
+    with open_worker("one") as one, one.engine.turn(), open_worker("two") as two:
+        assert held(two) == []
+
+
+def test_a_receipt_whose_commit_is_lost_may_be_stored(open_worker: Open, place: Place) -> None:
+    """So that its body stays."""
+    with open_worker("one") as one:
+        with one.engine.turn():
+            number = one.engine.number
+        lost = pytest.raises(UnsettledError)
+        with lost, one.disk.translate_errors("a database"), one.engine.adding(number) as connection:
+            connection.execute(insert(RUNS).values(RUN))
+            place.cut_off("state = 'idle in transaction'")
+
+
 def test_a_receipt_comes_before_or_after_a_transition_and_never_with_an_old_state(open_worker: Open) -> None:
     with open_worker("one") as one, open_worker("two") as two:
         with one.engine.turn():
@@ -154,3 +229,52 @@ async def test_what_one_process_accepted_is_not_accepted_again_by_workers(open_w
         nonces = SharedNonces(one, seconds=60, had_clients=True)
         with pytest.raises(ClockError):
             await nonces.add_nonce("north", "nonce", created=time.time() - 1, now=time.time())
+
+
+SLOW = """
+create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.002); return new; end $$;
+create trigger slow before insert on nonces_seen for each row execute function slow();
+"""
+
+
+@pytest.mark.anyio
+async def test_the_same_nonces_in_two_orders_at_two_workers_are_no_deadlock(
+    open_worker: Open, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One client could have the requests of others refused so."""
+    monkeypatch.setitem(postgresql.REACHING, "options", "-c lock_timeout=20s -c deadlock_timeout=50ms")
+    with open_worker("one") as one, open_worker("two") as two, ThreadPoolExecutor(2) as threads:
+        nonces = [SharedNonces(database, seconds=60, had_clients=False) for database in (one, two)]
+        place.rows(SLOW)
+        given = [
+            shared_nonces._Given("north", f"nonce-{number}", 1000.0, 1000.0, asyncio.Future()) for number in range(100)
+        ]
+        first = threads.submit(nonces[0]._store, given)
+        second = threads.submit(nonces[1]._store, given[::-1])
+        accepted = [sum(found is True for found in one.result()) for one in (first, second)]
+        assert sorted(accepted) == [0, 100]
+
+
+@pytest.mark.anyio
+async def test_a_worker_without_a_pause_forgets_old_nonces(open_worker: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a client would have too many, however slowly they came."""
+    monkeypatch.setattr(shared_nonces, "FORGET_SECONDS", -1.0)
+    with open_worker("one") as one:
+        nonces = SharedNonces(one, seconds=60, had_clients=False)
+        store = nonces._store
+
+        def store_slowly(*given: Any) -> Any:
+            time.sleep(0.2)
+            return store(*given)
+
+        monkeypatch.setattr(nonces, "_store", store_slowly)
+
+        async def add(nonce: str, moment: float) -> None:
+            assert await nonces.add_nonce("north", nonce, created=moment, now=moment)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(add, "first", 1000.0)
+            await anyio.sleep(0.05)
+            tasks.start_soon(add, "later", 2000.0)
+        with pytest.raises(ClockError, match="is forgotten"):
+            await nonces.add_nonce("north", "first", created=1000.0, now=1000.0)
