@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 
-from sqlalchemy import func, insert, literal, select
+from sqlalchemy import Connection, func, insert, literal, select
 
 from aggregator_service.process import LOGGER, run_in_worker
 from aggregator_service.storage.database import Database
@@ -28,6 +29,8 @@ def add_arrival(database: Database, arrival: Arrival, *, now: float) -> bool:
     # One statement, so that two refusals at once cannot both be the last.
     statement = insert(ARRIVALS).from_select(list(row), values).returning(ARRIVALS.c.sequence)
     with database.recording() as connection:
+        if database.workers is not None:
+            database.workers.lock_arrivals(connection, alone=False)
         return connection.execute(statement).first() is not None
 
 
@@ -40,10 +43,22 @@ def last_nonce(database: Database, client: str) -> str | None:
     return found
 
 
+@contextmanager
+def _reading_in_order(database: Database) -> Iterator[Connection]:
+    """Opens a transaction after whose rows none with a smaller number comes."""
+    if database.workers is None:
+        with database.reading() as connection:
+            yield connection
+    else:
+        with database.recording() as connection:
+            database.workers.lock_arrivals(connection, alone=True)
+            yield connection
+
+
 def arrivals_after(database: Database, *, after: int, limit: int) -> ArrivalsOut:
     """Returns at most `limit` rows after a sequence number, oldest first, and the total."""
     page = select(ARRIVALS).where(ARRIVALS.c.sequence > after).order_by(ARRIVALS.c.sequence).limit(limit)
-    with database.reading() as connection:
+    with _reading_in_order(database) as connection:
         rows = [row._asdict() for row in connection.execute(page)]
         total = connection.execute(select(func.count()).select_from(ARRIVALS)).scalar_one()
     entries = tuple(ArrivalOut.model_validate(row | {"time": instant(row["time"])}) for row in rows)

@@ -36,6 +36,7 @@ RESERVED = {"password", "options", "passfile"}  # parameters that the URL's quer
 OWNER = 0x4C50_5346_6564  # "LPSFed": the advisory lock of the writer, or of the worker that leads
 TURN = OWNER + 1  # the lock of the worker that changes a run
 ALONE = OWNER + 4  # the lock of one aggregator alone, which each worker's session shares
+ARRIVING = OWNER + 5  # the lock of the record of arrivals, which workers that add to it share
 MOST_CONNECTIONS = 15
 BOUNDS = {
     "synchronous_commit": "on",  # a commit survives the end of the server, whatever its own setting

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from sqlalchemy import URL, BigInteger, Column, Connection, MetaData, Table, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from aggregator_service.storage.engines.postgresql import ALONE, OWNER, TURN, PostgreSQL, commit
+from aggregator_service.storage.engines.postgresql import ALONE, ARRIVING, OWNER, TURN, PostgreSQL, commit
 from shared.errors import UnavailableError
 from shared.timeouts import STALL_SECONDS
 
@@ -146,14 +146,16 @@ class SharedPostgreSQL(PostgreSQL):
         Raises LostCommitError if the connection breaks during its commit: the row may name a body.
         """
         with self.pool.connect() as session, commit(session) as connection:
-            try:
-                connection.execute(text("SELECT pg_advisory_xact_lock_shared(:key)"), {"key": TURN})
-            except DBAPIError as error:
-                if type(error.orig).__name__ != "LockNotAvailable":
-                    raise
-                raise UnavailableError(BUSY) from None
+            _lock(connection, TURN, alone=False)
             held = connection.execute(select(TURNS.c.number)).scalar_one()
             yield connection if held == number else None
+
+    def lock_arrivals(self, connection: Connection, *, alone: bool) -> None:
+        """Locks the record of arrivals for this transaction: against all others, or for an addition beside others.
+
+        A row gets its number before its commit: a reader beside additions could see a later one first.
+        """
+        _lock(connection, ARRIVING, alone=alone)
 
     def resume(self) -> None:
         """Opens the worker's session again where it was lost."""
@@ -265,6 +267,16 @@ class SharedPostgreSQL(PostgreSQL):
     def _release_lock(self) -> None:
         self._in_turn, self.leads, self._number = False, False, None
         super()._release_lock()
+
+
+def _lock(connection: Connection, key: int, *, alone: bool) -> None:
+    """Takes a lock until the transaction ends; raises UnavailableError while another worker keeps it."""
+    try:
+        connection.execute(text(f"SELECT pg_advisory_xact_lock{'' if alone else '_shared'}(:key)"), {"key": key})
+    except DBAPIError as error:
+        if type(error.orig).__name__ != "LockNotAvailable":
+            raise
+        raise UnavailableError(BUSY) from None
 
 
 def _raise_number(connection: Connection, number: int) -> None:

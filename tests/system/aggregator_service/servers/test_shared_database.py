@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,12 @@ from sqlalchemy import insert, select, text
 from sqlalchemy.exc import ProgrammingError
 
 from aggregator_service.storage import shared_nonces
+from aggregator_service.storage.arrivals import add_arrival, arrivals_after
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.engines import postgresql, shared_postgresql
+from aggregator_service.storage.records import Arrival
 from aggregator_service.storage.shared_nonces import SharedNonces
-from aggregator_service.storage.tables import RUNS
+from aggregator_service.storage.tables import ARRIVALS, RUNS
 from shared.errors import ClockError, SettingsError, UnavailableError, UnsettledError
 from tests.support.small import small_aggregator
 
@@ -229,6 +232,24 @@ async def test_what_one_process_accepted_is_not_accepted_again_by_workers(open_w
         nonces = SharedNonces(one, seconds=60, had_clients=True)
         with pytest.raises(ClockError):
             await nonces.add_nonce("north", "nonce", created=time.time() - 1, now=time.time())
+
+
+def test_a_page_of_arrivals_has_no_gap_that_another_worker_fills_later(
+    open_worker: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An auditor asks for what comes after the last row and would miss it."""
+    monkeypatch.setitem(postgresql.REACHING, "options", "-c lock_timeout=20s")
+    head: Any = None
+    one_row = Arrival("north", "join", None, None, 1, "0" * 64, 200, None, None, head)
+    with open_worker("one") as one, open_worker("two") as two, ThreadPoolExecutor(1) as threads:
+        with one.recording() as connection:
+            one.workers.lock_arrivals(connection, alone=False)
+            connection.execute(insert(ARRIVALS).values(asdict(one_row) | {"time": 1.0}))
+            assert add_arrival(two, one_row, now=2.0)
+            page = threads.submit(arrivals_after, two, after=0, limit=10)
+            time.sleep(0.1)
+            assert not page.done()
+        assert [entry.sequence for entry in page.result().entries] == [1, 2]
 
 
 SLOW = """
