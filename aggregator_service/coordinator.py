@@ -98,9 +98,7 @@ class OpenFederation:
 
     async def take_members(self) -> None:
         """Takes the members that have joined by other workers."""
-        if self.round_loop.workers is not None:
-            for client in (await run_in_worker(joined_clients, self.archive.database)).values():
-                self.members.add_client(client)
+        await self.members.take_joined(self.archive.database)
 
     async def require_joined(self, name: str) -> None:
         """Raises AuthenticationError for a client that has not joined."""

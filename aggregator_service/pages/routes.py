@@ -87,6 +87,7 @@ class PageContent:
 
 async def collect_content(service: Coordinator, page_request: PageRequest) -> PageContent:
     """Reads everything that the page shows; raises NotFoundError for an unknown run."""
+    await service.federation.take_members()
     runs, arrivals = await service.run_histories(), service.federation.arrivals
     name = page_request.run or (runs[-1].run if runs else None)
     after, limit = arrivals_window((await arrivals.page(0, 1)).total, page_request.before)

@@ -10,7 +10,14 @@ from aggregator_service.rounds import secure_run, transitions
 from aggregator_service.rounds.round_loop import RoundLoop
 from aggregator_service.rounds.run import Run
 from aggregator_service.rounds.uploads import Address
-from aggregator_service.storage.clients import active_quarantines, count_refusal, lift_quarantine, refusal_counts
+from aggregator_service.storage.clients import (
+    active_quarantines,
+    count_refusal,
+    joined_clients,
+    lift_quarantine,
+    refusal_counts,
+)
+from aggregator_service.storage.database import Database
 from aggregator_service.storage.records import JoinedClient, Quarantine, instant
 from shared.errors import AuthenticationError, ConflictError, ForbiddenError, NotFoundError, ProtocolError
 from shared.method.declaration import Declaration, describe_difference
@@ -66,6 +73,12 @@ class Members:
     def add_client(self, client: JoinedClient) -> None:
         self._by_name[client.name] = client
 
+    async def take_joined(self, database: Database) -> None:
+        """Takes the clients that have joined by other workers; does nothing for one process alone."""
+        if database.workers is not None:
+            for client in (await run_in_worker(joined_clients, database)).values():
+                self.add_client(client)
+
     def require_joined(self, name: str) -> None:
         """Raises AuthenticationError for a client that has not joined."""
         if name not in self._by_name:
@@ -101,7 +114,7 @@ class Quarantines:
 
         Raises NotFoundError for a client that has not joined, ConflictError if it is quarantined already.
         """
-        self._require_member(client)
+        await self._require_member(client)
         async with self._round_loop.lock:
             if client in await run_in_worker(active_quarantines, self._database):
                 raise ConflictError(f"expected a client that is not quarantined, {client!r} is")
@@ -113,7 +126,7 @@ class Quarantines:
 
         Raises NotFoundError for a client that has not joined, ConflictError if it is not quarantined.
         """
-        self._require_member(client)
+        await self._require_member(client)
         async with self._round_loop.lock:
             if client not in await run_in_worker(active_quarantines, self._database):
                 raise ConflictError(f"expected a client that is quarantined, {client!r} is not")
@@ -145,6 +158,7 @@ class Quarantines:
 
     async def members(self) -> list[MemberOut]:
         """Returns all clients by name, as the operator sees them."""
+        await self._members.take_joined(self._database)
         return await run_in_worker(self._member_rows, sorted(self._members.names))
 
     async def _member_row(self, client: str) -> MemberOut:
@@ -156,8 +170,10 @@ class Quarantines:
         refused = {} if run is None else refusal_counts(self._database, run.name)
         return [_member_out(self._members[name], refused.get(name, 0), held.get(name)) for name in names]
 
-    def _require_member(self, client: str) -> None:
-        if client not in self._members.names:
+    async def _require_member(self, client: str) -> None:
+        if not self._members.has(client):
+            await self._members.take_joined(self._database)
+        if not self._members.has(client):
             raise NotFoundError(f"there is no client {client!r}")
 
 
