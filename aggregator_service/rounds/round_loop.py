@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -47,6 +48,20 @@ class RoundComputation(Protocol):
     def aggregate_round(self, archive: Archive, run: Run) -> StoredState: ...
 
     def state_digest(self, archive: Archive, run: Run, state: StoredState) -> str: ...
+
+
+@dataclass(frozen=True)
+class RoundOutcome:
+    """What a closed round leads to: the state after it, or one of the reasons why there is none.
+
+    damaged: updates to send again. distant: clients to quarantine, with their distance as a multiple of the median.
+    failure: reason why the run ends.
+    """
+
+    state: StoredState | None = None
+    damaged: Collection[StoredUpdate] = ()
+    distant: Mapping[str, float] = field(default_factory=dict)
+    failure: str = ""
 
 
 class ChangeCounter:
@@ -339,11 +354,28 @@ class RoundLoop:
         async with self.lock:
             if self.run is not None:
                 await self.commit_transition(transitions.advance_run(self.run, self._clock()))
-            if self.run is not None and self.run.phase == "aggregated":
-                aggregated = await self._close_round(self.run)
-        if aggregated is not None and self.workers is None:
+            closed = self.run if self.run is not None and self.run.phase == "aggregated" else None
+            if closed is not None and self.workers is None:
+                aggregated = await self._store_outcome(closed, await self._compute_outcome(closed))
+        if aggregated is not None:
             await run_in_worker(self._prune_files, aggregated)
-        elif aggregated is not None:
+        elif closed is not None and self.workers is not None:
+            await self._close_beside_others(closed)
+
+    async def _close_beside_others(self, run: Run) -> None:
+        """Aggregates a closed round without the turn, which other workers need to let clients join.
+
+        An outcome is dropped if more than joins has changed the run meanwhile: the next step computes another.
+        """
+        outcome = await self._compute_outcome(run)
+        async with self.lock:
+            now = self.run
+            if now is None or replace(now, enrolled=run.enrolled) != run:
+                if outcome.state is not None and outcome.state.blob is not None:
+                    await run_in_worker(self.archive.blobs.remove, [outcome.state.blob])
+                return
+            aggregated = await self._store_outcome(now, outcome)
+        if aggregated is not None:
             async with self.lock:  # what a worker prunes that was stopped meanwhile may be of the next run
                 if self.run is not None and self.run.name == aggregated.name:
                     await run_in_worker(self._prune_files, aggregated)
@@ -400,32 +432,40 @@ class RoundLoop:
         self._announce(phase_changed=True)
         LOGGER.info("disk_takes_again")
 
-    async def _close_round(self, run: Run) -> Run | None:
-        """Aggregates a closed round and returns its run.
-
-        None if damaged or distant updates change the run first, and if aggregation fails, which ends the run.
-        """
+    async def _compute_outcome(self, run: Run) -> RoundOutcome:
+        """Computes what a closed round leads to, without a change of the run."""
         if lost := await run_in_worker(self._computation.damaged_updates, self.archive, run):
-            await self._reopen_damaged_round(run, lost)
-            return None
+            return RoundOutcome(damaged=lost)
         try:
             if beyond := await self.archive.tensors.run_in_worker(self._computation.distant_clients, self.archive, run):
-                # Repeated without them until none is too far: an interrupted process reaches the same result.
-                await self.quarantine_clients(transitions.distance_quarantines(run, beyond, now=self._clock()))
-                return None
+                return RoundOutcome(distant=beyond)
             state = await self.archive.tensors.run_in_worker(self._computation.aggregate_round, self.archive, run)
         except (OSError, UnavailableError):
             raise  # the disk's failure, not the run's: `run_rounds` tries again
         except Exception as error:
             LOGGER.exception("aggregation_failed", run=run.name, round=run.round)
             words = str(error) if isinstance(error, DamagedError) else f"{type(error).__name__}: {error}"
-            reason = f"round {run.round} could not be aggregated: {words}"
-            await self.commit_transition(transitions.fail_run(run, reason, now=self._clock()))
-            return None
-        await self._store_state(run, state)
-        return run
+            return RoundOutcome(failure=f"round {run.round} could not be aggregated: {words}")
+        return RoundOutcome(state=state)
 
-    async def _reopen_damaged_round(self, run: Run, lost: list[StoredUpdate]) -> None:
+    async def _store_outcome(self, run: Run, outcome: RoundOutcome) -> Run | None:
+        """Stores what a closed round has led to; returns its run, None if it was not aggregated.
+
+        The caller holds the lock.
+        """
+        if outcome.damaged:
+            await self._reopen_damaged_round(run, outcome.damaged)
+        elif outcome.distant:
+            # Repeated without them until none is too far: an interrupted process reaches the same result.
+            await self.quarantine_clients(transitions.distance_quarantines(run, outcome.distant, now=self._clock()))
+        elif outcome.state is None:
+            await self.commit_transition(transitions.fail_run(run, outcome.failure, now=self._clock()))
+        else:
+            await self._store_state(run, outcome.state)
+            return run
+        return None
+
+    async def _reopen_damaged_round(self, run: Run, lost: Collection[StoredUpdate]) -> None:
         """Reopens a round to get damaged updates again.
 
         Their files stay for inspection until the next start.

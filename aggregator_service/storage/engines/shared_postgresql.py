@@ -32,7 +32,7 @@ SHARED = MetaData()
 TURNS = Table("turns", SHARED, Column("id", BigInteger, primary_key=True), Column("number", BigInteger, nullable=False))
 """The number of transactions that turns have made, in one row."""
 
-BUSY = "expected the federation's turn, another worker has it (a sum is being made): ask again"
+BUSY = "expected the federation's turn, another worker has it: ask again"
 # Locks of 64 bits are stored in two halves.
 HOLDERS = text(
     "SELECT pg_terminate_backend(a.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid"

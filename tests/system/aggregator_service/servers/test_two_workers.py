@@ -16,6 +16,7 @@ import pytest
 from anyio import to_thread
 
 from aggregator_service import coordinator
+from aggregator_service.aggregation import computation
 from aggregator_service.app import create_app
 from aggregator_service.rounds.round_loop import RoundLoop
 from shared.protocol.signing.enrolment import ensure_key_pair
@@ -77,6 +78,70 @@ async def test_a_client_that_joins_elsewhere_while_a_run_begins_takes_part(
             joined.set()
         assert await client.standing() == "expected"
         assert round_loop(one).run is not None and round_loop(one).run.phase == "open"
+
+
+@pytest.fixture
+def held_sum(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Set when a sum begins; each sum goes on once the second one is set."""
+    begun, goes_on, aggregate = threading.Event(), threading.Event(), computation.aggregate_round
+
+    def wait(*given: Any) -> Any:
+        begun.set()
+        assert goes_on.wait(30)
+        return aggregate(*given)
+
+    monkeypatch.setattr(computation, "aggregate_round", wait)
+    return begun, goes_on
+
+
+async def test_clients_join_at_any_worker_while_a_sum_is_made(
+    open_worker: Open, held_sum: tuple[threading.Event, threading.Event]
+) -> None:
+    begun, goes_on = held_sum
+    async with open_worker("one") as one, open_worker("two") as two:
+        clients = await one.begun(*NAMES)
+        for client in clients:
+            assert await client.sends(1, 2.0) == 201
+        assert await to_thread.run_sync(begun.wait, 20)
+        began = time.monotonic()
+        for number, federation in enumerate((one, two), start=2):
+            await federation.joined(f"client-{number}")
+        assert time.monotonic() - began < 4.0
+        goes_on.set()
+        assert await clients[0].level(1) == 2.0
+        for client in [two.client(f"client-{number}") for number in range(4)]:
+            assert await client.sends(2, 3.0) == 201
+        assert await clients[0].level(2) == 3.0
+
+
+async def test_a_sum_that_a_quarantine_at_another_worker_made_wrong_is_dropped(
+    open_worker: Open, held_sum: tuple[threading.Event, threading.Event], place: Place, tmp_path: Path
+) -> None:
+    begun, goes_on = held_sum
+    async with open_worker("one") as one, open_worker("two") as two:
+        clients = await one.begun(*NAMES, "client-2", quorum=2, rounds=1)
+        for value, client in zip((1.0, 3.0, 100.0), clients, strict=True):
+            assert await client.sends(1, value) == 201
+        assert await to_thread.run_sync(begun.wait, 20)
+        answer = await two.operate("POST", "/v1/clients/client-2/quarantine", json={"reason": "it lies"})
+        assert answer.status_code == 201
+        goes_on.set()
+        assert await clients[0].level(1) == 2.0
+        assert place.rows("select round from states") == [(1,)]
+    named = {name for table in ("states", "updates") for (name,) in place.rows(f"select blob from {table}")}
+    left = {one.name for one in (tmp_path / "bodies").iterdir()} - named
+    assert len(left) <= 1  # the update of the client in quarantine stays for a while
+
+
+async def test_the_operator_sees_and_decides_the_same_at_each_worker(open_worker: Open) -> None:
+    async with open_worker("one") as one, open_worker("two") as two:
+        await one.joined(*NAMES)
+        assert [row["client"] for row in (await two.operate("GET", "/v1/clients")).json()] == list(NAMES)
+        (later,) = await one.joined("client-2")
+        place = f"/v1/clients/{later.name}/quarantine"
+        assert (await two.operate("POST", place, json={"reason": "it lies"})).status_code == 201
+        assert (await one.operate("POST", place, json={"reason": "it lies"})).status_code == 409
+        assert (await one.operate("DELETE", place)).status_code == 200
 
 
 async def test_what_a_client_sends_to_a_worker_that_has_not_met_it_is_on_record(open_worker: Open) -> None:
