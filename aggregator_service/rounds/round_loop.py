@@ -52,7 +52,7 @@ class RoundComputation(Protocol):
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """What a closed round leads to: the state after it, or one of the reasons why there is none.
+    """Outcome of a closed round: its state, or the reason why there is none.
 
     damaged: updates to send again. distant: clients to quarantine, with their distance as a multiple of the median.
     failure: reason why the run ends.
@@ -397,7 +397,10 @@ class RoundLoop:
         self.archive.blobs.keep_only(run_store.blob_names(self.archive.database), before=time.time() - ORPHAN_SECONDS)
 
     async def _remove_old_bodies(self, workers: SharedPostgreSQL) -> None:
-        """Removes old copies of bodies in a bucket, which another worker may have deleted; the leader, also orphans."""
+        """Removes old copies of bodies in a bucket, which another worker may have deleted.
+
+        The leader also removes orphans.
+        """
         while True:
             await anyio.sleep(ORPHAN_SECONDS / 4)
             with suppress(UnavailableError):
@@ -433,7 +436,7 @@ class RoundLoop:
         LOGGER.info("disk_takes_again")
 
     async def _compute_outcome(self, run: Run) -> RoundOutcome:
-        """Computes what a closed round leads to, without a change of the run."""
+        """Computes the outcome of a closed round, without a change of the run."""
         if lost := await run_in_worker(self._computation.damaged_updates, self.archive, run):
             return RoundOutcome(damaged=lost)
         try:
@@ -449,9 +452,9 @@ class RoundLoop:
         return RoundOutcome(state=state)
 
     async def _store_outcome(self, run: Run, outcome: RoundOutcome) -> Run | None:
-        """Stores what a closed round has led to; returns its run, None if it was not aggregated.
+        """Stores the outcome of a closed round and returns its run.
 
-        The caller holds the lock.
+        None if it was not aggregated. The caller holds the lock.
         """
         if outcome.damaged:
             await self._reopen_damaged_round(run, outcome.damaged)

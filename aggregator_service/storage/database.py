@@ -93,9 +93,9 @@ class Database:
             connection.execute(update(FEDERATION).values(sequence=FEDERATION.c.sequence))
 
     def _prepare_tables(self, declaration: Declaration) -> None:
-        """Upgrades and claims the database in a turn, which a worker needs for a change alone.
+        """Upgrades and claims the database, in a turn.
 
-        So it also starts while another makes a sum.
+        A worker needs that for a change alone, so it also starts while another makes a sum.
         """
         if self.engine.shared and self._holds(declaration):
             return

@@ -117,7 +117,10 @@ class SharedNonces:
         return [self._outcome(one, new, floors, held) for one in given]
 
     def _forget(self, connection: Connection, old: float) -> None:
-        """Deletes nonces before a time; one worker at a time, for two would wait for each other's rows."""
+        """Deletes nonces before a time.
+
+        One worker does so at a time: two would wait for each other's rows.
+        """
         if connection.scalar(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": MAKING}):
             connection.execute(RAISED, {"old": old})
             connection.execute(text("DELETE FROM nonces_seen WHERE created < :old"), {"old": old})

@@ -96,7 +96,10 @@ class SharedPostgreSQL(PostgreSQL):
                     raise UnavailableError(BUSY) from None
 
     def end_turn(self) -> None:
-        """Gives the turn to others; waits for any other statement, for a turn that is kept stops all workers."""
+        """Gives the turn to others.
+
+        It waits for any other statement: a turn that is kept stops all workers.
+        """
         with self._turn:
             if self._in_turn and self._owner is not None:
                 try:
@@ -151,9 +154,10 @@ class SharedPostgreSQL(PostgreSQL):
             yield connection if held == number else None
 
     def lock_arrivals(self, connection: Connection, *, alone: bool) -> None:
-        """Locks the record of arrivals for this transaction: against all others, or for an addition beside others.
+        """Locks the record of arrivals until the transaction ends.
 
-        A row gets its number before its commit: a reader beside additions could see a later one first.
+        alone: against all others; if not, for an addition beside others. A row gets its number before
+        its commit: a reader beside additions could see a later one first.
         """
         _lock(connection, ARRIVING, alone=alone)
 
@@ -164,7 +168,10 @@ class SharedPostgreSQL(PostgreSQL):
                 self._owner = self._take()
 
     def lead(self) -> bool:
-        """Tells whether this worker leads; takes the lead of a dead or silent worker, unless its session is busy."""
+        """Tells whether this worker leads; takes the lead of a dead or silent worker.
+
+        A worker whose session is busy takes no lead.
+        """
         if not self._turn.acquire(blocking=False):
             return self.leads
         try:
