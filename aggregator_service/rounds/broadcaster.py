@@ -104,7 +104,7 @@ class StateBroadcaster:
 
         request: the signature of the client's request. after: the change that the client knows.
         """
-        key = self._registered_key(client)
+        key = self._find_key(client)
         if key is None or self.closing:
             connection.end()
             return
@@ -148,13 +148,23 @@ class StateBroadcaster:
             await asyncio.sleep(TURN_SECONDS)
 
     def _send_beat(self, stream: FederationStream) -> None:
-        if self._registered_key(stream.client) is not stream.key:
+        if self._find_key(stream.client) is not stream.key:
             self._end(stream, "revoked")
         elif self._clock() > stream.ends:
             self._end(stream, "time")
         else:
             self._tell_change(stream)
             stream.connection.write(self._beat)
+
+    def _find_key(self, client: str) -> PublicKey | None:
+        """Returns the client's present key; None if the disk refuses to tell it.
+
+        Other clients' heart-beats must go on.
+        """
+        try:
+            return self._registered_key(client)
+        except OSError:
+            return None
 
     async def _for_each(self, streams: list[FederationStream], act: Callable[[FederationStream], None]) -> None:
         """Calls a function with each stream that is still open.

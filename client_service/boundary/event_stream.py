@@ -50,6 +50,7 @@ class EventStream:
         self._after, self._newest_beat = after, 0.0
         self._next_read = 0.0
         self.sequence, self.beats = -1, 0
+        self._announced = -1  # the last change of which the first event tells
 
     async def open(self) -> None:
         """Reads the first event, which must answer this very request.
@@ -67,13 +68,15 @@ class EventStream:
         read_event(content, self._key)
         self._stream, self._offset, self._newest_beat = first.stream, first.clock - self._clock(), first.clock
         self._patience = LOST_BEATS * (first.beat_seconds or BEAT_SECONDS)
+        self._announced = first.sequence
         # Of the change that has just been, the aggregator tells again where the client asks after another.
         self.sequence = first.sequence if self._after == first.sequence else first.sequence - 1
 
     async def next_change(self) -> FederationEvent | None:
         """Waits for the next change; None if the aggregator has ended the stream.
 
-        Raises UnavailableError if no event comes in time, and for an event that does not belong here.
+        Raises UnavailableError if no event comes in time, for an event that does not belong here, and for an end
+        before the change that the first event announces: a proxy may end each answer there.
         """
         while (content := await self._next_content()) is not None:
             event = read_event(content, self._key)
@@ -87,6 +90,8 @@ class EventStream:
                 raise UnavailableError("expected a later change, got one that has been")
             self.sequence = event.sequence
             return event  # a heart-beat with a later number tells of a change that was kept back
+        if self.sequence < self._announced:
+            raise UnavailableError(f"expected change {self._announced}, got the end of the answer")
         return None
 
     async def aclose(self) -> None:

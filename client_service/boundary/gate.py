@@ -207,6 +207,7 @@ class GateTransport(httpx.AsyncBaseTransport):
         The outcome is recorded when the stream ends.
         """
         call, signed, pending = await self._begin_call(request)
+        stream = None
         try:
             async with asyncio.timeout(self._call_seconds):
                 response = await self._inner.handle_async_request(signed)
@@ -218,14 +219,15 @@ class GateTransport(httpx.AsyncBaseTransport):
                 try:
                     await stream.open()
                 except BaseException:
-                    await stream.aclose()
+                    await stream.aclose()  # records what has come
                     raise
                 return stream
         except TimeoutError:
             error: Exception = httpx.ReadTimeout("the answer did not begin in time", request=request)
         except (httpx.HTTPError, FederationError) as failed:
             error = failed
-        self._recorder.end(pending, {"error": type(error).__name__}, fingerprint=type(error).__name__)
+        if stream is None:
+            self._recorder.end(pending, {"error": type(error).__name__}, fingerprint=type(error).__name__)
         raise error
 
     def _event_stream(self, signed: httpx.Request, response: httpx.Response, pending: PendingCall) -> EventStream:

@@ -91,6 +91,8 @@ class ChangeStream:
             while (event := await stream.next_change()) is not None:
                 self._latest = event
                 self._changed.set()
+            if stream.beats < WORKING_BEATS:
+                failure = UnavailableError("expected a stream that lasts, got its end soon after its beginning")
         except FederationError as error:
             failure = error
         finally:

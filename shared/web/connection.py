@@ -342,7 +342,7 @@ class Connection(H11Protocol):
         cycle.response_started = cycle.response_complete = True
         cycle.message_event.set()
         transport = self._buffered.detach()
-        more = cycle.pipelined if isinstance(cycle, PlainCycle) else b""
+        more = self.conn.trailing_data[0] or (cycle.pipelined if isinstance(cycle, PlainCycle) else b"")
         if cycle.disconnected or transport.is_closing() or more:
             transport.abort()
             return None

@@ -16,6 +16,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.errors import Fault, MediaTypeError, ProtocolError
+from shared.web.held_streams import HOLD
 from shared.web.problems import name_undeclared
 
 JSON = "application/json"
@@ -96,7 +97,8 @@ def announces_body(headers: Headers) -> bool:
 class HeadAsGet:
     """Middleware that answers HEAD as GET without the body.
 
-    It belongs inside the check of signatures, which cover the method as sent.
+    It belongs inside the check of signatures, which cover the method as sent. Its connection is never held open: what
+    is written there later would be a body.
     """
 
     app: ASGIApp
@@ -109,6 +111,7 @@ class HeadAsGet:
         async def send_head(message: Message) -> None:
             await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
 
+        scope.get("state", {}).pop(HOLD, None)
         scope["method"] = "GET"  # in this very scope: what is outside finds the route there
         try:
             await self.app(scope, receive, send_head)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -13,19 +14,22 @@ import pytest
 from aggregator_service.rounds import broadcaster
 from client_service.federation.change_stream import ChangeStream
 from shared.errors import AuthenticationError, UnavailableError
+from shared.protocol.request_heads import RequestHead
 from shared.protocol.schemas import RunOut
 from shared.protocol.signing.enrolment import public_file
+from shared.protocol.signing.events import CHANGES
+from shared.protocol.signing.requests import RequestTarget, Signatory, sign_request
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.streams import serve_federation
 
 pytestmark = pytest.mark.anyio
-BEAT = 0.4
+BEAT = 0.8  # a busy machine may be late by a second
 Change = Callable[[bytes], bytes]
 
 
 @pytest.fixture
 def short_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heart-beats come twenty times as often, so that their absence is soon noticed."""
+    """Heart-beats come many times as often, so that their absence is soon noticed."""
     monkeypatch.setattr(broadcaster, "BEAT_SECONDS", BEAT)
     monkeypatch.setattr(broadcaster, "TURN_SECONDS", BEAT / broadcaster.TURNS)
 
@@ -175,6 +179,30 @@ def change_seed(piece: bytes) -> bytes:
     return piece.replace(b'"seed":0', b'"seed":1') if b'"kind":"change"' in piece else piece
 
 
+@pytest.mark.parametrize("follows", ["a change", "nothing"])
+async def test_a_proxy_that_ends_each_stream_at_its_beginning_makes_the_client_poll(
+    tmp_path: Path, follows: str
+) -> None:
+    """Its end is an orderly one: the first event is the aggregator's own, and the last chunk anybody's."""
+    with serve_federation(tmp_path) as federation:
+        async with relayed(federation.url, end_early) as url, federation.connected("north", url=url) as link:
+            state = await federation.joined(link)
+            if follows == "a change":
+                await federation.start_run()
+            stream = ChangeStream(link)
+            assert await stream.is_held(state.sequence)
+            assert await stream.wait_for_change(state.sequence, LONGEST_SECONDS) is None
+            assert not await stream.is_held(state.sequence), "it polls, and pauses before it tries again"
+            await stream.close()
+
+
+def end_early(piece: bytes) -> bytes:
+    """The head of a stream with its first event, and the end of the answer."""
+    piece = piece.replace(b"x-accel-buffering: no", b"connection: close")
+    first, end, _ = piece.partition(b"==\n\n\r\n")
+    return first + end + b"0\r\n\r\n" if b'"kind":"opened"' in piece else piece
+
+
 async def test_a_client_of_an_aggregator_without_streams_polls_and_asks_for_none(tmp_path: Path) -> None:
     """An older aggregator sends no offer; a call that it does not know would be a stranger's in its record."""
     with serve_federation(tmp_path) as federation:
@@ -228,6 +256,58 @@ async def test_opening_a_stream_uploads_nothing_and_is_in_the_ledger(tmp_path: P
             intent, outcome = lines[-2:]
             assert (intent["call"], intent["bytes"], outcome["status"]) == ("changes", 0, 200)
             assert outcome["of"] == intent["sequence"] and outcome["bytes"] > 0
+
+
+async def test_a_stream_that_does_not_open_has_one_outcome_in_the_ledger(tmp_path: Path) -> None:
+    strange = lambda piece: piece.replace(b'"kind":"opened"', b'"kind":"change"')  # noqa: E731
+    with serve_federation(tmp_path) as federation:
+        async with relayed(federation.url, strange) as url, federation.connected("north", url=url) as link:
+            state = await federation.joined(link)
+            for _ in range(2):
+                with pytest.raises(UnavailableError):
+                    await link.open_stream(state.sequence)
+        lines = [json.loads(line) for line in (tmp_path / "north.jsonl").read_text(encoding="utf-8").splitlines()]
+        intents = [one["sequence"] for one in lines if one.get("call") == "changes" and one["kind"] == "intent"]
+        outcomes = [one for one in lines if one.get("of") in intents]
+        assert [one["kind"] for one in outcomes] == ["outcome", "polls"] and outcomes[1]["n"] == 1
+        assert all(one["bytes"] > 0 for one in outcomes)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("behind", [b"", b"GET /health/live HTTP/1.1\r\n"])
+async def test_a_connection_is_held_for_one_whole_get_alone(
+    tmp_path: Path, method: str, pieces: int, behind: bytes
+) -> None:
+    """What is behind the request is not answered, and nothing follows the head of an answer to HEAD."""
+    with serve_federation(tmp_path) as federation:
+        async with federation.connected("north") as link:
+            state = await federation.joined(link)
+        address = federation.url.removeprefix("http://")
+        who = Signatory("north", federation.keys["north"])
+        head = RequestHead(method, f"{CHANGES}?after={state.sequence}", address)
+        target = RequestTarget.of(method, head.target.encode())
+        signed = sign_request(target, b"", who, created=int(time.time()), nonce="ab" * 16)
+        lines = [f"{name}: {value}\r\n" for name, value in (*head.headers(), *signed.items())]
+        request = f"{method} {head.target} HTTP/1.1\r\n{''.join(lines)}\r\n".encode() + behind
+        reader, writer = await asyncio.open_connection(*address.split(":"))
+        if pieces == 2:
+            writer.write(request[:40])
+            await asyncio.sleep(0.05)
+        writer.write(request[40:] if pieces == 2 else request)
+        came = b""
+        with suppress(TimeoutError, ConnectionResetError):
+            async with asyncio.timeout(0.5):
+                while piece := await reader.read(1 << 16):
+                    came += piece
+        held = len(federation.coordinator.federation.broadcaster)
+        writer.close()
+        if method == "HEAD":
+            assert came.startswith(b"HTTP/1.1 404 ") and came.index(b"\r\n\r\n") + 4 == len(came) and not held
+        elif behind:
+            assert not held and b'"kind":"opened"' not in came
+        else:
+            assert held == 1 and came.count(b'"kind":"opened"') == 1
 
 
 async def test_a_third_stream_of_a_client_ends_its_first(tmp_path: Path) -> None:

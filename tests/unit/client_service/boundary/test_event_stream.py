@@ -74,6 +74,14 @@ async def test_a_heart_beat_tells_of_a_change_that_was_kept_back() -> None:
     assert found is not None and (found.sequence, found.state) == (7, None)
 
 
+async def test_an_end_before_the_change_that_the_opening_announces_is_refused() -> None:
+    stream = await opened(opening(6))
+    with pytest.raises(UnavailableError, match="expected change 6, got the end of the answer"):
+        await stream.next_change()
+    stream = await opened(opening(6), change(6))
+    assert await stream.next_change() is not None and await stream.next_change() is None
+
+
 @pytest.mark.parametrize(
     "first",
     [
