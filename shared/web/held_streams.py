@@ -23,6 +23,7 @@ MAY_HOLD = "may_hold_connection"
 NO_ROOM = "expected fewer held answers than half of most_connections, in all and of an address: poll, or see there"
 MOST_UNREAD = 64 << 10  # bytes that wait for a caller who does not read, beyond which the connection is closed
 UNANSWERED_SECONDS = 60  # after which the system gives up a caller whose machine no longer answers
+GOODBYE_SECONDS = 1.0  # for a caller by TLS to agree to the end: asyncio alone would wait for half a minute
 INTERNET = (socket.AF_INET, socket.AF_INET6)
 LAST_CHUNK = b"0\r\n\r\n"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # the second asks nginx not to collect the answer
@@ -67,6 +68,8 @@ class HeldConnection(asyncio.Protocol):
         if self.has_read:
             self.write(LAST_CHUNK)
             self._transport.close()
+            if self._transport.get_extra_info("ssl_object") is not None:
+                asyncio.get_running_loop().call_later(GOODBYE_SECONDS, self._transport.abort)
         else:
             self._transport.abort()
 

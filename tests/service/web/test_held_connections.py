@@ -51,7 +51,7 @@ async def held(
         assert b"transfer-encoding: chunked" in await reader.readuntil(b"\r\n\r\n")
         connection = await opened.get()
         lost = asyncio.Event()
-        connection.on_lost = lambda: loop.call_soon_threadsafe(lost.set)  # type: ignore[func-returns-value]
+        connection.on_lost = lambda: loop.call_soon_threadsafe(lost.set)  # type: ignore[assignment]
 
         async def act(method: str, *given: bytes) -> None:
             if method == "lose":
@@ -88,3 +88,12 @@ async def test_a_caller_that_does_not_read_is_cut_off(papers: Papers, secure: bo
         for _ in range(2000):
             await act("write", encode_chunk(b"x" * 10_000))
         await act("lose")
+
+
+async def test_a_caller_that_does_not_answer_the_end_keeps_no_connection(papers: Papers, secure: bool) -> None:
+    """Otherwise a client could hold as many as it opens within the half minute that asyncio waits."""
+    async with held(papers, secure=secure) as (_, writer, act):
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await act("end")
+        async with asyncio.timeout(10.0):
+            await act("lose")
