@@ -72,9 +72,12 @@ def exposure_bits(members: int, bounds: GraphBounds, plan: GraphPlan) -> float:
 
     Either as many colluders as the threshold hold shares of one honest client, or the graph of the honest clients,
     less any `dropouts` of them that the aggregator chooses after it has seen the graph, is not connected. A union
-    bound over all clients, all sets and all choices; the draws are independent and uniform.
+    bound over all clients, all sets and all choices; the draws are independent and uniform. 0, no protection, for
+    bounds that leave fewer than two honest clients, and for more neighbours than there are other members.
     """
     honest = members - bounds.colluders
+    if honest - bounds.dropouts < 2 or plan.degree >= members:  # else the sum over separate parts would be empty
+        return 0.0
     held = log2(honest) + _tail_bits(members - 1, bounds.colluders, plan.degree, plan.threshold)
     if held > -PRIVACY_BITS:  # the usual one to fail; the other is slow
         return held

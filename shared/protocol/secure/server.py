@@ -219,8 +219,11 @@ def require_expected(state: SecureRound, phase: Phase, message: ClientMessage) -
         case SealedShares():
             _require_names("sealed shares", set(message.shares), _expected_holders(state, message))
         case ShareCheck():
-            if not set(message.complaints) <= set(state.shares) - {message.client}:
-                raise ProtocolError("expected complaints about other sharers, got others")
+            dealers = {name for name, sent in state.shares.items() if message.client in sent.shares}
+            if not set(message.complaints) <= dealers:
+                raise ProtocolError(
+                    "expected complaints about other sharers that have shared with the sender, got others"
+                )
         case MaskedHeader():
             if not set(message.scalars) <= (visible := visible_scalars(state.terms.declaration)):
                 raise ProtocolError(f"expected at most the open scalars {sorted(visible)}, got others")

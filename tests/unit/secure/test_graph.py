@@ -13,7 +13,7 @@ from shared.errors import PrivacyError, ProtocolError, UnavailableError
 from shared.protocol.schemas import GraphBounds
 from shared.protocol.secure import client, graph, server
 from shared.protocol.secure.messages import GraphPlan, Roster
-from shared.protocol.secure.proofs import sign_message, sign_peers
+from shared.protocol.secure.proofs import make_complaint, sign_message, sign_peers
 from shared.protocol.secure.verification import verify_message
 from tests.support.rehearsal import Rehearsal, many_contents, terms_for
 
@@ -209,6 +209,40 @@ def test_a_graph_that_is_too_sparse_is_refused(plan: GraphPlan, words: str) -> N
     made.until_keys(tuple(made.contents))
     with pytest.raises(PrivacyError, match=words):
         made.share("silo-000", shown(made, graph=plan))
+
+
+@pytest.mark.parametrize("dropouts", [42, 43, 1000])
+def test_bounds_under_which_nobody_would_be_left_to_hide_among_are_refused(dropouts: int) -> None:
+    """The bound was a sum over no parts: two neighbours were enough, whom the aggregator drops to read the third."""
+    contents = many_contents(COUNT)
+    bounds = GraphBounds(colluders=21, dropouts=dropouts)
+    made = Rehearsal(contents, terms=terms_for(contents["silo-000"], COUNT, graph=bounds))
+    made.until_keys(tuple(contents))
+    with pytest.raises(PrivacyError, match="got degree 2 and threshold 3"):
+        made.share("silo-000", shown(made, graph=GraphPlan(degree=2, threshold=3)))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "degree"),
+    [((64, 3), 25), ((1024, 3), 25), ((21, 3), 64), ((21, 3), 1024), ((62, 1), 25)],
+)
+def test_bounds_and_degrees_beyond_the_members_protect_nobody(bounds: tuple[int, int], degree: int) -> None:
+    told = GraphBounds(colluders=bounds[0], dropouts=bounds[1])
+    assert graph.exposure_bits(COUNT, told, GraphPlan(degree=degree, threshold=22)) == 0
+    if degree == 25:
+        assert graph.plan_graph(COUNT, told) is None  # as of a run that fewer clients begin than were awaited
+
+
+def test_a_complaint_about_a_dealer_that_has_not_shared_with_its_sender_is_refused(shared: Rehearsal) -> None:
+    """The aggregator looked for a share that there is not."""
+    state = shared.check("silo-000")
+    dealer = next(name for name in shared.contents if name not in {*state.shares, "silo-000"})
+    roster = server.make_roster(shared.round)
+    cipher = int(state.secrets.cipher, 16)
+    complaint = make_complaint(roster.context, roster.keys[dealer], "silo-000", cipher)
+    accused = state.message.model_copy(update={"complaints": {dealer: complaint}})
+    with pytest.raises(ProtocolError, match="that have shared with the sender"):
+        verify_message(shared.round, sign_message(accused, shared.identities["silo-000"]))
 
 
 def test_a_silo_s_policy_refuses_a_graph_that_bears_fewer_colluders() -> None:
