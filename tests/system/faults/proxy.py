@@ -19,6 +19,7 @@ import anyio
 HOST = "127.0.0.1"
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER for no time at all: closing sends RST instead of FIN
 LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)\r\n", re.IGNORECASE)
+CHUNKED = b"transfer-encoding: chunked"
 GONE = (ConnectionError, asyncio.IncompleteReadError)
 
 Direction = Literal["request", "answer"]
@@ -167,6 +168,8 @@ class Proxy:
         if fault.repeat == "after":
             await self._apart(request)
         await _pass(answer, line.writer, fault, "answer")
+        if CHUNKED in answer.lower():
+            await _pass_stream(line)
 
     def _fault(self, request: bytes) -> Fault:
         first = request.partition(b"\r\n")[0].decode("ascii")
@@ -190,7 +193,7 @@ class Proxy:
 async def _message(reader: asyncio.StreamReader) -> bytes:
     """One whole message: its head, and as many bytes more as the head announces."""
     head = await reader.readuntil(b"\r\n\r\n")
-    assert b"transfer-encoding" not in head.lower(), "neither side of this project sends chunks"
+    assert CHUNKED not in head.lower() or head.startswith(b"HTTP/1.1 "), "no request of this project has chunks"
     length = LENGTH.search(head)
     return head + (await reader.readexactly(int(length[1])) if length else b"")
 
@@ -208,6 +211,24 @@ async def _answered(line: Line) -> bytes:
         for task in (answer, gone):
             task.cancel()
         await asyncio.gather(answer, gone, return_exceptions=True)
+
+
+async def _pass_stream(line: Line) -> None:
+    """The events of a held answer as they come, until one side hangs up."""
+
+    async def pass_events() -> None:
+        while piece := await line.far_reader.read(1 << 16):
+            line.writer.write(piece)
+            await line.writer.drain()
+
+    ends = [asyncio.create_task(one) for one in (pass_events(), _hung_up(line.reader))]
+    try:
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        raise ConnectionResetError("one side has hung up")
+    finally:
+        for task in ends:
+            task.cancel()
+        await asyncio.gather(*ends, return_exceptions=True)
 
 
 async def _hung_up(reader: asyncio.StreamReader) -> None:
