@@ -42,8 +42,8 @@ def fedprox(method: MethodSettings) -> Strategy:
 
     Of an encoder both MLPs are exchanged.
 
-    SettingsError if a round would be one step: the penalty's gradient is 0 if training begins, so that it would
-    be FedAvg.
+    SettingsError if a round would be one step: the penalty's gradient is 0 at the start of training, so that it
+    would be FedAvg.
     """
     settings = read_strategy_settings(FedProxSettings, method)
     if EXCHANGES[method.model].whole_batch and method.local_epochs < LEAST_STEPS:

@@ -97,7 +97,7 @@ def measure(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
     basis = basis_of_shard(shard, method) if part == "training" else None
     if basis is not None:
         save_basis(folder / "basis", "run-0", basis)
-    place = RunContext("shop", "run-1", 0, method, folder / "model", base.model, basis=basis, fit_added_all_data=True)
+    place = RunContext("shop", "run-1", 0, method, folder / "model", base.model, basis=basis, fit_everything=True)
     answers = ModelServer()
     return_free_memory()
     forget_peak()
