@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from sqlalchemy import Connection
@@ -26,10 +26,18 @@ class TableEngine(Protocol):
     def writing(self) -> AbstractContextManager[Connection]: ...
 
     def recording(self) -> AbstractContextManager[Connection]:
-        """Opens a transaction that adds rows which no transition of a run depends on."""
+        """Opens a transaction that adds rows which no transition of a run depends on.
+
+        By default one that writes.
+        """
+        return self.writing()
 
     def turn(self) -> AbstractContextManager[None]:
-        """Keeps other workers of a shared database from changing anything meanwhile."""
+        """Keeps other workers of a shared database from changing anything meanwhile.
+
+        By default there are none.
+        """
+        return nullcontext()
 
     def resume(self) -> None:
         """Reconnects a lost database for this process; until then `writing` is refused."""

@@ -20,6 +20,7 @@ from sqlalchemy import URL, Connection, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from aggregator_service.storage.disk import LostCommitError
+from aggregator_service.storage.engines.engine import TableEngine
 from aggregator_service.storage.tables import METADATA
 from shared.errors import SettingsError, UnavailableError
 from shared.timeouts import (
@@ -81,7 +82,7 @@ def read_url(given: str) -> URL:
     return url.set(drivername=DRIVER)
 
 
-class PostgreSQL:
+class PostgreSQL(TableEngine):
     """Database on a server, owned by this process from the start.
 
     Raises SettingsError if the server refuses the login or another aggregator owns it; UnavailableError without an
@@ -134,15 +135,6 @@ class PostgreSQL:
             finally:
                 if self._owner.invalidated:
                     self._release_lock()
-
-    @contextmanager
-    def recording(self) -> Iterator[Connection]:
-        with self.writing() as connection:
-            yield connection
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        yield
 
     def resume(self) -> None:
         with self._hold_write_lock():

@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, create_engine, event, inspect, text
 
+from aggregator_service.storage.engines.engine import TableEngine
 from shared.errors import DamagedError, SettingsError
 from shared.files import sync_path
 from shared.timeouts import DATABASE_SECONDS
@@ -27,7 +28,7 @@ VERSION = 2  # PRAGMA user_version of a database with revisions: the service fro
 COPY, PART = ".before-", ".part"
 
 
-class SQLite:
+class SQLite(TableEngine):
     """Database in a state directory, which this process has locked."""
 
     setting = "state_directory"
@@ -52,15 +53,6 @@ class SQLite:
         with self.pool.begin() as connection:
             connection.exec_driver_sql("BEGIN IMMEDIATE")  # a reader that turns writer could find others in between
             yield connection
-
-    @contextmanager
-    def recording(self) -> Iterator[Connection]:
-        with self.writing() as connection:
-            yield connection
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        yield
 
     def resume(self) -> None:
         """Does nothing: a file is not lost while its directory is locked."""

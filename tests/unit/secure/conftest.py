@@ -15,9 +15,12 @@ from shared.protocol.secure.messages import GraphPlan
 from tests.support.rehearsal import GraphRehearsal, Rehearsal, contents_of
 
 
-@pytest.fixture(scope="session", params=["full", "graph"])
+@pytest.fixture(scope="module", params=["full", "graph"])
 def rehearsal(request: pytest.FixtureRequest) -> Iterator[type[Rehearsal]]:
-    """Rounds on the full graph, and on one where each client has drawn everybody: what holds here holds there."""
+    """Rounds on the full graph, and on one where each client has drawn everybody: what holds here holds there.
+
+    For a module: longer, the patched bounds would hold for tests of the true ones.
+    """
     if request.param == "full":
         yield Rehearsal
         return
