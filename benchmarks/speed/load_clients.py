@@ -1,102 +1,214 @@
-"""Many clients of one aggregator in one event loop, without training.
+"""Clients of the load model: processes of silos that join, wait, and send the same update in each round.
 
-They send signed requests, declared updates and long polls, as real clients do, each with its own key.
+Each client has a key of its own and signs each request with it. By streams it holds one connection for the changes of
+the federation, and opens another for each call; by polls it waits in calls. A process has many clients, of which only
+some have a call under way at once: the others wait for their turn, as silos that are not all equally fast.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal
 
-import httpx
 import numpy as np
 
 from client_service.boundary.aggregator_api import CURRENT
 from shared.method.declaration import Declaration
-from shared.method.parameters import Parameters
 from shared.protocol.request_heads import RequestHead
-from shared.protocol.schemas import JoinIn, RunOut
+from shared.protocol.signing.enrolment import public_file
+from shared.protocol.signing.events import CHANGES
+from shared.protocol.signing.keys import new_key, public_pem
 from shared.protocol.signing.requests import RequestTarget, Signatory, sign_request
-from shared.protocol.wire import MEDIA_TYPE, encode_body
+from shared.protocol.wire import MEDIA_TYPE
+from simulation.experiments.processes import HOST
 
 WAIT_SECONDS = 20
 PAUSE_SECONDS = 1.0  # after a call that failed
-NEVER = -1
+REPORT_SECONDS = 0.25
 JSON = "application/json"
 SCALARS = {"margin": 0.1, "rho": 0.1}
+ENDED = ("finished", "failed", "cancelled")
+EVENT_END = b"\n\n\r\n"  # of an event in its chunk
+CHANGE = re.compile(rb'data: (\{"kind":"change".*\})\n')
+LENGTH = re.compile(rb"content-length: ([0-9]+)", re.IGNORECASE)
+MOST_UNREAD = 1 << 17  # bytes of an event or head
+Way = Literal["streams", "polls"]
+
+
+@dataclass(frozen=True)
+class CrowdPlan:
+    """Clients of one process, by number, and what they do.
+
+    declaration: the federation's, as JSON. update: body of each update. at_once: calls under way at a time.
+    """
+
+    numbers: range
+    port: int
+    registry: Path
+    declaration: Mapping[str, Any]
+    update: bytes
+    way: Way
+    at_once: int
 
 
 @dataclass
 class LoadProgress:
-    """Progress of all clients; `marks`: times at which the n-th of a kind finished."""
+    """Progress of all clients; `marks`: times at which the n-th of a kind finished.
+
+    sent, received: bytes of calls and answers, with their heads.
+    """
 
     calls: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
+    sent: int = 0
+    received: int = 0
+    processor: float = 0.0
     marks: dict[str, list[float]] = field(default_factory=dict)
 
     def mark(self, what: str) -> None:
         """Records that one client finished."""
         self.marks.setdefault(what, []).append(time.monotonic())
 
+    def add(self, other: LoadProgress) -> None:
+        """Adds what another process has done since it last reported."""
+        self.calls += other.calls
+        self.errors += other.errors
+        self.sent, self.received = self.sent + other.sent, self.received + other.received
+        self.processor += other.processor
+        for what, times in other.marks.items():
+            self.marks[what] = sorted(self.marks.get(what, []) + times)
+
+    def take(self) -> LoadProgress:
+        """Returns what has been done since the last call, and begins anew."""
+        taken = LoadProgress(self.calls, self.errors, self.sent, self.received, 0.0, self.marks)
+        self.calls, self.errors, self.marks = Counter(), Counter(), {}
+        self.sent = self.received = 0
+        return taken
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer to a call."""
+
+    status: int
+    body: bytes
+
 
 @dataclass
 class LoadClient:
-    """Client that joins, follows the run, and sends the same tensors in each round."""
+    """Client that joins, follows the run, and sends the same update in each round."""
 
     signatory: Signatory
-    http: httpx.AsyncClient
-    declaration: Declaration
-    tensors: Mapping[str, np.ndarray]
+    plan: CrowdPlan
     progress: LoadProgress
+    turns: asyncio.Semaphore
+    _events: asyncio.StreamReader | None = None
+    _held: asyncio.StreamWriter | None = None
 
     async def join(self) -> None:
-        """Registers with the aggregator."""
-        message = JoinIn(client=self.signatory.name, declaration=self.declaration)
-        await self._call("join", "POST", "/v1/clients", message.model_dump_json().encode(), JSON)
+        """Joins, and by streams holds one from then on."""
+        message = json.dumps({"client": self.signatory.name, "declaration": self.plan.declaration})
+        await self._call("join", "POST", "/v1/clients", message.encode(), JSON)
+        if self.plan.way == "streams":
+            state = await self._ask_state(None)
+            async with self.turns:
+                await self._open_stream(state["sequence"])
         self.progress.mark("join")
 
     async def follow(self) -> None:
         """Takes part until the run is over."""
-        sequence, done = NEVER, 0
-        while (state := await self._current(sequence)).phase != "finished":
-            if state.phase == "failed":
-                raise RuntimeError("expected an active run, the aggregator ended it as failed")
-            if state.phase == "open" and state.round > done:
-                await self._take_part(state)
-                done = state.round
-            sequence = state.sequence
+        state, done = await self._ask_state(None), 0
+        while state["phase"] not in ENDED:
+            if state["phase"] == "open" and state["round"] > done:
+                done = state["round"]
+                await self._take_part(state["run"], done)
+                state = await self._wait_for_answer(state, done)
+            else:
+                state = await self._next_state(state)
+        if state["phase"] != "finished":
+            raise RuntimeError(f"expected a run that finishes, the aggregator ended it as {state['phase']}")
+        if self._held is not None:
+            self._held.close()
 
-    async def _current(self, sequence: int) -> RunOut:
-        known = "" if sequence == NEVER else f"&after={sequence}"
-        answer = await self._call("current", "GET", f"{CURRENT}?wait={WAIT_SECONDS}{known}")
-        return RunOut.model_validate_json(answer.content)
-
-    async def _take_part(self, state: RunOut) -> None:
-        number = state.round
-        if number == 1:
-            await self._call("model", "GET", f"/v1/runs/{state.run}/model")
-        await self._call("anchor", "GET", f"/v1/runs/{state.run}/rounds/{number}/anchor")
-        own = f"/v1/runs/{state.run}/rounds/{number}/clients/{self.signatory.name}"
-        body = await asyncio.to_thread(encode_body, Parameters(dict(self.tensors), SCALARS))
-        await self._call("update", "PUT", f"{own}/update", body, MEDIA_TYPE)
-        self.progress.mark(f"update {number}")
-        while (await self._call("personalized", "GET", f"{own}/personalized?wait={WAIT_SECONDS}")).status_code == 204:
+    async def _wait_for_answer(self, state: Mapping[str, Any], done: int) -> Mapping[str, Any]:
+        """Waits for the end of a round and takes its answer; returns the state after it."""
+        own = f"/v1/runs/{state['run']}/rounds/{done}/clients/{self.signatory.name}/personalized?wait={WAIT_SECONDS}"
+        if self.plan.way == "streams":
+            while state["round"] == done and state["phase"] not in ENDED:
+                state = await self._next_state(state)
+        while (await self._call("personalized", "GET", own)).status == 204:
             pass
-        self.progress.mark(f"answer {number}")
+        self.progress.mark(f"answer {done}")
+        return state if self.plan.way == "streams" else await self._next_state(state)
 
-    async def _call(
-        self, name: str, method: str, target: str, body: bytes = b"", media: str | None = None
-    ) -> httpx.Response:
+    async def _take_part(self, run: str, number: int) -> None:
+        if number == 1:
+            await self._call("model", "GET", f"/v1/runs/{run}/model")
+        await self._call("anchor", "GET", f"/v1/runs/{run}/rounds/{number}/anchor")
+        own = f"/v1/runs/{run}/rounds/{number}/clients/{self.signatory.name}/update"
+        await self._call("update", "PUT", own, self.plan.update, MEDIA_TYPE)
+        self.progress.mark(f"update {number}")
+
+    async def _next_state(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Waits for another state than this one."""
+        if self.plan.way == "polls":
+            return await self._ask_state(state["sequence"])
+        while True:
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                assert self._events is not None
+                event = await self._events.readuntil(EVENT_END)
+                self.progress.received += len(event)
+                if (found := CHANGE.search(event)) is None:
+                    continue
+                self.progress.calls["change"] += 1
+                told: Mapping[str, Any] = json.loads(found[1]).get("state") or await self._ask_state(None)
+                return told
+            self.progress.errors["stream: ended"] += 1
+            await asyncio.sleep(PAUSE_SECONDS)
+            async with self.turns:
+                await self._open_stream(state["sequence"])
+
+    async def _ask_state(self, sequence: int | None) -> Mapping[str, Any]:
+        known = "" if sequence is None else f"&after={sequence}"
+        answer = await self._call("current", "GET", f"{CURRENT}?wait={WAIT_SECONDS}{known}")
+        found: Mapping[str, Any] = json.loads(answer.body)
+        return found
+
+    async def _open_stream(self, sequence: int) -> None:
+        """Opens the stream of changes; an attempt that fails is counted and repeated."""
+        while True:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                reader, writer = await asyncio.open_connection(HOST, self.plan.port, limit=MOST_UNREAD)
+                await self._send(writer, "GET", f"{CHANGES}?after={sequence}")
+                head = await reader.readuntil(b"\r\n\r\n")
+                self.progress.received += len(head)
+                if b" 200 " in head[:16]:
+                    self._events, self._held = reader, writer
+                    self.progress.calls["stream"] += 1
+                    return
+                writer.close()
+            self.progress.errors["stream: refused"] += 1
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _call(self, name: str, method: str, target: str, body: bytes = b"", media: str | None = None) -> Answer:
         """Repeats a call until it succeeds; failures are counted."""
         while True:
+            waits = self.plan.way == "polls" and "wait=" in target
             try:
-                answer = await self.http.send(self._request(method, target, body, media))
-                problem = "" if answer.is_success else f"{name}: {answer.status_code}"
-            except httpx.TransportError as error:
+                async with _no_turn() if waits else self.turns:
+                    answer = await self._try_call(method, target, body, media)
+                problem = "" if 200 <= answer.status < 300 else f"{name}: {answer.status}"
+            except (OSError, asyncio.IncompleteReadError) as error:
                 problem = f"{name}: {type(error).__name__}"
             if not problem:
                 self.progress.calls[name] += 1
@@ -104,19 +216,80 @@ class LoadClient:
             self.progress.errors[problem] += 1
             await asyncio.sleep(PAUSE_SECONDS)
 
-    def _request(self, method: str, target: str, body: bytes, media: str | None) -> httpx.Request:
-        host = self.http.base_url.netloc.decode()
-        said = RequestHead(method, target, host, media, len(body) if media else None)
-        signed = sign_request(
-            RequestTarget.of(method, target.encode()),
-            body,
-            self.signatory,
-            created=int(time.time()),
-            nonce=secrets.token_hex(16),
-        )
-        return httpx.Request(
-            method, self.http.base_url.join(target), headers=[*said.headers(), *signed.items()], content=body
-        )
+    async def _try_call(self, method: str, target: str, body: bytes, media: str | None) -> Answer:
+        reader, writer = await asyncio.open_connection(HOST, self.plan.port, limit=MOST_UNREAD)
+        try:
+            await self._send(writer, method, target, body, media)
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = LENGTH.search(head)
+            content = await reader.readexactly(0 if length is None else int(length[1]))
+            self.progress.received += len(head) + len(content)
+            return Answer(int(head[9:12]), content)
+        finally:
+            writer.close()
+
+    async def _send(
+        self, writer: asyncio.StreamWriter, method: str, target: str, body: bytes = b"", media: str | None = None
+    ) -> None:
+        request = signed_request(self.signatory, f"{HOST}:{self.plan.port}", target, method, body, media)
+        self.progress.sent += len(request)
+        writer.write(request)
+        await writer.drain()
+
+
+@asynccontextmanager
+async def _no_turn() -> AsyncIterator[None]:
+    """Lets a call that waits at the aggregator take no turn of the others."""
+    yield
+
+
+def signed_request(
+    who: Signatory, host: str, target: str, method: str = "GET", body: bytes = b"", media: str | None = None
+) -> bytes:
+    """Writes a client's request with its signature."""
+    made = sign_request(
+        RequestTarget.of(method, target.encode()), body, who, created=int(time.time()), nonce=secrets.token_hex(16)
+    )
+    said = RequestHead(method, target, host, media, len(body) if media else None)
+    lines = [f"{name}: {value}\r\n" for name, value in (*said.headers(), *made.items())]
+    return f"{method} {target} HTTP/1.1\r\n{''.join(lines)}\r\n".encode() + body
+
+
+def register_clients(registry: Path, numbers: range) -> list[Signatory]:
+    """Creates a key pair per client and registers its public half."""
+    registry.mkdir(parents=True, exist_ok=True)
+    found = [Signatory(f"client-{number}", new_key()) for number in numbers]
+    for one in found:
+        public_file(one.name, registry).write_bytes(public_pem(one.key.public_key()))
+    return found
+
+
+def run_crowd(plan: CrowdPlan, parent: Connection) -> None:
+    """Runs one process of clients: it joins them, waits for the word to follow, and reports what they do."""
+    signatories = register_clients(plan.registry, plan.numbers)
+    asyncio.run(_run_clients(plan, signatories, parent))
+
+
+async def _run_clients(plan: CrowdPlan, signatories: list[Signatory], parent: Connection) -> None:
+    progress, turns = LoadProgress(), asyncio.Semaphore(plan.at_once)
+    crowd = [LoadClient(who, plan, progress, turns) for who in signatories]
+    await _report(progress, parent, asyncio.gather(*(one.join() for one in crowd)))
+    await asyncio.to_thread(parent.recv)
+    await _report(progress, parent, asyncio.gather(*(one.follow() for one in crowd)))
+    parent.send(None)
+
+
+async def _report(progress: LoadProgress, parent: Connection, work: asyncio.Future[list[None]]) -> None:
+    """Sends the parent what has been done, a few times a second, until the work is done."""
+    spent = time.process_time()
+    while True:
+        done = (await asyncio.wait([work], timeout=REPORT_SECONDS))[0]
+        taken = progress.take()
+        taken.processor, spent = time.process_time() - spent, time.process_time()
+        parent.send(taken)
+        if done:
+            await work
+            return
 
 
 def random_tensors(declaration: Declaration) -> dict[str, np.ndarray]:

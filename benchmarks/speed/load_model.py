@@ -1,14 +1,15 @@
 """Load of one aggregator by many silos without training.
 
-python -m benchmarks.speed.load_model [--clients 100] [--rounds 2] [--megabytes 1] [--json]
-    [--database URL [--workers 2] [--kill-seconds 30]]
+python -m benchmarks.speed.load_model [--clients 100] [--rounds 2] [--megabytes 1] [--json] [--way polls]
+    [--generators 1] [--at-once 64] [--against COMMIT] [--database URL [--workers 2] [--kill-seconds 30]]
 python -m benchmarks.speed.load_model --waiting 1000 [--seconds 60] [--json]
 
-The aggregator is a process of its own with its state on the disk; the clients live in this one (load_clients.py),
+The aggregator is a process of its own with its state on the disk; the clients live in other ones (load_clients.py),
 each with a key, signed requests and real updates. Times of the aggregator are processor times, which the clients' own
-work on the same machine hardly changes. With --workers they are those of all workers, each of which runs on a core of
-its own, and the memory is that of the largest; the database is an empty one on PostgreSQL, whose own work is not in the
-figures. With --kill-seconds a worker drawn at random is killed so often.
+work on the same machine hardly changes. With --against it is that of another commit, to which the same clients talk.
+With --workers times are those of all workers, each of which runs on a core of its own, and the memory is that of the
+largest; the database is an empty one on PostgreSQL, whose own work is not in the figures. With --kill-seconds a worker
+drawn at random is killed so often.
 """
 
 from __future__ import annotations
@@ -17,39 +18,46 @@ import argparse
 import asyncio
 import json
 import math
+import multiprocessing
 import os
 import random
 import re
+import resource
 import signal
-import ssl
 import sys
 import tempfile
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import httpx
+from sqlalchemy import URL, create_engine, inspect, text
 from tqdm import tqdm
 
 from aggregator_service.settings import AggregatorSettings
+from aggregator_service.storage.engines.sqlite import NAME as SQLITE
 from benchmarks.common import render_table
-from benchmarks.speed.load_clients import LoadClient, LoadProgress, random_tensors
+from benchmarks.compare_commits.trees import Tree, commit_tree
+from benchmarks.speed.load_clients import SCALARS, CrowdPlan, LoadProgress, Way, random_tensors, run_crowd
 from benchmarks.speed.wrk import processor_seconds
+from shared.method.declaration import Declaration
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, method_settings
-from shared.protocol.schemas import RunIn
-from shared.protocol.signing.enrolment import public_file
-from shared.protocol.signing.keys import new_key, public_pem
-from shared.protocol.signing.requests import Signatory
+from shared.protocol.wire import encode_body
 from simulation.experiments.processes import HOST, free_ports, start_aggregator, stop_services, wait_until_ready
 
 TOKEN = "the-load-model's-operator"  # of an aggregator that ends with this command
 LOOK_SECONDS = 0.25
 MEGABYTE = 1_000_000
 CALL_SECONDS = 300.0
+STOP_SECONDS = 10.0
+FILES_BESIDE = 256
+REPOSITORY = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -67,27 +75,70 @@ class LoadPhase:
 
 @dataclass(frozen=True)
 class LoadDeployment:
-    """Database and worker processes of the aggregator, and seconds between two kills of a worker."""
+    """Database and worker processes of the aggregator, and seconds between two kills of a worker.
+
+    tree: files of another commit, whose aggregator runs.
+    """
 
     database: str | None = None
     workers: int = 1
     kill_seconds: float | None = None
+    tree: Tree | None = None
+
+
+@dataclass(frozen=True)
+class Load:
+    """Clients with their rounds and updates; `generators`: processes in which they live.
+
+    way: in which they wait. at_once: calls under way at a time, of all clients of a process.
+    """
+
+    clients: int
+    rounds: int
+    megabytes: float
+    way: Way = "streams"
+    generators: int = 1
+    at_once: int = 64
+    deadline_seconds: float = 6 * 3600.0
+    deployment: LoadDeployment = LoadDeployment()
 
 
 @dataclass(frozen=True)
 class LoadFigures:
-    """Measurements of a run; `generator`: processor seconds of this process."""
+    """Measurements of a run; `generator`: processor seconds of the clients.
+
+    sent, received: bytes of the clients' calls, their answers and streams, after joining. rows, disk: rows and bytes
+    that the aggregator has stored since.
+    """
 
     clients: int
     rounds: int
     update_bytes: int
+    way: str
     phases: tuple[LoadPhase, ...]
     generator: float
-    disk_mib: int
+    sent: int
+    received: int
+    rows: int
+    disk: int
     calls: dict[str, int]
     errors: dict[str, int]
     workers: int = 1
     killed: int = 0
+
+    @property
+    def processor(self) -> float:
+        """Processor milliseconds of the aggregator for a client and round."""
+        return self.each(1000 * sum(one.processor for one in self.phases[1:]))
+
+    @property
+    def minutes(self) -> float:
+        """Minutes of all rounds."""
+        return sum(one.seconds for one in self.phases[1:]) / 60
+
+    def each(self, amount: float) -> float:
+        """Returns the part of an amount for a client and round."""
+        return amount / (self.clients * self.rounds)
 
 
 @dataclass
@@ -165,9 +216,10 @@ def sized_method(megabytes: float) -> MethodSettings:
 
 
 def make_settings(
-    folder: Path, method: MethodSettings, clients: int, deployment: LoadDeployment | None = None
+    folder: Path, method: MethodSettings, clients: int, deployment: LoadDeployment = LoadDeployment()
 ) -> AggregatorSettings:
     """Returns an operator's settings for this many silos, with a connection for each."""
+    shared = deployment.database
     return AggregatorSettings(
         state_directory=folder / "aggregator",
         operator_token=TOKEN,  # type: ignore[arg-type]
@@ -176,24 +228,19 @@ def make_settings(
         port=free_ports(1)[0],
         most_connections=2 * clients + 64,
         log_level="warning",
-        **({} if deployment is None else {"database": deployment.database, "workers": deployment.workers}),
+        **({} if shared is None else {"database": shared, "workers": deployment.workers}),
     )
 
 
-def register_clients(folder: Path, count: int) -> list[Signatory]:
-    """Creates a key pair per client and registers its public half."""
-    registry = folder / "registry"
-    registry.mkdir(parents=True, exist_ok=True)
-    found = [Signatory(f"client-{number}", new_key()) for number in range(1, count + 1)]
-    for one in found:
-        public_file(one.name, registry).write_bytes(public_pem(one.key.public_key()))
-    return found
-
-
 @asynccontextmanager
-async def serve_aggregator(settings: AggregatorSettings, log: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Watcher]]:
-    """Runs the aggregator's process, with an operator's client and a watcher."""
-    process = start_aggregator(settings, log)
+async def serve_aggregator(
+    settings: AggregatorSettings, log: Path, tree: Tree | None = None
+) -> AsyncIterator[tuple[httpx.AsyncClient, Watcher]]:
+    """Runs the aggregator's process, with an operator's client and a watcher.
+
+    tree: files of the aggregator; by default those of this one.
+    """
+    process = start_aggregator(settings, log, None if tree is None else tree.folder)
     watcher = Watcher(process.pid, [])
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     url = f"http://{HOST}:{settings.port}"
@@ -207,60 +254,123 @@ async def serve_aggregator(settings: AggregatorSettings, log: Path) -> AsyncIter
         stop_services([process])
 
 
-@asynccontextmanager
-async def connect_each(url: str, count: int) -> AsyncIterator[list[httpx.AsyncClient]]:
-    """Opens a connection for each client: a shared pool is searched for each request."""
-    plain = ssl.create_default_context()
-    async with AsyncExitStack() as stack:
-        ways = (
-            httpx.AsyncClient(base_url=url, timeout=CALL_SECONDS, trust_env=False, verify=plain) for _ in range(count)
-        )
-        yield [await stack.enter_async_context(one) for one in ways]
-
-
-async def measure_load(
-    clients: int, rounds: int, megabytes: float, folder: Path, deployment: LoadDeployment | None = None
-) -> LoadFigures:
+async def measure_load(load: Load, folder: Path) -> LoadFigures:
     """Joins all clients, runs the rounds, and measures each part."""
-    method = sized_method(megabytes)
-    given = deployment or LoadDeployment()
-    settings, signatories = make_settings(folder, method, clients, given), register_clients(folder, clients)
-    declaration, progress = settings.declaration(), LoadProgress()
-    tensors = random_tensors(declaration)
-    own = time.process_time()
-    async with (
-        serve_aggregator(settings, folder / "aggregator.log") as (operator, watcher),
-        connect_each(f"http://{HOST}:{settings.port}", clients) as ways,
-    ):
-        pairs = zip(signatories, ways, strict=True)
-        crowd = [LoadClient(who, way, declaration, tensors, progress) for who, way in pairs]
-        watcher.pin_workers()
-        often = given.kill_seconds
-        killing = None if often is None else asyncio.create_task(watcher.kill_until_cancelled(often))
-        began = time.monotonic()
-        await _show(progress, "join", clients, asyncio.gather(*(one.join() for one in crowd)))
-        message = RunIn(rounds=rounds, clients=clients, method=method).model_dump_json()
-        (await operator.post("/v1/runs", content=message)).raise_for_status()
-        every = asyncio.gather(*(one.follow() for one in crowd))
-        await _show(progress, f"answer {rounds}", clients, every)
-        if killing is not None:
-            killing.cancel()
-        watcher.sample()
-        phases = _phases(watcher, progress, rounds, began)
-    size = sum(array.nbytes for array in tensors.values())
-    disk = sum(path.stat().st_size for path in settings.state_directory.rglob("*") if path.is_file()) >> 20
-    generator = time.process_time() - own
-    calls, errors = dict(progress.calls), dict(progress.errors)
-    return LoadFigures(clients, rounds, size, phases, generator, disk, calls, errors, given.workers, watcher.killed)
+    settings = make_settings(folder, sized_method(load.megabytes), load.clients, load.deployment)
+    raise_file_limit(load.clients + load.generators * load.at_once + FILES_BESIDE)
+    progress, given = LoadProgress(), load.deployment
+    async with serve_aggregator(settings, folder / "aggregator.log", given.tree) as (operator, watcher):
+        declared = (await operator.get("/v1/declaration")).raise_for_status().json()
+        tensors = random_tensors(Declaration.model_validate(declared))
+        update = encode_body(Parameters(dict(tensors), SCALARS))
+        port, crowds = settings.port, _split(load.clients, load.generators)
+        same = settings.registry, declared, update, load.way, load.at_once
+        plans = [CrowdPlan(numbers, port, *same) for numbers in crowds]
+        async with run_crowds(plans) as pipes:
+            watcher.pin_workers()
+            often = given.kill_seconds
+            killing = None if often is None else asyncio.create_task(watcher.kill_until_cancelled(often))
+            began = time.monotonic()
+            await _gather_reports(pipes, progress, "join", load.clients)
+            joined, rows = replace(progress), count_rows(settings)
+            disk = stored_bytes(settings)
+            message = {"rounds": load.rounds, "clients": load.clients, "deadline_seconds": load.deadline_seconds}
+            (await operator.post("/v1/runs", json=message)).raise_for_status()
+            for pipe in pipes:
+                pipe.send("follow")
+            await _gather_reports(pipes, progress, f"answer {load.rounds}", load.clients)
+            if killing is not None:
+                killing.cancel()
+            watcher.sample()
+            phases, added = _phases(watcher, progress, load.rounds, began), count_rows(settings) - rows
+    return LoadFigures(
+        clients=load.clients,
+        rounds=load.rounds,
+        update_bytes=sum(array.nbytes for array in tensors.values()),
+        way=load.way,
+        phases=phases,
+        generator=progress.processor,
+        sent=progress.sent - joined.sent,
+        received=progress.received - joined.received,
+        rows=added,
+        disk=stored_bytes(settings) - disk,
+        calls=dict(progress.calls),
+        errors=dict(progress.errors),
+        workers=given.workers,
+        killed=watcher.killed,
+    )
 
 
-async def _show(progress: LoadProgress, until: str, clients: int, work: asyncio.Future[list[None]]) -> None:
-    """Shows a progress bar while the clients work."""
+def raise_file_limit(files: int) -> None:
+    """Raises this process's limit of open files, which its children inherit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and files > hard:
+        raise SystemExit(f"expected fewer clients than {hard:,} open files allow, got {files:,} files: ulimit -Hn")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+
+
+def _split(clients: int, parts: int) -> list[range]:
+    """Splits the numbers of the clients among processes."""
+    edges = [1 + clients * part // parts for part in range(parts + 1)]
+    return [range(*pair) for pair in pairwise(edges)]
+
+
+@asynccontextmanager
+async def run_crowds(plans: Sequence[CrowdPlan]) -> AsyncIterator[list[Connection]]:
+    """Runs the processes of the clients, and yields a pipe to each."""
+    context = multiprocessing.get_context("spawn")
+    pairs = [context.Pipe() for _ in plans]
+    started = [
+        context.Process(target=run_crowd, args=(plan, theirs), daemon=True)
+        for plan, (_, theirs) in zip(plans, pairs, strict=True)
+    ]
+    for one, (_, theirs) in zip(started, pairs, strict=True):
+        one.start()
+        theirs.close()  # so that the end of the process is the end of the pipe
+    try:
+        yield [ours for ours, _ in pairs]
+    finally:
+        for one in started:
+            one.join(STOP_SECONDS)
+            one.kill()
+
+
+async def _gather_reports(pipes: Sequence[Connection], progress: LoadProgress, until: str, clients: int) -> None:
+    """Adds up what the processes report until all clients have done something; shows a progress bar."""
     with tqdm(total=clients, desc=until, disable=None) as bar:
-        while not work.done():
-            bar.update(len(progress.marks.get(until, [])) - bar.n)
-            await asyncio.wait([work], timeout=LOOK_SECONDS)
-    await work
+        while bar.n < clients:
+            for pipe in pipes:
+                while pipe.poll():
+                    try:
+                        found = pipe.recv()
+                    except EOFError:
+                        raise RuntimeError("expected clients that take part, a process of them has ended") from None
+                    if found is not None:
+                        progress.add(found)
+            bar.n = len(progress.marks.get(until, []))
+            bar.refresh()
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+def count_rows(settings: AggregatorSettings) -> int:
+    """Counts the rows of all tables of the aggregator's database, without the nonces, which are deleted."""
+    url = settings.database_url() or URL.create("sqlite", database=str(settings.state_directory / SQLITE))
+    engine = create_engine(url)
+    try:
+        with engine.connect() as connection:
+            names = inspect(connection).get_table_names()
+            return sum(connection.execute(text(f'SELECT count(*) FROM "{name}"')).scalar_one() for name in names)
+    finally:
+        engine.dispose()
+
+
+def stored_bytes(settings: AggregatorSettings) -> int:
+    """Returns the bytes of the aggregator's files."""
+    total = 0
+    for path in settings.state_directory.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def _phases(watcher: Watcher, progress: LoadProgress, rounds: int, began: float) -> tuple[LoadPhase, ...]:
@@ -296,10 +406,13 @@ def as_table(found: LoadFigures) -> str:
 
 def describe(found: LoadFigures) -> Sequence[str]:
     """Describes the figures beside the table."""
-    held = sum(one.seconds for one in found.phases[1:])
     return (
-        f"{found.clients:,} clients, {found.rounds} rounds, updates of {found.update_bytes / MEGABYTE:.2f} MB: "
-        f"{60 * found.rounds / held:.2f} rounds a minute, {found.disk_mib:,} MiB on the disk at the end",
+        f"{found.clients:,} clients by {found.way}, {found.rounds} rounds, updates of "
+        f"{found.update_bytes / MEGABYTE:.2f} MB: {found.rounds / found.minutes:.2f} rounds a minute, "
+        f"{max(one.mib for one in found.phases)} MiB at most",
+        f"a client and round: {found.processor:.2f} ms of the aggregator's processor, "
+        f"{found.each(found.sent):,.0f} bytes sent, {found.each(found.received):,.0f} received, "
+        f"{found.each(found.rows):.2f} rows and {found.each(found.disk):,.0f} bytes stored",
         f"the clients' own work took {found.generator:.0f} s of the processor, the aggregator's "
         f"{sum(one.processor for one in found.phases):.0f} s",
         f"calls: {found.calls}; errors: {found.errors or 'none'}",
@@ -320,6 +433,10 @@ def main() -> None:
     parser.add_argument("--database", help="URL of an empty PostgreSQL database")
     parser.add_argument("--workers", type=int, default=1, help="processes of the aggregator, with --database")
     parser.add_argument("--kill-seconds", type=float, help="seconds between two kills of a worker")
+    parser.add_argument("--way", choices=("streams", "polls"), default="streams", help="in which clients wait")
+    parser.add_argument("--generators", type=int, default=1, help="processes of clients")
+    parser.add_argument("--at-once", type=int, default=64, help="calls under way at a time, for each of them")
+    parser.add_argument("--against", metavar="COMMIT", help="whose aggregator runs; before streams: --way polls")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
@@ -329,10 +446,13 @@ def main() -> None:
             told = asyncio.run(waiting_clients.measure_waiting(given.waiting, given.seconds, Path(folder)))
             print(waiting_clients.as_json(told) if given.json else waiting_clients.waiting_table(told))
             return
-        deployment = LoadDeployment(given.database, given.workers, given.kill_seconds)
-        found = asyncio.run(measure_load(given.clients, given.rounds, given.megabytes, Path(folder), deployment))
+        tree = None if given.against is None else commit_tree(REPOSITORY, given.against, Path(folder) / "tree")
+        deployment = LoadDeployment(given.database, given.workers, given.kill_seconds, tree)
+        sizes = given.clients, given.rounds, given.megabytes
+        load = Load(*sizes, given.way, given.generators, given.at_once, deployment=deployment)
+        found = asyncio.run(measure_load(load, Path(folder)))
     if given.json:
-        print(json.dumps(asdict(found)))
+        print(json.dumps(asdict(found) | {"processor": found.processor, "minutes": found.minutes}))
         return
     print("\n".join((*describe(found), "", as_table(found))))
 

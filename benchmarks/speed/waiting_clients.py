@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
-import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,12 +21,12 @@ from aggregator_service.settings import AggregatorSettings
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.tables import CLIENTS
 from benchmarks.common import render_table
-from benchmarks.speed.load_model import make_settings, register_clients, serve_aggregator
+from benchmarks.speed.load_clients import register_clients, signed_request
+from benchmarks.speed.load_model import FILES_BESIDE, make_settings, raise_file_limit, serve_aggregator
 from shared.method.settings import method_settings
-from shared.protocol.request_heads import RequestHead
 from shared.protocol.schemas import RunIn
 from shared.protocol.signing.events import CHANGES
-from shared.protocol.signing.requests import RequestTarget, Signatory, sign_request
+from shared.protocol.signing.requests import Signatory
 from shared.timeouts import WAIT_SECONDS
 from simulation.experiments.processes import HOST
 
@@ -36,7 +34,6 @@ CURRENT = "/v1/runs/current"
 KNOWN = b'"sequence":0'
 AT_ONCE = 64  # clients that connect at once
 TELLING_SECONDS = 300.0  # longest wait until the last client is told
-FILES_BESIDE = 256
 
 
 @dataclass(frozen=True)
@@ -127,15 +124,6 @@ class _WaitingClient(asyncio.Protocol):
             self._crowd.told.append(time.monotonic())
 
 
-def signed_request(who: Signatory, host: str, target: str) -> bytes:
-    """Writes a client's request without a body."""
-    made = sign_request(
-        RequestTarget.of("GET", target.encode()), b"", who, created=int(time.time()), nonce=secrets.token_hex(16)
-    )
-    lines = [f"{name}: {value}\r\n" for name, value in (*RequestHead("GET", target, host).headers(), *made.items())]
-    return f"GET {target} HTTP/1.1\r\n{''.join(lines)}\r\n".encode()
-
-
 def enrol_clients(settings: AggregatorSettings, clients: Sequence[Signatory]) -> None:
     """Writes joined clients into the database of an aggregator that is not running."""
     declaration = settings.declaration()
@@ -148,14 +136,6 @@ def enrol_clients(settings: AggregatorSettings, clients: Sequence[Signatory]) ->
     database.close()
 
 
-def raise_file_limit(files: int) -> None:
-    """Raises this process's limit of open files, which its children inherit."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and files > hard:
-        raise SystemExit(f"--waiting: expected fewer clients than {hard:,} open files allow, got more: ulimit -Hn")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-
-
 async def measure_waiting(clients: int, seconds: float, folder: Path) -> list[WaitingFigures]:
     """Measures both ways of waiting, each with an aggregator of its own."""
     raise_file_limit(clients + FILES_BESIDE)
@@ -165,7 +145,7 @@ async def measure_waiting(clients: int, seconds: float, folder: Path) -> list[Wa
 async def _measure_way(way: str, clients: int, seconds: float, folder: Path) -> WaitingFigures:
     method = method_settings()
     settings = make_settings(folder, method, clients)
-    signatories = register_clients(folder, clients)
+    signatories = register_clients(settings.registry, range(1, clients + 1))
     enrol_clients(settings, signatories)
     crowd = _Crowd()
     async with serve_aggregator(settings, folder / "aggregator.log") as (operator, watcher):

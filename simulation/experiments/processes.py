@@ -163,9 +163,16 @@ async def _connect_service(
     return http
 
 
-def start_aggregator(settings: AggregatorSettings, log: Path) -> subprocess.Popen[bytes]:
-    """Starts an aggregator in a process that the caller ends."""
-    return _start_service("aggregator_service", _environment_variables("LPSFED_AGGREGATOR", settings), log)
+def start_aggregator(settings: AggregatorSettings, log: Path, files: Path | None = None) -> subprocess.Popen[bytes]:
+    """Starts an aggregator in a process that the caller ends.
+
+    files: folder of another version of it, which gets only what is set: it may lack newer settings.
+    """
+    variables = _environment_variables("LPSFED_AGGREGATOR", settings)
+    if files is not None:
+        given = {f"LPSFED_AGGREGATOR_{name.upper()}" for name in settings.model_fields_set}
+        variables = {name: value for name, value in variables.items() if name in given} | {"PYTHONPATH": str(files)}
+    return _start_service("aggregator_service", variables, log, files)
 
 
 def start_client(settings: ClientSettings, log: Path) -> subprocess.Popen[bytes]:
@@ -173,7 +180,9 @@ def start_client(settings: ClientSettings, log: Path) -> subprocess.Popen[bytes]
     return _start_service("client_service", _environment_variables("LPSFED_CLIENT", settings), log)
 
 
-def _start_service(package: str, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+def _start_service(
+    package: str, environment: dict[str, str], log: Path, folder: Path | None = None
+) -> subprocess.Popen[bytes]:
     """Starts a service in a process session of its own.
 
     A Ctrl-C at the terminal reaches the caller, which ends its children in order. If the caller is killed they end by
@@ -184,6 +193,7 @@ def _start_service(package: str, environment: dict[str, str], log: Path) -> subp
         return subprocess.Popen(
             command,
             env=os.environ | environment,
+            cwd=folder,
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=file,
