@@ -147,7 +147,9 @@ class TrainerProxy:
             scope["headers"] = [one for one in scope["headers"] if one[0] not in BODY_HEADERS]
             await self._pass_on(scope, _without_body(receive), send, find_socket(self.state))
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, place: Path) -> None:
+    async def _pass_on(
+        self, scope: Scope, receive: Receive, send: Send, place: Path, *, may_repeat: bool = True
+    ) -> None:
         try:
             reader, writer = await self._connect(place)
         except OSError:
@@ -158,6 +160,10 @@ class TrainerProxy:
         except CallerGoneError:
             return
         except (OSError, h11.RemoteProtocolError) as error:  # a TimeoutError is an OSError
+            # A trainer that becomes another image closes connections whose requests it has not read yet.
+            if may_repeat and not (exchange.has_begun or isinstance(error, TimeoutError)) and _is_repeatable(scope):
+                writer.close()
+                return await self._pass_on(scope, _without_body(receive), send, place, may_repeat=False)
             if exchange.has_begun:  # no refusal fits behind half an answer: the caller sees the connection end
                 raise UnavailableError(TRAINER_CUT_OFF) from None
             await _refuse(TRAINER_SILENT if isinstance(error, TimeoutError) else TRAINER_CUT_OFF, scope, receive, send)
@@ -334,6 +340,11 @@ def _without_body(receive: Receive) -> Receive:
         return rest.pop() if rest else await receive()
 
     return read
+
+
+def _is_repeatable(scope: Scope) -> bool:
+    """Tells whether a request has no body and is safe (RFC 9110, 9.2.1)."""
+    return scope["method"] in ("GET", "HEAD") and not any(name in BODY_HEADERS for name, _ in scope["headers"])
 
 
 def _target(scope: Scope) -> bytes:

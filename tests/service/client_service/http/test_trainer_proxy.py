@@ -241,6 +241,32 @@ async def test_a_trainer_that_is_silent_or_ends_in_an_answer(
 
 
 @pytest.mark.anyio
+async def test_a_cut_connection_is_opened_once_more_for_a_request_that_may_be_repeated(
+    proxy: TrainerProxy, metrics: RequestMetrics, tmp_path: Path
+) -> None:
+    """A trainer that becomes another image closes connections whose requests it has not read."""
+    taken, cuts = 0, 1
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal taken
+        taken += 1
+        if taken > cuts:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\ndone")
+        writer.close()
+
+    trainer = await asyncio.start_unix_server(answer, choose_socket(tmp_path))
+    async with trainer, asking(proxy, metrics) as http:
+        assert (await http.get("/any")).text == "done" and taken == 2
+        taken, cuts = 0, 2
+        cut = await http.get("/any")
+        assert (cut.status_code, taken) == (503, 2) and "has ended" in cut.json()["detail"]
+        for request in (http.post("/any"), http.request("GET", "/any", content=b"x")):
+            taken, cuts = 0, 1
+            assert ((await request).status_code, taken) == (503, 1)
+
+
+@pytest.mark.anyio
 async def test_series_of_both_have_each_family_once(proxy: TrainerProxy, tmp_path: Path) -> None:
     own, others = RequestMetrics(), ClientMetrics()
     own.serving.set(1)
