@@ -6,11 +6,13 @@ for one client does, until it is written. The digest of a file is checked before
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from aggregator_service.aggregation.bodies import Body, pack_state, prepare_body, unpack_state
-from aggregator_service.rounds.run import Run
+from aggregator_service.aggregation.shared_sums import RoundInputs, SharedSum, find_blocks, open_shared_sum
+from aggregator_service.rounds.run import Run, load_run
 from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.records import StoredState, StoredUpdate
 from aggregator_service.storage.run_store import last_update, stored_state, stored_states, stored_update, stored_updates
@@ -24,6 +26,8 @@ from shared.protocol.secure.server import SecureRound
 from shared.protocol.secure.vectors import Vector
 from shared.protocol.wire import StoredArrays, body_pieces, open_parameters
 from shared.strategies import robust_aggregation
+from shared.strategies.aggregation import mean_of_updates
+from shared.strategies.blockwise import combine_by_blocks, has_blocks
 from shared.strategies.strategy import Strategy
 
 
@@ -78,6 +82,8 @@ def state_digest(archive: Archive, run: Run, state: StoredState) -> str:
 def damaged_updates(archive: Archive, run: Run) -> list[StoredUpdate]:
     """Lists the updates of the current round whose files no longer have their digest."""
     held = _stored_round_updates(archive, run)
+    if run.exchange is None and (shared := open_shared_sum(archive, _round_inputs(archive, run, held))) is not None:
+        shared.check_bodies()
     return [one for one in held if archive.blobs.damage(str(one.blob), one.receipt.digest) is not None]
 
 
@@ -112,12 +118,41 @@ def aggregate_round(archive: Archive, run: Run) -> StoredState:
 
 
 def _state_after(archive: Archive, run: Run) -> State:
-    return archive.strategy(run.request).aggregate(*_load_round(archive, run))
+    inputs = _round_inputs(archive, run, _stored_round_updates(archive, run))
+    shared = open_shared_sum(archive, inputs) if has_blocks(inputs.combine) else None
+    if shared is not None:
+        centre = shared.combine()
+        return archive.strategy(run.request).advance(_state_before(archive, run), centre)
+    before, updates = inputs.load()
+    return archive.strategy(run.request).advance(before, combine_by_blocks(inputs.combine, before, updates))
+
+
+def join_shared_sum(archive: Archive) -> Callable[[], bool] | None:
+    """Finds the step of a round that another worker shares; None without one.
+
+    Returns a function that works on one block of it; False if there is none for this worker.
+    """
+    if (blocks := find_blocks(archive)) is None or (plan := blocks.find_plan()) is None:
+        return None
+    with archive.database.reading() as connection:
+        run = load_run(connection, plan.run)
+    if run is None or run.round != plan.round:
+        return None
+    inputs = _round_inputs(archive, run, _stored_round_updates(archive, run))
+    return partial(SharedSum(archive, blocks, inputs).take_block, plan)
+
+
+def _round_inputs(archive: Archive, run: Run, held: Sequence[StoredUpdate]) -> RoundInputs:
+    combine = archive.strategy(run.request).combine or mean_of_updates
+    return RoundInputs(run, held, combine, partial(_load_updates, archive, run, held))
 
 
 def _load_round(archive: Archive, run: Run) -> tuple[State, list[Update]]:
     """Loads the state before the current round and the updates of this round."""
-    held = _stored_round_updates(archive, run)
+    return _load_updates(archive, run, _stored_round_updates(archive, run))
+
+
+def _load_updates(archive: Archive, run: Run, held: Sequence[StoredUpdate]) -> tuple[State, list[Update]]:
     return _state_before(archive, run), [_load_update(archive, one) for one in held]
 
 

@@ -47,6 +47,8 @@ class RoundComputation(Protocol):
 
     def aggregate_round(self, archive: Archive, run: Run) -> StoredState: ...
 
+    def join_shared_sum(self, archive: Archive) -> Callable[[], bool] | None: ...
+
     def state_digest(self, archive: Archive, run: Run, state: StoredState) -> str: ...
 
 
@@ -417,14 +419,28 @@ class RoundLoop:
         await self.refresh()
         led = workers.leads
         with self.archive.database.disk.translate_errors("a database that can be reached"):
-            if not await run_in_worker(workers.lead):
-                return False
+            leads = await run_in_worker(workers.lead)
+        if not leads:
+            await self._take_blocks()
+            return False
         if not led:
             LOGGER.info("worker_leads")
             await run_in_worker(self._remove_orphans)
         await self._refresh_receipts()
         run = self.run
         return run is not None and (run.phase == "aggregated" or transitions.advance_run(run, self._clock()) is not run)
+
+    async def _take_blocks(self) -> None:
+        """Works on blocks of the sum that the leader shares, if there is one.
+
+        Between two blocks others use the worker's memory for tensors.
+        """
+        if self.run is None or self.run.phase != "aggregated":
+            return
+        take_block = await run_in_worker(self._computation.join_shared_sum, self.archive)
+        while take_block is not None and not self.changes.closing:
+            if not await self.archive.tensors.run_in_worker(take_block):
+                return
 
     async def _resume(self) -> None:
         """Continues from the database: a refused commit may have been stored all the same."""

@@ -80,6 +80,7 @@ def _name(error: Exception) -> str:
 PART, WHOLE = ".part", ".safetensors"
 NAME = re.compile(r"[0-9a-f]{32}\.(safetensors|part)")  # as a Spool makes it
 PIECE = 1 << 20  # bytes gathered before a worker thread writes them
+MOST_SOUND = 1 << 18  # files that are remembered as sound; 40 MiB
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,12 @@ class Spool:
 
 
 class Blobs:
-    """Files of one directory, under random names, so that no two uploads collide."""
+    """Files of one directory, under random names, so that no two uploads collide.
+
+    shared: whether workers that share the bodies share these files too.
+    """
+
+    shared = True
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self.directory, self._disk = directory, disk
@@ -203,6 +209,15 @@ class Blobs:
             except FileNotFoundError:
                 return f"expected sha256 {digest}, got no file"
 
+    def mark(self, name: str) -> int | None:
+        """Returns the time of change of a file that was found sound, for another worker to `trust`."""
+        seen = self._sound.get(name)
+        return None if seen is None else seen[1]
+
+    def trust(self, name: str, size: int, mark: int) -> None:
+        """Takes a file as sound that another worker of this folder has checked, while it stays as that has seen it."""
+        self._remember(name, (size, mark))
+
     def _difference(self, name: str, digest: str) -> str | None:
         with open(self.path(name), "rb") as file:
             status = os.fstat(file.fileno())
@@ -212,8 +227,13 @@ class Blobs:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != digest:
             return f"expected sha256 {digest}, got {found}"
-        self._sound[name] = seen
+        self._remember(name, seen)
         return None
+
+    def _remember(self, name: str, seen: tuple[int, int]) -> None:
+        if len(self._sound) >= MOST_SOUND:  # another worker removes files that this one has seen
+            self._sound.clear()
+        self._sound[name] = seen
 
     def probe(self, size: int) -> None:
         """Stores and removes this many bytes; raises UnavailableError while the disk refuses."""

@@ -132,6 +132,8 @@ class BucketBlobs(Blobs):
     owner: public key of the aggregator. may_hold: whether blobs may exist already. most: largest body in bytes.
     """
 
+    shared = False
+
     def __init__(self, directory: Path, disk: Disk, bucket: Bucket, *, owner: str, may_hold: bool, most: int) -> None:
         super().__init__(directory, disk)
         self._bucket, self._most = bucket, most

@@ -46,27 +46,32 @@ class StoredArrays(Mapping[str, Array]):
     """Arrays of a safetensors file, each read when needed, never all in memory."""
 
     def __init__(self, path: str | Path) -> None:
-        self._path, self._names = path, dict.fromkeys(array_places(path))
+        self._path = path
+        self._start, self._places = _share_places(*_read_places(path))
 
     def __getitem__(self, name: str) -> Array:
-        return read_array(self._path, array_places(self._path)[name])
+        return read_array(self._path, self._place(name))
 
     def form(self, name: str) -> Form:
         """Returns an array's form from the file's header."""
-        return array_places(self._path)[name].form
+        return self._places[name].form
 
     def part(self, name: str, begin: int, end: int) -> Array:
         """Reads some values of an array, in row order."""
-        return read_array(self._path, array_places(self._path)[name].part(begin, end))
+        return read_array(self._path, self._place(name).part(begin, end))
+
+    def _place(self, name: str) -> StoredPlace:
+        begin, form = self._places[name]
+        return StoredPlace(self._start + begin, form)
 
     def __contains__(self, name: object) -> bool:  # that of Mapping would read the array
-        return name in self._names
+        return name in self._places
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._places)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._places)
 
 
 def open_parameters(path: str | Path) -> tuple[tuple[TensorSpec, ...], Parameters]:
@@ -255,18 +260,42 @@ class StoredPlace(NamedTuple):
         return StoredPlace(self.begin + Form(dtype, (begin,)).bytes, Form(dtype, (len(numbers),)))
 
 
+Places = Mapping[str, StoredPlace]
+
+
 def array_places(path: str | Path) -> dict[str, StoredPlace]:
     """Returns the position of each array of a stored body."""
+    start, places = _read_places(path)
+    return {name: StoredPlace(start + place.begin, place.form) for name, place in places.items()}
+
+
+def _read_places(path: str | Path) -> tuple[int, Places]:
+    """Returns the byte at which the values of a body begin, and the position of each array from there."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-        entries = json.loads(file.read(length))
-    start = LENGTH_BYTES + length
+        entries: Mapping[str, Mapping[str, Any]] = json.loads(file.read(length))
     found = {name: entry for name, entry in entries.items() if name != "__metadata__"}
-    return {name: _place(start, entry) for name, entry in found.items()}
+    places = {
+        name: StoredPlace(entry["data_offsets"][0], Form(entry["dtype"], tuple(entry["shape"])))
+        for name, entry in found.items()
+    }
+    return LENGTH_BYTES + length, places
 
 
-def _place(start: int, entry: Mapping[str, Any]) -> StoredPlace:
-    return StoredPlace(start + entry["data_offsets"][0], Form(entry["dtype"], tuple(entry["shape"])))
+_SHARED: dict[None, Places] = {}
+
+
+def _share_places(start: int, places: Places) -> tuple[int, Places]:
+    """Returns the positions of the last body where they are equal.
+
+    Ten thousand updates of a round differ in their heads' scalars alone: each with positions of its own, they would
+    take more memory than a model.
+    """
+    last = _SHARED.get(None)
+    if last == places:
+        return start, last
+    _SHARED[None] = places
+    return start, places
 
 
 def read_array(path: str | Path, place: StoredPlace) -> Array:

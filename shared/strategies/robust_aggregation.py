@@ -18,11 +18,16 @@ from shared.strategies.aggregation import make_centre, mean_of_updates, tensor_n
 from shared.strategies.strategy import Combine, Strategy
 
 PIECE = 1 << 22  # numbers of all clients together; 32 MiB in float64
+COLUMNS = 8 * PIECE  # numbers of all clients that are stacked at a time; 128 MiB in float32
 
 
 def stack_tensor(name: str, updates: Sequence[Update]) -> Float32:
     """Stacks a tensor of all updates, flat: (C, P_name)."""
-    return np.stack([np.asarray(update.arrays[name], dtype=np.float32).ravel() for update in updates])
+    size = array_form(updates[0].arrays, name).size
+    stack = np.empty((len(updates), size), dtype=np.float32)
+    for row, update in zip(stack, updates, strict=True):
+        row[:] = array_part(update.arrays, name, 0, size)
+    return stack
 
 
 def column_blocks(stack: Float32) -> Iterator[Float64]:

@@ -138,6 +138,19 @@ class SharedPostgreSQL(PostgreSQL):
                     self._release_lock()
 
     @contextmanager
+    def leading(self) -> Iterator[Connection]:
+        """Opens a transaction on the session of the worker that leads; raises ConnectionError for another's."""
+        with self._hold_write_lock():
+            if self._owner is None or not self.leads:
+                raise ConnectionError("the lead was lost")
+            try:
+                with commit(self._owner) as connection:
+                    yield connection
+            finally:
+                if self._owner.invalidated:
+                    self._release_lock()
+
+    @contextmanager
     def recording(self) -> Iterator[Connection]:
         with self.pool.begin() as connection:
             yield connection

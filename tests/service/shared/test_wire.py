@@ -110,7 +110,7 @@ def test_a_file_is_read_only_when_an_array_is_asked_for(tmp_path: Path) -> None:
     path.write_bytes(encode_body(CONTENT))
     content = open_parameters(path)[1]
     assert isinstance(content.arrays, StoredArrays)
-    later = Parameters({"a": np.full((3, 1), 7.0, dtype=np.float32), "b": CONTENT.arrays["b"]})
+    later = Parameters({"a": np.full((3, 1), 7.0, dtype=np.float32), "b": CONTENT.arrays["b"]}, CONTENT.scalars)
     path.write_bytes(encode_body(later))
     assert content.arrays["a"].tolist() == [[7.0]] * 3
     path.unlink()

@@ -51,6 +51,7 @@ QUICK = {
     "benchmarks.speed.session_epoch": "{clicks} --models srgnn --width 8 --batches 2",
     "benchmarks.speed.sizes": "--users 120 --items 120 --plot {out}/sizes.svg",
     "benchmarks.speed.spectrum": "{ratings} --cutoffs 8",
+    "benchmarks.speed.sum_updates": "--updates 4 --megabytes 0.05 --linked 2",
     "benchmarks.speed.text_requests": "--items 60 --users 60 --requests 5",
     "benchmarks.speed.training": "{shards}",
     "benchmarks.worth.run": "{shards} --silo 0",
