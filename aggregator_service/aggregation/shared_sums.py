@@ -24,7 +24,7 @@ from aggregator_service.process import LOGGER
 from aggregator_service.rounds.run import Run
 from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.records import StoredUpdate
-from aggregator_service.storage.sum_blocks import CLAIM_SECONDS, Claim, Plan, SumBlocks
+from aggregator_service.storage.sum_blocks import CLAIM_SECONDS, BlockClaim, BlockPlan, SumBlocks
 from shared.errors import ConflictError, DamagedError, FederationError, UnavailableError
 from shared.method.parameters import Array, Parameters, State, Update
 from shared.protocol.wire import body_pieces, open_parameters
@@ -52,19 +52,19 @@ class RoundInputs:
     load: Callable[[], tuple[State, list[Update]]]
 
     def digest(self) -> str:
-        """Computes a digest of the list of updates, by which workers see whether they have the same."""
+        """Computes a digest of the list of updates, which workers compare."""
         lines = (f"{one.receipt.client} {one.receipt.digest} {one.blob}\n" for one in self.held)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def find_blocks(archive: Archive) -> SumBlocks | None:
-    """Returns the blocks that workers of this federation share; None for one process, or with a bucket."""
+    """Returns the shared blocks of work; None for one process, or with a bucket."""
     workers = archive.database.workers
     return None if workers is None or not archive.blobs.shared else SumBlocks(archive.database, workers)
 
 
 def open_shared_sum(archive: Archive, inputs: RoundInputs) -> SharedSum | None:
-    """Opens a round's sum for several workers, at the one that leads; None where it works alone."""
+    """Opens a round's sum for several workers; None if the leader sums alone."""
     blocks = find_blocks(archive)
     if blocks is None or sum(one.receipt.size for one in inputs.held) < LEAST_SHARED:
         return None
@@ -79,7 +79,10 @@ class SharedSum:
         self._opened: tuple[State, list[Update], list[Block]] | None = None
 
     def check_bodies(self) -> None:
-        """Has each body checked by some worker; afterwards those that are sound count as checked here."""
+        """Checks each body once with other workers.
+
+        Those that are sound then count as checked here.
+        """
         held = self._inputs.held
         groups = [held[begin : begin + GROUP] for begin in range(0, len(held), GROUP)]
         for group, result in zip(groups, self._share(CHECK, len(groups), ""), strict=True):
@@ -94,8 +97,8 @@ class SharedSum:
             self._add_result(joined, block, result)
         return joined.finish()
 
-    def take_block(self, plan: Plan) -> bool:
-        """Claims a block, works and stores the result; False if there is none for this worker."""
+    def take_block(self, plan: BlockPlan) -> bool:
+        """Claims a block and stores its result; False without a block."""
         claim = self._blocks.claim(plan)
         if claim is None:
             return False
@@ -129,7 +132,7 @@ class SharedSum:
         finally:
             self._blocks.drop(plan)
 
-    def _check(self, claim: Claim) -> str:
+    def _check(self, claim: BlockClaim) -> str:
         look, marks = self._renewal(claim), []
         for one in self._inputs.held[claim.number * GROUP :][:GROUP]:
             look()
@@ -150,7 +153,7 @@ class SharedSum:
             self._opened = before, updates, plan_blocks(self._inputs.combine, before, updates, fewest=FEWEST)
         return self._opened
 
-    def _store_parts(self, claim: Claim) -> None:
+    def _store_parts(self, claim: BlockClaim) -> None:
         if self._opened is None and not self._blocks.leads:
             self._trust(self._inputs.held, self._blocks.load_known(claim.plan))
         before, updates, blocks = self._open()
@@ -166,7 +169,7 @@ class SharedSum:
             raise
 
     def _add_result(self, joined: JoinedBlocks, block: Block, result: str) -> None:
-        """Adds the centre of a block; computes it here where another worker's is not as it said."""
+        """Adds the centre of a block; computes it here if the stored one is damaged."""
         told = json.loads(result)
         try:
             joined.add_block(block, self._read_parts(block, told))
@@ -188,12 +191,12 @@ class SharedSum:
             parts[block[int(place)]][name] = found[key]
         return parts
 
-    def _renewal(self, claim: Claim) -> Callable[[], None]:
+    def _renewal(self, claim: BlockClaim) -> Callable[[], None]:
         return Renewal(partial(self._blocks.renew, claim)).look
 
 
 class Renewal:
-    """Renews a claim so often that it does not lapse while its worker is at work."""
+    """Renews a claim while its worker is at work."""
 
     def __init__(self, renew: Callable[[], None]) -> None:
         self._renew, self._due = renew, time.monotonic() + RENEW_SECONDS

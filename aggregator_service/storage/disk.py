@@ -210,12 +210,15 @@ class Blobs:
                 return f"expected sha256 {digest}, got no file"
 
     def mark(self, name: str) -> int | None:
-        """Returns the time of change of a file that was found sound, for another worker to `trust`."""
+        """Returns the time of change of a sound file, for another worker to `trust`."""
         seen = self._sound.get(name)
         return None if seen is None else seen[1]
 
     def trust(self, name: str, size: int, mark: int) -> None:
-        """Takes a file as sound that another worker of this folder has checked, while it stays as that has seen it."""
+        """Trusts a file that another worker has checked, until it changes.
+
+        mark: its time of change, as that worker has seen it.
+        """
         self._remember(name, (size, mark))
 
     def _difference(self, name: str, digest: str) -> str | None:

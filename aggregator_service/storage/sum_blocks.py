@@ -47,7 +47,7 @@ NOW = func.extract("epoch", func.clock_timestamp())  # the server's: the workers
 
 
 @dataclass(frozen=True)
-class Plan:
+class BlockPlan:
     """Blocks of one step of a round.
 
     updates: digest of the list of updates that the leader sees.
@@ -61,16 +61,16 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Claim:
+class BlockClaim:
     """Block that this worker has claimed; `count`: number of claims of the block so far."""
 
-    plan: Plan
+    plan: BlockPlan
     number: int
     count: int
 
 
 class SumBlocks:
-    """Plan of the worker that leads, and the claims of all workers."""
+    """BlockPlan of the worker that leads, and the claims of all workers."""
 
     def __init__(self, database: Database, workers: SharedPostgreSQL) -> None:
         self._database, self._workers = database, workers
@@ -80,12 +80,12 @@ class SumBlocks:
         """Whether this worker leads."""
         return self._workers.leads
 
-    def publish(self, run: str, number: int, step: str, *, blocks: int, updates: str, known: str) -> Plan:
+    def publish(self, run: str, number: int, step: str, *, blocks: int, updates: str, known: str) -> BlockPlan:
         """Publishes a plan in place of any other, and wakes the workers.
 
         known: what a worker needs to know beside the updates. Raises UnavailableError unless this worker leads.
         """
-        plan = Plan(uuid.uuid4().hex, run, number, step, updates)
+        plan = BlockPlan(uuid.uuid4().hex, run, number, step, updates)
         rows = [{"plan": plan.id, "number": one, "claims": 0} for one in range(blocks)]
         with self._database.disk.translate_errors("the lead"), self._workers.leading() as connection:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MAKING})
@@ -96,30 +96,30 @@ class SumBlocks:
             connection.execute(text("SELECT pg_notify(:channel, '')"), {"channel": CHANNEL})
         return plan
 
-    def drop(self, plan: Plan) -> None:
+    def drop(self, plan: BlockPlan) -> None:
         """Removes a plan with its blocks."""
         with self._database.recording() as connection:
             connection.execute(delete(PLANS).where(PLANS.c.id == plan.id))
 
-    def find_plan(self) -> Plan | None:
-        """Returns the newest plan; None if nobody shares a sum."""
+    def find_plan(self) -> BlockPlan | None:
+        """Returns the newest plan; None if no sum is shared."""
         with self._database.reading() as connection:
             if not inspect(connection).has_table(PLANS.name):
                 return None
             columns = (PLANS.c.id, PLANS.c.run, PLANS.c.round, PLANS.c.step, PLANS.c.updates)
             row = connection.execute(select(*columns)).first()
-        return None if row is None else Plan(**row._mapping)
+        return None if row is None else BlockPlan(**row._mapping)
 
-    def load_known(self, plan: Plan) -> str:
-        """Returns what the leader tells the workers; raises ConflictError for a plan that is gone."""
+    def load_known(self, plan: BlockPlan) -> str:
+        """Returns the known data of a plan; raises ConflictError for a dropped one."""
         with self._database.reading() as connection:
             found = connection.scalar(select(PLANS.c.known).where(PLANS.c.id == plan.id))
         if found is None:
             raise ConflictError(REPLACED)
         return str(found)
 
-    def claim(self, plan: Plan) -> Claim | None:
-        """Claims a block that nobody has, or whose worker is silent; None without one."""
+    def claim(self, plan: BlockPlan) -> BlockClaim | None:
+        """Claims a block that is free, or whose worker is silent; None without one."""
         free = (
             select(BLOCKS.c.number)
             .where(BLOCKS.c.plan == plan.id, BLOCKS.c.result.is_(None))
@@ -136,28 +136,28 @@ class SumBlocks:
         )
         with self._database.recording() as connection:
             row = connection.execute(claimed).first()
-        return None if row is None else Claim(plan, row.number, row.claims)
+        return None if row is None else BlockClaim(plan, row.number, row.claims)
 
-    def renew(self, claim: Claim) -> None:
+    def renew(self, claim: BlockClaim) -> None:
         """Shows that the worker is alive; raises ConflictError if the block is another's by now."""
         self._change(claim, claimed_at=NOW)
 
-    def release(self, claim: Claim) -> None:
+    def release(self, claim: BlockClaim) -> None:
         """Gives a block back, for another worker to claim."""
         self._change(claim, claimed_at=None)
 
-    def store(self, claim: Claim, result: str) -> None:
+    def store(self, claim: BlockClaim, result: str) -> None:
         """Stores the result of a block; raises ConflictError if it is another's by now."""
         self._change(claim, result=result)
 
-    def _change(self, claim: Claim, **values: object) -> None:
+    def _change(self, claim: BlockClaim, **values: object) -> None:
         mine = (BLOCKS.c.plan == claim.plan.id) & (BLOCKS.c.number == claim.number) & (BLOCKS.c.claims == claim.count)
         with self._database.recording() as connection:
             changed = connection.execute(update(BLOCKS).where(mine, BLOCKS.c.result.is_(None)).values(**values))
         if changed.rowcount != 1:
             raise ConflictError("expected a block of this worker's own, another has it by now")
 
-    def count_open(self, plan: Plan) -> int:
+    def count_open(self, plan: BlockPlan) -> int:
         """Counts the blocks without a result; raises ConflictError for a plan that another has replaced."""
         counts = select(func.count(), func.count(BLOCKS.c.result)).where(BLOCKS.c.plan == plan.id)
         with self._database.reading() as connection:
@@ -166,8 +166,11 @@ class SumBlocks:
             raise ConflictError(REPLACED)
         return int(every - stored)
 
-    def results(self, plan: Plan) -> list[str]:
-        """Returns the results of all blocks in order; raises ConflictError for a plan that another has replaced."""
+    def results(self, plan: BlockPlan) -> list[str]:
+        """Returns the results of all blocks in order.
+
+        Raises ConflictError for a plan that another has replaced.
+        """
         rows = select(BLOCKS.c.result).where(BLOCKS.c.plan == plan.id).order_by(BLOCKS.c.number)
         with self._database.reading() as connection:
             found = list(connection.scalars(rows))

@@ -7,7 +7,7 @@ The updates lie in a folder as the aggregator stores them, each with a receipt. 
 and sums all; with --workers others take blocks of both. They share an empty database on PostgreSQL, whose own work is
 not in the figures. Afterwards one thread computes the plain sum of all updates, tensor by tensor, and the bytes are
 compared. Times of a worker are processor times of its process while the round is worked on, and the memory is its
-peak, without pages of files. With --linked so many bodies are written, and all others are further names of these.
+peak. With --linked so many bodies are written, and all others are further names of these.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ class SumWorkerFigures:
 
 @dataclass(frozen=True)
 class SumFigures:
-    """Measurements of a round: seconds by the clock, and whether the bytes are those of the plain sum."""
+    """Measurements of a round.
+
+    Seconds by the clock; identical: whether the bytes are those of the plain sum.
+    """
 
     updates: int
     linked: int
@@ -108,8 +111,9 @@ class MeasuredRound:
 
 
 def write_updates(given: MeasuredRound, bodies: int) -> tuple[int, Path]:
-    """Writes bodies and rows; returns the bytes of an update, and a folder with one name for each client's body.
+    """Writes bodies and rows; returns the bytes of an update and a folder.
 
+    The folder has a name for each client's body.
     bodies: number of different ones; the rest are further names of these.
     """
     rng, rows, size = np.random.default_rng(0), [], 0
@@ -141,7 +145,7 @@ def write_updates(given: MeasuredRound, bodies: int) -> tuple[int, Path]:
 
 
 def lead_sum(given: MeasuredRound, line: Connection) -> None:
-    """Checks and sums the round at the worker that leads; tells the times and the digest of the state."""
+    """Checks and sums the round at the worker that leads; sends its figures."""
     with given.open("worker-0") as archive:
         if archive.database.workers is not None:
             archive.database.workers.lead()
@@ -172,7 +176,7 @@ def join_sum(given: MeasuredRound, number: int, line: Connection) -> None:
 
 
 def peak_mib() -> int:
-    """Returns the peak of this process's memory; the pages of files that it has read are not in it."""
+    """Returns the peak of this process's memory in MiB."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM:"))
 
@@ -193,7 +197,7 @@ def sum_plainly(given: MeasuredRound, by_client: Path) -> tuple[str, float]:
 def measure_sum(
     updates: int, megabytes: float, workers: int, rule: str, *, linked: int = 0, url: str | None = None
 ) -> SumFigures:
-    """Sums one round of generated updates by so many workers."""
+    """Sums one round of generated updates by some workers."""
     if workers > 1 and url is None:
         raise SettingsError("database: expected the URL of an empty one, which several workers share, got none")
     method = sized_method(megabytes).model_copy(update={"aggregate": rule, "tolerated": int(rule == "trimmed_mean")})

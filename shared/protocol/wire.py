@@ -270,7 +270,7 @@ def array_places(path: str | Path) -> dict[str, StoredPlace]:
 
 
 def _read_places(path: str | Path) -> tuple[int, Places]:
-    """Returns the byte at which the values of a body begin, and the position of each array from there."""
+    """Returns the first byte of a body's values, and each array's position from there."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         entries: Mapping[str, Mapping[str, Any]] = json.loads(file.read(length))

@@ -54,13 +54,16 @@ def _any_span(clients: int, name: str, form: Form) -> int:
 
 
 def _whole_rows(clients: int, name: str, form: Form) -> int:
-    """Returns the values of a row of an item table: the rule counts who has moved it."""
+    """Returns the values of a table's row: the rule counts who has moved it."""
     del clients
     return _row(name, form)
 
 
 def _whole_pieces(clients: int, name: str, form: Form) -> int:
-    """Returns the columns that a robust rule works on at once: a single one would be summed in another order."""
+    """Returns the columns that a robust rule works on at once.
+
+    Others would round otherwise: numpy sums a single column in pairs.
+    """
     del name, form
     return max(1, PIECE // clients)
 
