@@ -204,6 +204,7 @@ class Coordinator:
         self.declaration = settings.declaration()
         self._federation: OpenFederation | None = None
         self._drawing = anyio.Lock()
+        self._anchor: tuple[str, int, Anchor] | None = None  # the last one that was asked for, with its run and round
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -468,8 +469,10 @@ class Coordinator:
             raise NotFoundError(f"round {number} of {name} has not opened")
         key = number if run.request.method.anchor.every_round else 0
         async with self._drawing:
-            held = await run_in_worker(run_store.stored_anchor, here.archive.database, name, number=key)
-            return held if held is not None else await self._draw_anchor(here, run, key)
+            if self._anchor is None or self._anchor[:2] != (name, key):
+                held = await run_in_worker(run_store.stored_anchor, here.archive.database, name, number=key)
+                self._anchor = name, key, held or await self._draw_anchor(here, run, key)
+            return self._anchor[2]
 
     async def _draw_anchor(self, here: OpenFederation, run: Run, key: int) -> Anchor:
         """Draws the anchor of a round; fails the run where its memory is not enough.

@@ -57,7 +57,9 @@ class AggregatorMetrics:
         self._left = gauge(f"{PREFIX}_seconds_left", "Seconds until the deadline of a waiting phase")
         self._left.set_function(self._seconds_left)
         self._missing = gauge(f"{PREFIX}_missing_clients", "Clients whose update the open round waits for")
+        self._missing.set_function(self._count_missing)
         self._to_quorum = gauge(f"{PREFIX}_updates_to_quorum", "Updates that the open round still needs for its quorum")
+        self._to_quorum.set_function(self._count_to_quorum)
         self._ready = gauge(f"{PREFIX}_ready", "1 while clients may call")
         self._refusing = gauge(f"{PREFIX}_disk_refuses", "1 while the disk refuses data")
         self._free = gauge(f"{PREFIX}_disk_free_bytes", "Free bytes on the disk of the state directory")
@@ -71,9 +73,6 @@ class AggregatorMetrics:
         for known in PHASES:
             self._phase.labels(known).set(known == run.phase)
         self._round.set(run.round)
-        is_open = run.phase == "open"
-        self._missing.set(len(run.missing) if is_open else 0)
-        self._to_quorum.set(max(0, run.quorum - len(run.receipts)) if is_open else 0)
 
     def watch_state(
         self, directory: Path, unready_reason: Callable[[], str | None], refusal: Callable[[], str | None]
@@ -94,6 +93,15 @@ class AggregatorMetrics:
         if self._run is None or self._run.phase not in ("waiting", "open"):
             return 0.0
         return max(0.0, self._run.deadline - self._clock())
+
+    def _count_missing(self) -> float:
+        """Counts when asked: at each upload it would take the square of the clients."""
+        run = self._run
+        return 0.0 if run is None or run.phase != "open" else float(len(run.awaited - run.receipts.keys()))
+
+    def _count_to_quorum(self) -> float:
+        run = self._run
+        return 0.0 if run is None or run.phase != "open" else float(max(0, run.quorum - len(run.receipts)))
 
     def close_round(self, run: Run, *, now: float) -> None:
         """Records a round whose state is stored since `now`."""

@@ -232,7 +232,8 @@ class RoundLoop:
         moved, sequence = _is_phase_change(self.run, run), self.sequence + _is_visible(self.run, run)
         known = self._commit_in_progress = anyio.Event()
         try:
-            await run_in_worker(run_document.save_run, self.archive.database, run, sequence=sequence, writes=writes)
+            save = partial(run_document.save_run, sequence=sequence, writes=writes, before=self.run)
+            await run_in_worker(save, self.archive.database, run)
             self.run, self.sequence = run, sequence
         finally:
             self._commit_in_progress = None

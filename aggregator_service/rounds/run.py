@@ -63,7 +63,8 @@ class Run:
     @property
     def awaited(self) -> Set[str]:
         """Enrolled clients that count in this round: not quarantined, and allowed to take part."""
-        allowed = self.clients - self.quarantined.keys()
+        # Without quarantines it is the enrolled clients themselves: each upload asks for their number.
+        allowed = self.clients - self.quarantined.keys() if self.quarantined else self.clients
         if self.pledge is None:
             return allowed
         return select_awaited(self.pledge, allowed, changing_members=self.request.changing_members)
@@ -71,6 +72,11 @@ class Run:
     @property
     def quorum(self) -> int:
         return needed_updates(self.request, len(self.awaited))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each awaited client has an update in the current round."""
+        return self.awaited <= self.receipts.keys()
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -173,8 +179,21 @@ def _load_exchange(connection: Connection, exchange: SecureRound) -> SecureRound
     return SecureRound.model_validate({"terms": terms, "phase": exchange.phase, **messages})
 
 
-def save_run(database: Database, run: Run, *, sequence: int, writes: tuple[Write, ...] = ()) -> None:
-    """Stores a run with its writes and secure messages in one transaction."""
+def differs_in_rows(before: Run | None, after: Run) -> bool:
+    """Tells whether two runs have the same document: they differ only in what lies in rows."""
+    return before is not None and before.pledge is None and replace(after, receipts=before.receipts) == before
+
+
+def save_run(
+    database: Database, run: Run, *, sequence: int, writes: tuple[Write, ...] = (), before: Run | None = None
+) -> None:
+    """Stores a run with its writes and secure messages in one transaction.
+
+    before: the run as it is stored, whose document stays where it is the same.
+    """
+    if differs_in_rows(before, run):
+        run_store.commit_writes(database, writes)
+        return
     every_write = (*writes, *_secure_writes(run))
     run_store.commit_run(database, run.name, encode_run(run), sequence=sequence, writes=every_write)
 

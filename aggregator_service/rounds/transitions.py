@@ -155,7 +155,7 @@ def _advance_open_round(run: Run, now: float) -> Run:
     if run.exchange is not None and run.pledge is not None:
         return _advance_secure_phase(run, run.pledge, run.exchange, now)
     late = now >= run.deadline
-    if len(run.receipts) >= run.quorum and (late or not run.missing):
+    if len(run.receipts) >= run.quorum and (late or run.is_complete):
         return replace(run, phase="aggregated", closed_at=now)
     if not late:
         return run

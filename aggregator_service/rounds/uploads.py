@@ -192,7 +192,7 @@ async def _inspect_and_keep(archive: Archive, blob: Blob, inspect: Callable[[str
     try:
         with archive.database.disk.translate_errors("the body to be read again"):
             found = await archive.tensors.run_in_worker(inspect, archive.blobs.path(blob.name))
-        await run_in_worker(archive.blobs.keep, blob)
+        await archive.blobs.keep_received(blob)
     except BaseException:
         archive.blobs.discard(blob)
         raise

@@ -193,6 +193,9 @@ class Blobs:
     def keep(self, blob: Blob) -> None:
         """Makes a received body durable; here it already is."""
 
+    async def keep_received(self, blob: Blob) -> None:
+        """Does what `keep` does without blocking the event loop; here nothing."""
+
     def discard(self, blob: Blob) -> None:
         """Removes a received body that is not kept."""
         _remove(self.path(blob.name))

@@ -13,9 +13,10 @@ import numpy as np
 from aggregator_service.process import SerialWorker
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.disk import Blobs
+from aggregator_service.storage.records import StoredState
 from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.parameters import Arrays, memory_form
+from shared.method.parameters import Arrays, State, memory_form
 from shared.protocol.schemas import RunIn
 from shared.protocol.wire import decode_body
 from shared.strategies import strategy_of_part
@@ -57,6 +58,25 @@ def read_start(path: Path, declared: Sequence[TensorSpec]) -> StartFile:
     return StartFile(hashlib.sha256(content).hexdigest(), parameters.arrays)
 
 
+class RecentState:
+    """State of the round that was answered last, so that all of its answers read it once."""
+
+    def __init__(self) -> None:
+        self._held: tuple[StoredState, State] | None = None
+
+    def find(self, run: str, number: int) -> tuple[StoredState, State] | None:
+        """Returns the row and the state after a round; None if another was answered last."""
+        held = self._held
+        return held if held is not None and (held[0].run, held[0].round) == (run, number) else None
+
+    def keep(self, row: StoredState, state: State) -> None:
+        """Keeps a state in place of the one before."""
+        self._held = row, state
+
+    def clear(self) -> None:
+        self._held = None
+
+
 @dataclass(frozen=True)
 class Archive:
     """Database and files of one federation, with its declaration.
@@ -72,6 +92,7 @@ class Archive:
     retention_rounds: int
     start: StartFile | None = None
     tensors: SerialWorker = field(default_factory=SerialWorker)
+    recent: RecentState = field(default_factory=RecentState)
 
     def probe(self) -> None:
         """Stores test data of an update's size; clears the last refusal where that works.

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from aggregator_service.process import run_in_worker
 from aggregator_service.storage.disk import PART, WHOLE, Blob, Blobs, Disk
 from shared.errors import SettingsError, TooLargeError
 from shared.timeouts import OBJECT_CONNECT_SECONDS, OBJECT_SECONDS, OBJECT_SILENCE_SECONDS
@@ -144,6 +145,9 @@ class BucketBlobs(Blobs):
     def keep(self, blob: Blob) -> None:
         with self._translated(f"{blob.size} bytes to be stored in the bucket"):
             self._bucket.put(self.path(blob.name), blob.name)
+
+    async def keep_received(self, blob: Blob) -> None:
+        await run_in_worker(self.keep, blob)
 
     def damage(self, name: str, digest: str) -> str | None:
         found = super().damage(name, digest)

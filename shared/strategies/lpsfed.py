@@ -58,6 +58,23 @@ def similarities(latest: Mapping[str, Scalars], floor: float = 0.0) -> dict[str,
     return {client: max(floor, near.get(client, 1.0)) for client in latest}
 
 
+class RecentSimilarities:
+    """Similarities of the clients that were asked for last: each client of a round asks for its own."""
+
+    def __init__(self) -> None:
+        self._held: tuple[Mapping[str, Scalars], float, dict[str, float]] | None = None
+
+    def similarities(self, latest: Mapping[str, Scalars], floor: float) -> dict[str, float]:
+        """Returns `similarities` of these scalars, which nobody may change afterwards."""
+        held = self._held
+        if held is None or held[0] is not latest or held[1] != floor:
+            held = self._held = latest, floor, similarities(latest, floor)
+        return held[2]
+
+
+RECENT = RecentSimilarities()
+
+
 def mix_by_similarity(server_scalars: Scalars, mean: Parameters, own: Parameters) -> Parameters:
     """Mixes both MLPs and the margin by rhobar (Eq. 14).
 
@@ -73,7 +90,7 @@ def make_mixing(floor: float) -> Mixing:
     """Makes the mixing of Eq. 12 and 14, with `floor` as the least rhobar."""
 
     def scalars_of(latest: Mapping[str, Scalars], client: str) -> Scalars:
-        return {SIMILARITY: similarities(latest, floor).get(client, 1.0)}
+        return {SIMILARITY: RECENT.similarities(latest, floor).get(client, 1.0)}
 
     return Mixing(
         {SIMILARITY: Range(floor, 1.0)}, scalars_of, mix_by_similarity, mean_alone={SIMILARITY: 1.0}, least_share=floor
