@@ -35,6 +35,7 @@ QUICK = {
     "benchmarks.sparse.sums": "--data {folder} --name ratings.csv --silos 3",
     "benchmarks.speed.basis_bytes": "--data {folder} --name ratings.csv --silos 3 --rank 4",
     "benchmarks.speed.basis_phases": "--clients 4 --items 60 --rank 8 --rounds 2",
+    "benchmarks.speed.cost_model": "--clients 2 4 --megabytes 0.02 0.05 --rounds 1 --held-out 6:0.05",
     "benchmarks.speed.engines": "{ratings} --clients 3 --rounds 1 --engines plain",
     "benchmarks.speed.feedback": "{shard} --events 3 --batch 5 --batches 4 --seconds 1",
     "benchmarks.speed.first_model": "{shard}",
@@ -59,6 +60,7 @@ QUICK = {
 """Module -> the arguments of its quick form."""
 LONG = {  # ten seconds and more: with the slow tests
     "benchmarks.fedga.items",
+    "benchmarks.speed.cost_model",
     "benchmarks.speed.engines",
     "benchmarks.speed.feedback",
     "benchmarks.speed.next_item",

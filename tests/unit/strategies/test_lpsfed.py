@@ -13,7 +13,7 @@ import pytest
 from shared.method.parameters import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import LocalClient, Objective
-from shared.strategies.lpsfed import lpsfed
+from shared.strategies.lpsfed import RecentSimilarities, lpsfed, similarities
 
 NAME = "predictive.output.bias"
 START = State({NAME: np.zeros(1, dtype=np.float32)})
@@ -51,3 +51,12 @@ def test_the_divergence_itself_is_never_handed_out() -> None:
 
 def test_before_anybody_sent_a_margin_none_is_handed_out() -> None:
     assert dict(lpsfed(MethodSettings()).personalise(START, None).scalars) == {}
+
+
+def test_similarities_are_computed_once_for_the_same_scalars_and_anew_for_others() -> None:
+    recent = RecentSimilarities()
+    first, second = {"a": {"rho": 0.1}, "b": {"rho": 0.9}}, {"a": {"rho": 0.9}, "b": {"rho": 0.1}}
+    found = recent.similarities(first, 0.0)
+    assert found == similarities(first) and recent.similarities(first, 0.0) is found
+    assert recent.similarities(second, 0.0) == {"a": 0.0, "b": 1.0}
+    assert recent.similarities(second, 0.5) == {"a": 0.5, "b": 1.0}

@@ -11,6 +11,10 @@ import anyio
 import httpx
 import pytest
 
+from aggregator_service.aggregation import computation
+from aggregator_service.rounds.run import Run
+from aggregator_service.storage.locations import Archive
+from shared.method.parameters import State
 from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
@@ -228,3 +232,23 @@ async def test_a_file_is_read_whole_once_a_round_however_many_ask(
         for client in (north, south) * 3:
             assert (await client.personalised(1)).status_code == 200
         assert len(digests) == len(set(digests)) == 3  # two updates, and the state after them
+
+
+async def test_a_state_s_row_is_read_once_a_round_however_many_ask(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the scalars of all clients: read for each answer, a round would take the square of the clients."""
+    loaded: list[int] = []
+    load = computation.load_state
+
+    def counted(archive: Archive, run: Run, number: int) -> State:
+        loaded.append(number)
+        return load(archive, run, number)
+
+    async with running() as federation:
+        north, south = await federation.opened()
+        await closed(federation, north, south)
+        monkeypatch.setattr(computation, "load_state", counted)
+        for client in (north, south) * 3:
+            assert (await client.personalised(1)).status_code == 200
+        assert loaded == [1]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from aggregator_service.rounds import transitions
-from aggregator_service.rounds.run import CANCELLED, Run, decode_run, encode_run
+from aggregator_service.rounds.run import CANCELLED, Run, decode_run, differs_in_rows, encode_run
+from aggregator_service.storage.records import Receipt
 from shared.errors import ConflictError
-from shared.protocol.schemas import RunIn
+from shared.protocol.schemas import Cause, RunIn
 
 RUN = Run("run-1", RunIn(rounds=2, clients=2), 1.0, 61.0, {"north": 1, "south": 1}, phase="open", round=1)
 
@@ -27,3 +29,21 @@ def test_what_was_cancelled_under_an_earlier_version_is_read_as_cancelled() -> N
     assert document["run"]["phase"] == "failed"
     assert decode_run(json.dumps(document)).phase == "cancelled"
     assert decode_run(encode_run(transitions.fail_run(RUN, "no quorum", now=2.0))).phase == "failed"
+
+
+def test_an_update_changes_rows_alone_until_it_ends_the_round() -> None:
+    """Each upload would otherwise write all clients' names again."""
+    first = transitions.accept_update(RUN, Receipt("run-1", 1, "north", "digest", 1, 2.0))
+    last = transitions.accept_update(first, Receipt("run-1", 1, "south", "digest", 1, 3.0))
+    assert differs_in_rows(RUN, first) and encode_run(first) == encode_run(RUN)
+    assert last.phase == "aggregated" and not differs_in_rows(first, last)
+    assert not differs_in_rows(None, RUN)
+    assert not differs_in_rows(RUN, transitions.enrol_client(RUN, "east", now=2.0))
+
+
+@pytest.mark.parametrize("quarantined", [{}, {"south": "operator"}])
+def test_a_round_is_complete_without_those_that_are_quarantined(quarantined: dict[str, Cause]) -> None:
+    run = replace(RUN, quarantined=quarantined, request=RunIn(rounds=2, clients=2, quorum=1))
+    first = transitions.accept_update(run, Receipt("run-1", 1, "north", "digest", 1, 2.0))
+    assert first.is_complete is (first.phase == "aggregated") is bool(quarantined)
+    assert first.missing == (() if quarantined else ("south",))
