@@ -114,20 +114,21 @@ class LoadClient:
     turns: asyncio.Semaphore
     _events: asyncio.StreamReader | None = None
     _held: asyncio.StreamWriter | None = None
+    _known: Mapping[str, Any] = field(default_factory=dict)
 
     async def join(self) -> None:
         """Joins, and by streams holds one from then on."""
         message = json.dumps({"client": self.signatory.name, "declaration": self.plan.declaration})
         await self._call("join", "POST", "/v1/clients", message.encode(), JSON)
         if self.plan.way == "streams":
-            state = await self._ask_state(None)
+            self._known = await self._ask_state(None)
             async with self.turns:
-                await self._open_stream(state["sequence"])
+                await self._open_stream(self._known["sequence"])
         self.progress.mark("join")
 
     async def follow(self) -> None:
         """Takes part until the run is over."""
-        state, done = await self._ask_state(None), 0
+        state, done = await (self._next_state(self._known) if self._known else self._ask_state(None)), 0
         while state["phase"] not in ENDED:
             if state["phase"] == "open" and state["round"] > done:
                 done = state["round"]
