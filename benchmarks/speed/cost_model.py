@@ -126,7 +126,7 @@ def describe(model: CostModel, fitted: Sequence[LoadPoint], judged: Sequence[Loa
     ]
     beyond = [
         [f"{point.clients:,}", f"{point.update_bytes / MEGABYTE:.3g}"]
-        + [f"{_shown(figure, point.costs[figure])} ({model.errors(point)[figure]:+.0%})" for figure in FIGURES]
+        + [f"{_format_cost(figure, point.costs[figure])} ({model.errors(point)[figure]:+.0%})" for figure in FIGURES]
         for point in judged
     ]
     found = [render_table(heads, rows)]
@@ -139,13 +139,13 @@ def describe(model: CostModel, fitted: Sequence[LoadPoint], judged: Sequence[Loa
 def extrapolate(model: CostModel, clients: Sequence[int], update_bytes: float) -> str:
     """Renders what a round of many clients would cost one aggregator, by the model alone."""
     rows = [
-        [f"{count:,}", *(_shown(figure, model.predict(figure, count, update_bytes)) for figure in FIGURES)]
+        [f"{count:,}", *(_format_cost(figure, model.predict(figure, count, update_bytes)) for figure in FIGURES)]
         for count in clients
     ]
     return render_table((f"clients, {update_bytes / MEGABYTE:g} MB each", *FIGURES.values()), rows)
 
 
-def _shown(figure: str, value: float) -> str:
+def _format_cost(figure: str, value: float) -> str:
     return f"{value / SCALES.get(figure, 1):,.0f}"
 
 
