@@ -241,9 +241,10 @@ def _prepare_body(archive: Archive, parameters: Parameters) -> Body:
 
 
 def _load_answered_state(archive: Archive, run: Run, number: int) -> State:
-    """Loads a state as `load_state` does; of the round that was answered last it checks the file alone.
+    """Loads a state as `load_state` does, but reads it once for all answers.
 
-    The scalars of all clients lie in its row: to read them for each answer takes the square of the clients.
+    The scalars of all clients lie in its row: to read them for each answer takes the square of the clients. The file is
+    checked each time.
     """
     if (kept := archive.recent.find(run.name, number)) is not None:
         row, state = kept

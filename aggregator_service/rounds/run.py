@@ -180,7 +180,7 @@ def _load_exchange(connection: Connection, exchange: SecureRound) -> SecureRound
 
 
 def differs_in_rows(before: Run | None, after: Run) -> bool:
-    """Tells whether two runs have the same document: they differ only in what lies in rows."""
+    """Tells whether two runs have the same document, and differ in rows alone."""
     return before is not None and before.pledge is None and replace(after, receipts=before.receipts) == before
 
 

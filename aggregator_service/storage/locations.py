@@ -59,7 +59,7 @@ def read_start(path: Path, declared: Sequence[TensorSpec]) -> StartFile:
 
 
 class RecentState:
-    """State of the round that was answered last, so that all of its answers read it once."""
+    """State of the round that was answered last; all of its answers read it once."""
 
     def __init__(self) -> None:
         self._held: tuple[StoredState, State] | None = None

@@ -24,7 +24,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from benchmarks.common import render_table
-from benchmarks.speed.load_model import MEGABYTE, Load, measure_load
+from benchmarks.speed.load_model import MEGABYTE, LoadPlan, measure_load
 
 FIGURES = {
     "processor seconds": "aggregator's processor, s",
@@ -39,7 +39,7 @@ NEEDED = len(TERMS)
 
 @dataclass(frozen=True)
 class LoadPoint:
-    """Costs of one round, by figure, with so many clients and bytes of an update."""
+    """Costs of one round, by figure, with its clients and bytes of an update."""
 
     clients: int
     update_bytes: int
@@ -53,14 +53,17 @@ class LoadPoint:
 
 @dataclass(frozen=True)
 class CostModel:
-    """Coefficients of each figure, in the order of TERMS; least, most: of the clients that were fitted."""
+    """Coefficients of each figure, in the order of TERMS.
+
+    least, most: numbers of clients that were fitted.
+    """
 
     coefficients: Mapping[str, tuple[float, ...]]
     least: int
     most: int
 
     def predict(self, figure: str, clients: int, update_bytes: float) -> float:
-        """Returns what a round costs."""
+        """Returns the cost of a round."""
         terms = (1.0, float(clients), clients * update_bytes)
         return float(np.dot(self.coefficients[figure], terms))
 
@@ -107,9 +110,9 @@ def read_points(files: Iterable[Path]) -> list[LoadPoint]:
 
 
 def measure_point(clients: int, megabytes: float, rounds: int) -> LoadPoint:
-    """Measures rounds of so many clients."""
+    """Measures rounds of this many clients."""
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(measure_load(Load(clients, rounds, megabytes), Path(folder)))
+        found = asyncio.run(measure_load(LoadPlan(clients, rounds, megabytes), Path(folder)))
     return read_point(json.dumps(asdict(found)))
 
 
@@ -137,7 +140,7 @@ def describe(model: CostModel, fitted: Sequence[LoadPoint], judged: Sequence[Loa
 
 
 def extrapolate(model: CostModel, clients: Sequence[int], update_bytes: float) -> str:
-    """Renders what a round of many clients would cost one aggregator, by the model alone."""
+    """Renders the costs of larger rounds at one aggregator, by the model alone."""
     rows = [
         [f"{count:,}", *(_format_cost(figure, model.predict(figure, count, update_bytes)) for figure in FIGURES)]
         for count in clients

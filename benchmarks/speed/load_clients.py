@@ -1,4 +1,4 @@
-"""Clients of the load model: processes of silos that join, wait, and send the same update in each round.
+"""Clients of the load model: they join, wait, and send an update in each round.
 
 Each client has a key of its own and signs each request with it. By streams it holds one connection for the changes of
 the federation, and opens another for each call; by polls it waits in calls. A process has many clients, of which only
@@ -142,7 +142,7 @@ class LoadClient:
             self._held.close()
 
     async def _wait_for_answer(self, state: Mapping[str, Any], done: int) -> Mapping[str, Any]:
-        """Waits for the end of a round and takes its answer; returns the state after it."""
+        """Waits for a round's answer; returns the state after it."""
         own = f"/v1/runs/{state['run']}/rounds/{done}/clients/{self.signatory.name}/personalized?wait={WAIT_SECONDS}"
         if self.plan.way == "streams":
             while state["round"] == done and state["phase"] not in ENDED:
@@ -266,7 +266,7 @@ def register_clients(registry: Path, numbers: range) -> list[Signatory]:
 
 
 def run_crowd(plan: CrowdPlan, parent: Connection) -> None:
-    """Runs one process of clients: it joins them, waits for the word to follow, and reports what they do."""
+    """Joins the clients of one process; they follow the run when the parent says so."""
     signatories = register_clients(plan.registry, plan.numbers)
     asyncio.run(_run_clients(plan, signatories, parent))
 
@@ -281,7 +281,7 @@ async def _run_clients(plan: CrowdPlan, signatories: list[Signatory], parent: Co
 
 
 async def _report(progress: LoadProgress, parent: Connection, work: asyncio.Future[list[None]]) -> None:
-    """Sends the parent what has been done, a few times a second, until the work is done."""
+    """Reports progress to the parent a few times a second, until the work is done."""
     spent = time.process_time()
     while True:
         done = (await asyncio.wait([work], timeout=REPORT_SECONDS))[0]

@@ -87,7 +87,7 @@ class LoadDeployment:
 
 
 @dataclass(frozen=True)
-class Load:
+class LoadPlan:
     """Clients with their rounds and updates; `generators`: processes in which they live.
 
     way: in which they wait. at_once: calls under way at a time, of all clients of a process.
@@ -254,7 +254,7 @@ async def serve_aggregator(
         stop_services([process])
 
 
-async def measure_load(load: Load, folder: Path) -> LoadFigures:
+async def measure_load(load: LoadPlan, folder: Path) -> LoadFigures:
     """Joins all clients, runs the rounds, and measures each part."""
     settings = make_settings(folder, sized_method(load.megabytes), load.clients, load.deployment)
     raise_file_limit(load.clients + load.generators * load.at_once + FILES_BESIDE)
@@ -336,7 +336,10 @@ async def run_crowds(plans: Sequence[CrowdPlan]) -> AsyncIterator[list[Connectio
 
 
 async def _gather_reports(pipes: Sequence[Connection], progress: LoadProgress, until: str, clients: int) -> None:
-    """Adds up what the processes report until all clients have done something; shows a progress bar."""
+    """Adds up the processes' reports until all clients have done something.
+
+    Shows a progress bar.
+    """
     with tqdm(total=clients, desc=until, disable=None) as bar:
         while bar.n < clients:
             for pipe in pipes:
@@ -353,7 +356,7 @@ async def _gather_reports(pipes: Sequence[Connection], progress: LoadProgress, u
 
 
 def count_rows(settings: AggregatorSettings) -> int:
-    """Counts the rows of all tables of the aggregator's database, without the nonces, which are deleted."""
+    """Counts the rows of the aggregator's database, which does not hold the nonces."""
     url = settings.database_url() or URL.create("sqlite", database=str(settings.state_directory / SQLITE))
     engine = create_engine(url)
     try:
@@ -449,7 +452,7 @@ def main() -> None:
         tree = None if given.against is None else commit_tree(REPOSITORY, given.against, Path(folder) / "tree")
         deployment = LoadDeployment(given.database, given.workers, given.kill_seconds, tree)
         sizes = given.clients, given.rounds, given.megabytes
-        load = Load(*sizes, given.way, given.generators, given.at_once, deployment=deployment)
+        load = LoadPlan(*sizes, given.way, given.generators, given.at_once, deployment=deployment)
         found = asyncio.run(measure_load(load, Path(folder)))
     if given.json:
         print(json.dumps(asdict(found) | {"processor": found.processor, "minutes": found.minutes}))

@@ -45,7 +45,7 @@ class StoredMapping(Protocol):
 
 
 def is_stored(arrays: Arrays) -> TypeGuard[StoredMapping]:
-    """Tells whether arrays are on disk; a protocol's own check takes 50 times as long."""
+    """Finds out if arrays are on disk, faster than a check of the protocol."""
     return hasattr(arrays, "form") and hasattr(arrays, "part")
 
 

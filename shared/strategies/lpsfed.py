@@ -59,13 +59,16 @@ def similarities(latest: Mapping[str, Scalars], floor: float = 0.0) -> dict[str,
 
 
 class RecentSimilarities:
-    """Similarities of the clients that were asked for last: each client of a round asks for its own."""
+    """Similarities of the round that was asked for last.
+
+    Each client asks for its own.
+    """
 
     def __init__(self) -> None:
         self._held: tuple[Mapping[str, Scalars], float, dict[str, float]] | None = None
 
     def similarities(self, latest: Mapping[str, Scalars], floor: float) -> dict[str, float]:
-        """Returns `similarities` of these scalars, which nobody may change afterwards."""
+        """Returns `similarities` of these scalars, which must not change afterwards."""
         held = self._held
         if held is None or held[0] is not latest or held[1] != floor:
             held = self._held = latest, floor, similarities(latest, floor)

@@ -10,9 +10,9 @@ import pytest
 from benchmarks.compare_commits.trees import Tree
 from benchmarks.speed.load_clients import Way
 from benchmarks.speed.load_model import (
-    Load,
     LoadDeployment,
     LoadPhase,
+    LoadPlan,
     Watcher,
     as_table,
     describe,
@@ -23,7 +23,7 @@ from shared.errors import UnavailableError
 
 @pytest.mark.parametrize("way", ["streams", "polls"])
 def test_a_few_clients_go_through_two_rounds(tmp_path: Path, way: Way) -> None:
-    load = Load(clients=5, rounds=2, megabytes=0.05, way=way, generators=2)
+    load = LoadPlan(clients=5, rounds=2, megabytes=0.05, way=way, generators=2)
     found = asyncio.run(measure_load(load, tmp_path))
     assert [one.name for one in found.phases] == [
         "join",
@@ -51,7 +51,7 @@ def test_the_aggregator_of_other_files_runs(tmp_path: Path) -> None:
     (package / "__main__.py").write_text("print('another version')")
     deployment = LoadDeployment(tree=Tree("another", tmp_path / "tree"))
     with pytest.raises(UnavailableError, match="ended with code 0"):
-        asyncio.run(measure_load(Load(1, 1, 0.05, deployment=deployment), tmp_path))
+        asyncio.run(measure_load(LoadPlan(1, 1, 0.05, deployment=deployment), tmp_path))
     assert "another version" in (tmp_path / "aggregator.log").read_text()
 
 
