@@ -72,6 +72,7 @@ class CostModel:
         return {
             figure: self.predict(figure, point.clients, point.update_bytes) / measured - 1.0
             for figure, measured in point.costs.items()
+            if measured > 0
         }
 
 
@@ -79,12 +80,12 @@ def fit_model(points: Sequence[LoadPoint]) -> CostModel:
     """Fits the coefficients of each figure; raises ValueError for fewer points than coefficients."""
     if len({(one.clients, one.update_bytes) for one in points}) < NEEDED:
         raise ValueError(f"expected {NEEDED} or more different points to fit, got {len(points)}")
-    terms, found = np.array([one.terms for one in points]), {}
+    found = {}
     for figure in FIGURES:
-        measured = np.array([one.costs[figure] for one in points])
-        rows = terms / measured[:, None]
+        seen = [one for one in points if one.costs[figure] > 0]  # a file that shrinks meanwhile tells nothing
+        rows = np.array([one.terms for one in seen]) / np.array([one.costs[figure] for one in seen])[:, None]
         sizes = rows.max(axis=0)  # the columns differ by ten orders of magnitude
-        found[figure] = tuple((nnls(rows / sizes, np.ones(len(points)))[0] / sizes).tolist())
+        found[figure] = tuple((nnls(rows / sizes, np.ones(len(seen)))[0] / sizes).tolist())
     clients = [one.clients for one in points]
     return CostModel(found, min(clients), max(clients))
 
@@ -123,13 +124,16 @@ def describe(model: CostModel, fitted: Sequence[LoadPoint], judged: Sequence[Loa
         [
             FIGURES[figure].partition(",")[0],
             *(f"{one:.3g}" for one in model.coefficients[figure]),
-            f"{max((model.errors(point)[figure] for point in fitted), key=abs):+.0%}",
+            f"{max((error for point in fitted if (error := model.errors(point).get(figure))), key=abs, default=0.0):+.0%}",
         ]
         for figure in FIGURES
     ]
     beyond = [
         [f"{point.clients:,}", f"{point.update_bytes / MEGABYTE:.3g}"]
-        + [f"{_format_cost(figure, point.costs[figure])} ({model.errors(point)[figure]:+.0%})" for figure in FIGURES]
+        + [
+            f"{_format_cost(figure, point.costs[figure])} ({model.errors(point).get(figure, 0.0):+.0%})"
+            for figure in FIGURES
+        ]
         for point in judged
     ]
     found = [render_table(heads, rows)]

@@ -57,6 +57,7 @@ MEGABYTE = 1_000_000
 CALL_SECONDS = 300.0
 STOP_SECONDS = 10.0
 FILES_BESIDE = 256
+LOGS = ("-wal", "-shm")
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -368,11 +369,11 @@ def count_rows(settings: AggregatorSettings) -> int:
 
 
 def stored_bytes(settings: AggregatorSettings) -> int:
-    """Returns the bytes of the aggregator's files."""
+    """Returns the bytes of the aggregator's files, without the databases' logs, which come and go."""
     total = 0
     for path in settings.state_directory.rglob("*"):
         with suppress(FileNotFoundError):
-            total += path.stat().st_size if path.is_file() else 0
+            total += path.stat().st_size if path.is_file() and not path.name.endswith(LOGS) else 0
     return total
 
 
