@@ -124,7 +124,7 @@ def describe(model: CostModel, fitted: Sequence[LoadPoint], judged: Sequence[Loa
         [
             FIGURES[figure].partition(",")[0],
             *(f"{one:.3g}" for one in model.coefficients[figure]),
-            f"{max((error for point in fitted if (error := model.errors(point).get(figure))), key=abs, default=0.0):+.0%}",
+            f"{_largest_error(model, figure, fitted):+.0%}",
         ]
         for figure in FIGURES
     ]
@@ -141,6 +141,10 @@ def describe(model: CostModel, fitted: Sequence[LoadPoint], judged: Sequence[Loa
         heads = ("held out: clients", "MB", *(f"{name} (error)" for name in FIGURES.values()))
         found += [render_table(heads, beyond)]
     return found
+
+
+def _largest_error(model: CostModel, figure: str, points: Sequence[LoadPoint]) -> float:
+    return max((model.errors(point).get(figure, 0.0) for point in points), key=abs)
 
 
 def extrapolate(model: CostModel, clients: Sequence[int], update_bytes: float) -> str:
