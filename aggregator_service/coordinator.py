@@ -48,6 +48,7 @@ from aggregator_service.storage.objects import Bucket, BucketBlobs, read_place
 from aggregator_service.storage.records import Anchor, Receipt
 from aggregator_service.storage.run_store import blob_names, last_update
 from aggregator_service.storage.shared_nonces import SharedNonces
+from aggregator_service.storage.shared_records import SharedRecords
 from shared.errors import (
     ConflictError,
     DamagedError,
@@ -142,15 +143,16 @@ def _resume_federation(
     round_loop = RoundLoop(archive, metrics, computation, clock=clock)
     computation.require_same_start(archive, round_loop.run)
     keys = RegisteredKeys(settings.registry)
+    records = None if database.workers is None else SharedRecords(database, database.workers)
     return OpenFederation(
         archive=archive,
         members=members,
         round_loop=round_loop,
-        uploads=Uploads(round_loop, declaration, clock=clock),
+        uploads=Uploads(round_loop, declaration, records, clock=clock),
         intake=MessageIntake(round_loop, keys, clock=clock),
         quarantines=Quarantines(round_loop, members, limit=settings.quarantine_refusals, clock=clock),
-        arrivals=ArrivalRecord(database, clock=clock, count_unrecorded=metrics.unrecorded.inc),
-        signatures=_open_signatures(database, settings, keys, had_clients=len(members) > 0),
+        arrivals=ArrivalRecord(database, records, clock=clock, count_unrecorded=metrics.unrecorded.inc),
+        signatures=_open_signatures(round_loop, settings, keys, had_clients=len(members) > 0),
         key=key,
         broadcaster=StateBroadcaster(key, keys.registered_key, metrics, last_calls.record_call),
     )
@@ -181,12 +183,12 @@ def _read_signing_key(settings: AggregatorSettings) -> PrivateKey:
 
 
 def _open_signatures(
-    database: Database, settings: AggregatorSettings, keys: RegisteredKeys, *, had_clients: bool
+    round_loop: RoundLoop, settings: AggregatorSettings, keys: RegisteredKeys, *, had_clients: bool
 ) -> Signatures:
-    seconds = settings.signature_seconds
+    seconds, database = settings.signature_seconds, round_loop.archive.database
     nonces: Nonces | SharedNonces
     if settings.shared:
-        nonces = SharedNonces(database, seconds=seconds, had_clients=had_clients)
+        nonces = SharedNonces(database, seconds=seconds, had_clients=had_clients, follow=round_loop.follow)
     else:
         nonces = Nonces(settings.state_directory, database.disk, seconds=seconds)
     return Signatures(keys, nonces, seconds=seconds)
@@ -425,8 +427,6 @@ class Coordinator:
         A client that joined after a run learns of the run whose sums it can use, where the newest has none for it.
         """
         here = self.federation
-        if after is None or here.round_loop.sequence != after:
-            await here.round_loop.refresh()  # another worker may have told of a later sequence
         await here.round_loop.wait_until(lambda: here.round_loop.sequence != after, wait)
         run, sequence = here.round_loop.run, here.round_loop.sequence
         if run is None:

@@ -74,6 +74,11 @@ class AggregatorMetrics:
             self._phase.labels(known).set(known == run.phase)
         self._round.set(run.round)
 
+    def show_received(self, run: Run, count: int) -> None:
+        """Sets the series of an open round by the number of updates at all workers."""
+        self._missing.set(max(0, len(run.awaited) - count))
+        self._to_quorum.set(max(0, run.quorum - count))
+
     def watch_state(
         self, directory: Path, unready_reason: Callable[[], str | None], refusal: Callable[[], str | None]
     ) -> None:

@@ -6,6 +6,7 @@ One lock serialises the transitions; readers use the current immutable `Run`.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
@@ -24,7 +25,7 @@ from aggregator_service.rounds.run import Run
 from aggregator_service.storage import run_store
 from aggregator_service.storage.clients import impose_quarantines
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.engines.shared_postgresql import SharedPostgreSQL
+from aggregator_service.storage.engines.shared_postgresql import RECEIPTS, SharedPostgreSQL
 from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.records import Quarantine, StoredState, StoredUpdate
 from aggregator_service.storage.run_store import Write
@@ -36,6 +37,7 @@ from shared.timeouts import DISK_RETRY_SECONDS, LONGEST_WAIT_SECONDS, ROUND_CHEC
 UNKNOWN = -1  # number of a state that is not shared, or has to be loaded
 ORPHAN_SECONDS = 7200.0  # age of a body without a row that no upload can still wait for
 GATHER_SECONDS = 0.05  # for which the other workers' changes are gathered
+LEAD_SECONDS = 0.5  # between two tries to lead
 
 
 class RoundComputation(Protocol):
@@ -136,6 +138,8 @@ class RoundLoop:
         self.workers = archive.database.workers
         self.run, self.sequence, self._number = _load_newest(archive.database)
         self._in_turn, self._notifying = False, False
+        self._loading = anyio.Lock()
+        self._asked_at = -math.inf  # when this worker last tried to lead
         self._blocked_reason: str | None = "the aggregator is starting"
         self._commit_in_progress: anyio.Event | None = None  # of the transition that is being written
         self._metrics = metrics
@@ -149,7 +153,6 @@ class RoundLoop:
 
     async def find_run(self, name: str) -> Run:
         """Returns the current run, or an earlier one from the database."""
-        await self.refresh()
         if self.run is not None and self.run.name == name:
             return self.run
         run = await run_in_worker(self._load_run, name)
@@ -190,12 +193,23 @@ class RoundLoop:
 
     async def refresh(self) -> None:
         """Takes what other workers have changed; does nothing for one process alone."""
-        if self.workers is None or self._in_turn:
+        if self.workers is not None and not self._in_turn:
+            await self.follow(await run_in_worker(_stored_number, self.archive.database))
+
+    async def follow(self, number: int) -> None:
+        """Takes the shared state of this number, or a later one.
+
+        Callers at once share what is loaded.
+        """
+        if number <= self._number:
             return
-        if await run_in_worker(_stored_number, self.archive.database) > self._number:
-            found = await run_in_worker(_load_newest, self.archive.database)
-            if not self._in_turn and found[-1] > self._number:
-                self._take_loaded(*found)
+        async with self._loading:
+            if self._in_turn:
+                await self.wait_for_commit()
+            elif number > self._number:
+                found = await run_in_worker(_load_newest, self.archive.database)
+                if not self._in_turn and found[-1] > self._number:
+                    self._take_loaded(*found)
 
     def _take_loaded(self, run: Run | None, sequence: int, number: int) -> None:
         before, earlier = self.run, self.sequence
@@ -212,10 +226,17 @@ class RoundLoop:
         with self.archive.database.reading() as connection:
             return run_store.count_updates(connection, run.name, number=run.round) != len(run.receipts)
 
+    def _may_close(self, run: Run) -> bool:
+        """Tells whether an open round may close, so that all its receipts are needed."""
+        with self.archive.database.reading() as connection:
+            count = run_store.count_updates(connection, run.name, number=run.round)
+        self._metrics.show_received(run, count)
+        return count != len(run.receipts) and (count >= len(run.awaited) or self._clock() >= run.deadline)
+
     async def _refresh_receipts(self) -> None:
         """Loads the receipts of all workers for the open round."""
         run, number = self.run, self._number
-        if run is None or run.phase != "open" or not await run_in_worker(self._lacks_receipts):
+        if run is None or run.phase != "open" or not await run_in_worker(self._may_close, run):
             return
         found, _, seen = await run_in_worker(_load_newest, self.archive.database)
         if not self._in_turn and seen == number == self._number:
@@ -413,11 +434,20 @@ class RoundLoop:
 
     async def _listen(self, workers: SharedPostgreSQL) -> None:
         loop = asyncio.get_running_loop()
-        workers.listen(lambda: loop.call_soon_threadsafe(self.changes.announce_change))
+
+        def wake(told: str) -> None:
+            if told != RECEIPTS or workers.leads:  # receipts are the leader's
+                loop.call_soon_threadsafe(self.changes.announce_change)
+
+        workers.listen(wake)
 
     async def _has_step(self, workers: SharedPostgreSQL) -> bool:
         """Tells whether this worker leads, and the run has a step to take."""
         await self.refresh()
+        if not workers.leads:
+            if time.monotonic() < self._asked_at + LEAD_SECONDS:
+                return False
+            self._asked_at = time.monotonic()
         led = workers.leads
         with self.archive.database.disk.translate_errors("a database that can be reached"):
             leads = await run_in_worker(workers.lead)

@@ -74,19 +74,30 @@ def accept_update(
 ) -> Run:
     """Accepts an update; a repeat changes nothing.
 
-    earlier: receipt of an earlier round. header: of a masked vector, which is the update of a secure round. Raises
-    NotFoundError (not enrolled), QuarantinedError, ConflictError (another digest came before), RoundClosedError.
+    header: of a masked vector, which is the update of a secure round. The rest is as in `require_acceptable`.
     """
-    require_enrolled(run, receipt.client)
-    held = run.receipts.get(receipt.client) if receipt.round == run.round else earlier
-    if held is not None:
-        return _require_same_digest(run, held, receipt)
-    require_open(run, receipt.round, now=receipt.received_at)
+    if not require_acceptable(run, receipt, earlier=earlier):
+        return run
     exchange = run.exchange
     if exchange is not None and header is not None:
         exchange = server.accept_header(exchange, header)
     taken = replace(run, receipts={**run.receipts, receipt.client: receipt}, exchange=exchange)
     return advance_run(taken, receipt.received_at)
+
+
+def require_acceptable(run: Run, receipt: Receipt, *, earlier: Receipt | None = None) -> bool:
+    """Refuses an update that cannot be accepted; False for a repeat.
+
+    earlier: receipt of an earlier round. Raises NotFoundError (not enrolled), QuarantinedError, ConflictError (another
+    digest came before), RoundClosedError.
+    """
+    require_enrolled(run, receipt.client)
+    held = run.receipts.get(receipt.client) if receipt.round == run.round else earlier
+    if held is None:
+        require_open(run, receipt.round, now=receipt.received_at)
+    elif held.digest != receipt.digest:
+        raise ConflictError(f"round {held.round}: expected digest {held.digest} as before, got {receipt.digest}")
+    return held is None
 
 
 def accept_message(run: Run, message: RelayedMessage, *, now: float) -> Run:
@@ -107,12 +118,6 @@ def accept_message(run: Run, message: RelayedMessage, *, now: float) -> Run:
     return advance_run(replace(run, exchange=exchange), now)
 
 
-def _require_same_digest(run: Run, held: Receipt, receipt: Receipt) -> Run:
-    if held.digest != receipt.digest:
-        raise ConflictError(f"round {held.round}: expected digest {held.digest} as before, got {receipt.digest}")
-    return run
-
-
 def require_enrolled(run: Run, client: str) -> None:
     """Raises NotFoundError for a client that is not enrolled, QuarantinedError for a quarantined one."""
     if client not in run.clients:
@@ -121,6 +126,11 @@ def require_enrolled(run: Run, client: str) -> None:
         raise QuarantinedError(
             f"you are quarantined: {CAUSE_TEXTS[cause]}; the aggregator's operator can let you in again"
         )
+
+
+def is_open(run: Run, number: int, *, now: float) -> bool:
+    """Tells whether round `number` of this run takes updates now."""
+    return run.phase == "open" and number == run.round and now < run.deadline
 
 
 def require_open(run: Run, number: int, *, now: float) -> None:

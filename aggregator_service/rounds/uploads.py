@@ -11,10 +11,10 @@ from aggregator_service.rounds import transitions
 from aggregator_service.rounds.round_loop import RoundLoop
 from aggregator_service.rounds.run import Run
 from aggregator_service.storage.disk import Blob
-from aggregator_service.storage.engines.shared_postgresql import SharedPostgreSQL
 from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.records import Receipt, StoredUpdate
-from aggregator_service.storage.run_store import Write, add_message, add_receipt, add_update, stored_update
+from aggregator_service.storage.run_store import Write, add_message, add_update, stored_update
+from aggregator_service.storage.shared_records import SharedRecords
 from shared.errors import ForbiddenError, NotFoundError, ProtocolError, RoundClosedError, UnsettledError
 from shared.method.declaration import Declaration
 from shared.method.parameters import Scalars
@@ -37,10 +37,12 @@ class Address:
 
 
 class Uploads:
-    """Uploads of the current run."""
+    """Uploads of the current run; `records`: of one of several workers."""
 
-    def __init__(self, round_loop: RoundLoop, declaration: Declaration, *, clock: Clock) -> None:
-        self._round_loop = round_loop
+    def __init__(
+        self, round_loop: RoundLoop, declaration: Declaration, records: SharedRecords | None, *, clock: Clock
+    ) -> None:
+        self._round_loop, self._records = round_loop, records
         self._archive = round_loop.archive
         self._declaration = declaration
         self._clock = clock
@@ -55,6 +57,9 @@ class Uploads:
         """Returns the run; refuses an update that cannot be accepted before its body is read."""
         run = await self._round_loop.find_run(address.run)
         transitions.require_enrolled(run, address.client)
+        takes = transitions.is_open(run, address.round, now=self._clock())
+        if self._records is not None and not self._declaration.secure and takes:
+            return run  # a repeat is found by its insertion
         if await self._stored_receipt(run, address) is None:
             transitions.require_open(run, address.round, now=self._clock())
             if self._declaration.secure:
@@ -68,8 +73,8 @@ class Uploads:
 
     async def _take_update(self, address: Address, blob: Blob, read: UpdateHead) -> tuple[Receipt, bool]:
         scalars, header = read
-        if self._round_loop.workers is not None and header is None:
-            return await self._add_receipt(self._round_loop.workers, address, blob, scalars)
+        if self._records is not None and header is None:
+            return await self._add_receipt(self._records, address, blob, scalars)
         async with self._round_loop.lock:
             run = await self._round_loop.find_run(address.run)
             held = await self._stored_receipt(run, address)
@@ -85,26 +90,30 @@ class Uploads:
             return receipt, True
 
     async def _add_receipt(
-        self, workers: SharedPostgreSQL, address: Address, blob: Blob, scalars: Scalars
+        self, records: SharedRecords, address: Address, blob: Blob, scalars: Scalars
     ) -> tuple[Receipt, bool]:
         """Adds a receipt beside those of the other workers, without a transition.
 
-        The run is looked at again where a transition came in between.
+        The run is looked at again where a transition came in between, and an earlier receipt is looked for where the
+        round is not open or has one.
         """
+        held = None
         while True:
             run, number = await self._round_loop.find_run(address.run), self._round_loop.number
-            held = await self._find_receipt(address)
+            if held is None and not transitions.is_open(run, address.round, now=self._clock()):
+                held = await self._find_receipt(address)
             receipt = Receipt(address.run, address.round, address.client, blob.digest, blob.size, self._clock())
             known = replace(run, receipts={} if held is None else {address.client: held})
-            transitions.accept_update(known, receipt, earlier=held)
+            transitions.require_acceptable(known, receipt, earlier=held)
             if held is not None:
                 return held, False
             require_in_ranges(self._archive.strategy(run.request).ranges, scalars)
-            stored = StoredUpdate(receipt, scalars, blob.name)
-            with self._archive.database.disk.translate_errors("a database that can be written"):
-                if await run_in_worker(add_receipt, workers, stored, number=number):
-                    self._round_loop.announce_receipt()
-                    return receipt, True
+            recorded = await records.add_receipt(StoredUpdate(receipt, scalars, blob.name), number=number)
+            if recorded.added:
+                self._round_loop.announce_receipt()
+                return receipt, True
+            held = await self._find_receipt(address)
+            await self._round_loop.follow(recorded.number)
 
     async def add_own_receipt(self, run: Run, client: str) -> Run:
         """Returns an open run with the client's receipt, which another worker may have given."""

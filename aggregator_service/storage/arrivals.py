@@ -11,6 +11,7 @@ from sqlalchemy import Connection, func, insert, literal, select
 from aggregator_service.process import LOGGER, run_in_worker
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.records import Arrival, instant
+from aggregator_service.storage.shared_records import SharedRecords
 from aggregator_service.storage.tables import ARRIVALS
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut
 
@@ -68,17 +69,27 @@ def arrivals_after(database: Database, *, after: int, limit: int) -> ArrivalsOut
 class ArrivalRecord:
     """Durable audit log of one federation, within limits.
 
-    `count_unrecorded` is called for each arrival beyond them.
+    `count_unrecorded` is called for each arrival beyond them. records: of one of several workers.
     """
 
-    def __init__(self, database: Database, *, clock: Callable[[], float], count_unrecorded: Callable[[], None]) -> None:
-        self._database = database
+    def __init__(
+        self,
+        database: Database,
+        records: SharedRecords | None,
+        *,
+        clock: Callable[[], float],
+        count_unrecorded: Callable[[], None],
+    ) -> None:
+        self._database, self._records = database, records
         self._clock = clock
         self._count_unrecorded = count_unrecorded
         self._full: set[str] = set()  # clients whose refusals are no longer recorded, which is logged once
 
     async def add(self, arrival: Arrival) -> None:
         """Stores an arrival before it returns; raises UnavailableError when the disk refuses."""
+        if self._records is not None and arrival.status < LEAST_REFUSED:
+            await self._records.add_arrival(arrival, now=self._clock())
+            return
         if await run_in_worker(add_arrival, self._database, arrival, now=self._clock()):
             return
         self._count_unrecorded()

@@ -14,7 +14,6 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Table, delete, func, insert, select, update
 
 from aggregator_service.storage.database import Database, insert_or_update
-from aggregator_service.storage.engines.shared_postgresql import SharedPostgreSQL
 from aggregator_service.storage.records import Anchor, Receipt, StoredState, StoredUpdate, UncoveredSum
 from aggregator_service.storage.tables import ANCHORS, FEDERATION, RUNS, SECURE_MESSAGES, STATES, SUMS, UPDATES
 from shared.errors import NotFoundError
@@ -124,19 +123,6 @@ def add_update(connection: Connection, *, stored: StoredUpdate) -> None:
     """Adds an accepted update, or a masked vector."""
     row = asdict(stored.receipt) | {"scalars": dict(stored.scalars), "blob": stored.blob}
     connection.execute(insert(UPDATES).values(row))
-
-
-def add_receipt(workers: SharedPostgreSQL, stored: StoredUpdate, *, number: int) -> bool:
-    """Adds an accepted update to the shared state of this number.
-
-    False if that has changed, or the client has sent another update meanwhile.
-    """
-    row = asdict(stored.receipt) | {"scalars": dict(stored.scalars), "blob": stored.blob}
-    with workers.adding(number) as connection:
-        if connection is None:
-            return False
-        added = insert_or_update(connection, UPDATES).values(row).on_conflict_do_nothing()
-        return connection.execute(added.returning(UPDATES.c.client)).first() is not None
 
 
 def delete_updates(connection: Connection, *, run: str, number: int, clients: Collection[str]) -> None:

@@ -6,19 +6,19 @@ one process, a commit does not wait for the disk, and the newest deleted time of
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
-from sqlalchemy import Column, Connection, Float, MetaData, Select, Table, func, insert, inspect, select, text
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import Column, Connection, Float, MetaData, Table, insert, inspect, text
 
-from aggregator_service.process import run_in_worker
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.engines.pipelined_session import Statement
+from aggregator_service.storage.engines.shared_postgresql import NUMBER
 from aggregator_service.storage.nonces import MOST, describe_forgotten, describe_too_many
 from aggregator_service.storage.tables import TEXT
+from aggregator_service.storage.write_batches import WriteBatches
 from shared.errors import ClockError, UnavailableError
 
 TABLES = MetaData()
@@ -36,6 +36,14 @@ EVERYBODY = ""  # in FLOORS: for all clients
 FORGET_SECONDS = 10.0  # between two deletions of old nonces
 WINDOWS = 2  # a nonce is kept for so many windows: the workers' clocks differ
 MAKING = 0x4C50_5346_6564 + 3  # lock of the worker that makes the tables
+ADDED = (
+    "INSERT INTO nonces_seen (client, nonce, created)"
+    " SELECT * FROM unnest(%(client)s::text[], %(nonce)s::text[], %(created)s::float8[])"
+    " ON CONFLICT DO NOTHING RETURNING client, nonce"
+)
+HELD_FLOORS = "SELECT client, created FROM nonces_floors WHERE client = ANY(%(names)s::text[])"
+COUNTED = "SELECT client, count(*) FROM nonces_seen WHERE client = ANY(%(names)s::text[]) GROUP BY client"
+COUNTED_AFTER = 100  # nonces of one client at one worker: so many more than MOST are accepted for each worker
 RAISED = text(
     "INSERT INTO nonces_floors SELECT client, max(created) FROM nonces_seen WHERE created < :old GROUP BY client"
     " ON CONFLICT (client) DO UPDATE SET created = greatest(nonces_floors.created, excluded.created)"
@@ -43,24 +51,36 @@ RAISED = text(
 
 
 @dataclass(frozen=True)
-class _Given:
+class GivenNonce:
+    """Nonce of a client's request, signed at `created`, which came at `now`."""
+
     client: str
     nonce: str
     created: float
     now: float
-    accepted: asyncio.Future[bool]
 
 
 class SharedNonces:
     """Nonces of all workers of a federation.
 
-    had_clients: whether clients may have called before these tables were made, whose nonces are not in them.
+    had_clients: whether clients may have called before these tables were made, whose nonces are not in them. follow:
+    is called with the number of the shared state before a request goes on, so that it finds no older state.
     """
 
-    def __init__(self, database: Database, *, seconds: float, had_clients: bool) -> None:
-        self._database, self._seconds = database, seconds
-        self._given: list[_Given] = []
-        self._adding: asyncio.Task[None] | None = None
+    def __init__(
+        self,
+        database: Database,
+        *,
+        seconds: float,
+        had_clients: bool,
+        follow: Callable[[int], Awaitable[None]] | None = None,
+    ) -> None:
+        assert database.workers is not None
+        self._database, self._workers, self._seconds = database, database.workers, seconds
+        self._follow = follow
+        self._session = database.workers.open_session("SET synchronous_commit = off")
+        self._batches: WriteBatches[GivenNonce, tuple[bool, int]] = WriteBatches(self._store)
+        self._room: dict[str, int] = {}  # nonces of each client before all that are stored are counted again
         self._forgotten_at = 0.0
         with database.recording() as connection:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MAKING})
@@ -78,43 +98,32 @@ class SharedNonces:
         Raises ClockError for a time whose nonces were deleted, UnavailableError for a client with too many recent
         requests, and while the database refuses.
         """
-        given = _Given(client, nonce, created, now, asyncio.get_running_loop().create_future())
-        self._given.append(given)
-        if self._adding is None:
-            self._adding = asyncio.create_task(self._add_given())
-        return await given.accepted
+        new, number = await self._batches.add(GivenNonce(client, nonce, created, now))
+        if self._follow is not None:
+            await self._follow(number)
+        return new
 
-    async def _add_given(self) -> None:
-        try:
-            while self._given:
-                given, self._given = self._given, []
-                try:
-                    found = await run_in_worker(self._store, given)
-                except Exception as error:
-                    found = [error] * len(given)
-                for one, outcome in zip(given, found, strict=True):
-                    if one.accepted.done():  # its caller has left
-                        continue
-                    if isinstance(outcome, Exception):
-                        one.accepted.set_exception(outcome)
-                    else:
-                        one.accepted.set_result(outcome)
-        finally:
-            self._adding = None
-
-    def _store(self, given: Sequence[_Given]) -> list[bool | Exception]:
-        names = sorted({one.client for one in given})
-        with self._database.recording() as connection:
-            connection.execute(text("SET LOCAL synchronous_commit = off"))
-            if time.monotonic() > self._forgotten_at + FORGET_SECONDS:
-                self._forgotten_at = time.monotonic()
+    def _store(self, given: Sequence[GivenNonce]) -> list[tuple[bool, int] | Exception]:
+        if time.monotonic() > self._forgotten_at + FORGET_SECONDS:
+            self._forgotten_at = time.monotonic()
+            with self._database.recording() as connection:
                 self._forget(connection, given[-1].now - WINDOWS * self._seconds)
-            new = _insert(connection, given)
-            # Read after the rows were added: what another worker deletes meanwhile has raised these.
-            floors = _values(connection, select(FLOORS).where(FLOORS.c.client.in_([*names, EVERYBODY])))
-            counts = select(SEEN.c.client, func.count()).where(SEEN.c.client.in_(names)).group_by(SEEN.c.client)
-            held = _values(connection, counts)
-        return [self._outcome(one, new, floors, held) for one in given]
+        # All workers add them in one order: two that add the same in two orders would wait for each other.
+        ordered = sorted(given, key=lambda one: (one.client, one.nonce))
+        columns = {name: [getattr(one, name) for one in ordered] for name in ("client", "nonce", "created")}
+        names = sorted({one.client for one in given})
+        full = [name for name in names if self._room.get(name, 0) <= 0]
+        # Floors are read after the rows were added: what another worker deletes meanwhile has raised these.
+        statements: list[Statement] = [(ADDED, columns), (HELD_FLOORS, {"names": [*names, EVERYBODY]}), NUMBER]
+        if full:
+            statements.append((COUNTED, {"names": full}))
+        with self._database.disk.translate_errors("a database that can be written"):
+            added, floors, numbers, *counts = self._workers.run_transaction(self._session, statements)
+        if full:
+            held: dict[str, int] = dict(counts[0])
+            self._room |= {name: min(COUNTED_AFTER, MOST + 1 - held.get(name, 0)) for name in full}
+        outcome = partial(self._outcome, new=set(added), floors=dict(floors), number=int(numbers[0][0]))
+        return [outcome(one) for one in given]
 
     def _forget(self, connection: Connection, old: float) -> None:
         """Deletes nonces before a time.
@@ -126,30 +135,15 @@ class SharedNonces:
             connection.execute(text("DELETE FROM nonces_seen WHERE created < :old"), {"old": old})
 
     def _outcome(
-        self, one: _Given, new: set[tuple[str, str]], floors: dict[str, float], held: dict[str, float]
-    ) -> bool | Exception:
+        self, one: GivenNonce, new: set[tuple[str, str]], floors: dict[str, float], number: int
+    ) -> tuple[bool, int] | Exception:
         floor = max((floors[name] for name in (one.client, EVERYBODY) if name in floors), default=None)
         if floor is not None and one.created <= floor:
             return ClockError(describe_forgotten(floor, one.created))
-        if held.get(one.client, 0) > MOST:
+        if self._room[one.client] <= 0:
             return UnavailableError(describe_too_many(self._seconds))
         if (one.client, one.nonce) not in new:
-            return False
+            return False, number
         new.remove((one.client, one.nonce))  # of two at once only the first
-        return True
-
-
-def _insert(connection: Connection, given: Sequence[_Given]) -> set[tuple[str, str]]:
-    """Adds the nonces; returns those that are new.
-
-    All workers add them in one order: two that add the same in two orders would wait for each other.
-    """
-    ordered = sorted(given, key=lambda one: (one.client, one.nonce))
-    values = [{"client": one.client, "nonce": one.nonce, "created": one.created} for one in ordered]
-    added = postgresql.insert(SEEN).values(values)
-    rows = connection.execute(added.on_conflict_do_nothing().returning(SEEN.c.client, SEEN.c.nonce))
-    return {(client, nonce) for client, nonce in rows}
-
-
-def _values(connection: Connection, query: Select[Any]) -> dict[str, float]:
-    return {str(name): float(value) for name, value in connection.execute(query)}
+        self._room[one.client] -= 1
+        return True, number

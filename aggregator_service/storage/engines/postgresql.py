@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import URL, Connection, create_engine, make_url, text
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy import URL, Connection, create_engine, event, make_url, text
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError, SQLAlchemyError
 
 from aggregator_service.storage.disk import LostCommitError
 from aggregator_service.storage.engines.engine import TableEngine
+from aggregator_service.storage.engines.pipelined_session import is_connected
 from aggregator_service.storage.tables import METADATA
 from shared.errors import SettingsError, UnavailableError
 from shared.timeouts import (
@@ -102,10 +103,11 @@ class PostgreSQL(TableEngine):
                 connect_args=REACHING | {"application_name": self.application},
                 hide_parameters=True,
                 max_overflow=0,
-                pool_pre_ping=True,
                 pool_size=MOST_CONNECTIONS,
                 pool_timeout=DATABASE_SECONDS,
+                pool_use_lifo=True,  # statements are prepared in few sessions
             )
+            event.listen(self.pool, "checkout", _require_connected)
         except ModuleNotFoundError:
             raise SettingsError("database: expected the extra 'postgres' to be installed, got no driver") from None
         try:
@@ -185,6 +187,13 @@ class PostgreSQL(TableEngine):
             with suppress(SQLAlchemyError):
                 connection.invalidate()
                 connection.close()
+
+
+def _require_connected(driver: Any, record: object, borrowed: object) -> None:
+    """Lets the pool replace its lost sessions."""
+    del record, borrowed
+    if not is_connected(driver):
+        raise InvalidatePoolError
 
 
 @contextmanager

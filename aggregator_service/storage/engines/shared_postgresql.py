@@ -20,12 +20,14 @@ from contextlib import contextmanager, suppress
 from sqlalchemy import URL, BigInteger, Column, Connection, MetaData, Table, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from aggregator_service.storage.engines.pipelined_session import PipelinedSession, Rows, Statement
 from aggregator_service.storage.engines.postgresql import ALONE, ARRIVING, OWNER, TURN, PostgreSQL, commit
 from shared.errors import UnavailableError
 from shared.timeouts import STALL_SECONDS
 
 APPLICATION = "lpsfed-worker"  # of sessions that may be ended for their silence
 CHANNEL = "lpsfed"
+RECEIPTS = "receipts"  # what is told of new receipts, which need no turn
 LISTEN_SECONDS = 1.0  # between two looks whether to end
 
 SHARED = MetaData()
@@ -33,6 +35,12 @@ TURNS = Table("turns", SHARED, Column("id", BigInteger, primary_key=True), Colum
 """The number of transactions that turns have made, in one row."""
 
 BUSY = "expected the federation's turn, another worker has it: ask again"
+NUMBER: Statement = ("SELECT number FROM turns", {})
+BESIDE_TRANSITIONS: Statement = ("SELECT pg_advisory_xact_lock_shared(%(key)s)", {"key": TURN})
+BESIDE_ARRIVALS: Statement = ("SELECT pg_advisory_xact_lock_shared(%(key)s)", {"key": ARRIVING})
+"""Statements by which a transaction adds rows beside others of its kind.
+
+The first keeps transitions away until it ends, the second readers of the record of arrivals."""
 # Locks of 64 bits are stored in two halves.
 HOLDERS = text(
     "SELECT pg_terminate_backend(a.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid"
@@ -56,6 +64,7 @@ class SharedPostgreSQL(PostgreSQL):
         self.leads = False
         self._closing = threading.Event()
         self._listener: threading.Thread | None = None
+        self._sessions: list[PipelinedSession] = []
         super().__init__(url)
 
     @property
@@ -155,16 +164,27 @@ class SharedPostgreSQL(PostgreSQL):
         with self.pool.begin() as connection:
             yield connection
 
-    @contextmanager
-    def adding(self, number: int) -> Iterator[Connection | None]:
-        """Opens a transaction between transitions; yields None after another one.
+    def open_session(self, setting: str = "") -> PipelinedSession:
+        """Opens a session for one kind of writes, closed with this.
 
-        Raises LostCommitError if the connection breaks during its commit: the row may name a body.
+        setting: a statement for the whole session.
         """
-        with self.pool.connect() as session, commit(session) as connection:
-            _lock(connection, TURN, alone=False)
-            held = connection.execute(select(TURNS.c.number)).scalar_one()
-            yield connection if held == number else None
+        self._sessions.append(made := PipelinedSession(self.pool, setting))
+        return made
+
+    @staticmethod
+    def run_transaction(session: PipelinedSession, statements: list[Statement]) -> list[Rows]:
+        """Runs one transaction in one round trip; returns the rows of each statement.
+
+        Raises UnavailableError while another worker keeps a lock of it, LostCommitError if the connection breaks
+        meanwhile: a row may be stored, and name a body.
+        """
+        try:
+            return session.run(statements)
+        except DBAPIError as error:
+            if type(error.orig).__name__ != "LockNotAvailable":
+                raise
+            raise UnavailableError(BUSY) from None
 
     def lock_arrivals(self, connection: Connection, *, alone: bool) -> None:
         """Locks the record of arrivals until the transaction ends.
@@ -218,12 +238,15 @@ class SharedPostgreSQL(PostgreSQL):
             self._turn.release()
 
     def notify(self) -> None:
-        """Wakes the other workers outside of a turn."""
+        """Tells the worker that leads of new receipts."""
         with self.pool.begin() as connection:
-            connection.execute(text("SELECT pg_notify(:channel, '')"), {"channel": CHANNEL})
+            connection.execute(text("SELECT pg_notify(:channel, :what)"), {"channel": CHANNEL, "what": RECEIPTS})
 
-    def listen(self, wake: Callable[[], object]) -> None:
-        """Calls `wake` from a thread after every change by any worker, and after each reconnection."""
+    def listen(self, wake: Callable[[str], object]) -> None:
+        """Calls `wake` from a thread after every change by any worker, and after each reconnection.
+
+        It gets RECEIPTS if there are only new receipts.
+        """
         self._listener = threading.Thread(target=self._listen, args=(wake,), name="listener", daemon=True)
         self._listener.start()
 
@@ -231,9 +254,11 @@ class SharedPostgreSQL(PostgreSQL):
         self._closing.set()
         if self._listener is not None:
             self._listener.join(3 * LISTEN_SECONDS)
+        for session in self._sessions:
+            session.close()
         super().close()
 
-    def _listen(self, wake: Callable[[], None]) -> None:
+    def _listen(self, wake: Callable[[str], object]) -> None:
         while not self._closing.is_set():
             with suppress(SQLAlchemyError, OSError), self.pool.connect() as connection:
                 try:
@@ -242,17 +267,17 @@ class SharedPostgreSQL(PostgreSQL):
                     connection.invalidate()  # no other transaction gets what this one listens to
             self._closing.wait(LISTEN_SECONDS)
 
-    def _hear(self, connection: Connection, wake: Callable[[], object]) -> None:
+    def _hear(self, connection: Connection, wake: Callable[[str], object]) -> None:
         import psycopg  # type: ignore[import-not-found,unused-ignore]  # of the extra 'postgres'
 
         connection.execution_options(isolation_level="AUTOCOMMIT").execute(text(f"LISTEN {CHANNEL}"))
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
-        wake()
+        wake("")
         with suppress(psycopg.Error):
             while not self._closing.is_set():
-                if list(driver.notifies(timeout=LISTEN_SECONDS, stop_after=1)):
-                    wake()
+                for told in driver.notifies(timeout=LISTEN_SECONDS, stop_after=1):
+                    wake(told.payload)
 
     def _try_lead(self, owner: Connection) -> bool:
         with owner.begin():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from sqlalchemy import insert, select, text
+from sqlalchemy import insert, select, text, update
 from sqlalchemy.exc import ProgrammingError
 
 from aggregator_service.storage import shared_nonces
 from aggregator_service.storage.arrivals import add_arrival, arrivals_after
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.engines import postgresql, shared_postgresql
-from aggregator_service.storage.records import Arrival
+from aggregator_service.storage.records import Arrival, Receipt, StoredUpdate
 from aggregator_service.storage.shared_nonces import SharedNonces
-from aggregator_service.storage.tables import ARRIVALS, RUNS
+from aggregator_service.storage.shared_records import SharedRecords
+from aggregator_service.storage.tables import ARRIVALS, CLIENTS, RUNS
 from shared.errors import ClockError, SettingsError, UnavailableError, UnsettledError
 from tests.support.small import small_aggregator
 
@@ -181,29 +181,124 @@ def test_a_worker_starts_while_another_keeps_the_turn(open_worker: Open) -> None
         assert held(two) == []
 
 
-def test_a_receipt_whose_commit_is_lost_may_be_stored(open_worker: Open, place: Place) -> None:
+def begin_run(database: Database, *clients: str) -> int:
+    """Stores a run and its clients; returns the number of the state."""
+    rows = [{"name": name, "declaration": {}, "counts": None, "joined_at": 1.0} for name in clients]
+    with database.engine.turn():
+        with database.writing() as connection:
+            connection.execute(insert(RUNS).values(RUN))
+            connection.execute(insert(CLIENTS), rows)
+        return int(database.engine.number)
+
+
+def update_of(client: str, blob: str = "blob") -> StoredUpdate:
+    return StoredUpdate(Receipt("run-1", 1, client, "0" * 64, 1, 1.0), {"rho": 0.1}, f"{blob}-{client}")
+
+
+def arrival_of(client: str) -> Arrival:
+    return Arrival(client, "update", "run-1", 1, 1, "0" * 64, 201, None, "nonce", {"fields": []})
+
+
+SLOW_RECEIPTS = """
+create function slow_receipt() returns trigger language plpgsql as $$ begin perform pg_sleep(2); return new; end $$;
+create trigger slow_receipt before insert on updates for each row execute function slow_receipt();
+"""
+
+
+@pytest.mark.anyio
+async def test_a_receipt_whose_commit_is_lost_may_be_stored(open_worker: Open, place: Place) -> None:
     """So that its body stays."""
     with open_worker("one") as one:
-        with one.engine.turn():
-            number = one.engine.number
-        lost = pytest.raises(UnsettledError)
-        with lost, one.disk.translate_errors("a database"), one.engine.adding(number) as connection:
-            connection.execute(insert(RUNS).values(RUN))
-            place.cut_off("state = 'idle in transaction'")
+        number, records = begin_run(one, "north"), SharedRecords(one, one.workers)
+        place.rows(SLOW_RECEIPTS)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, cut_off_sleeping, place)
+            with pytest.raises(UnsettledError):
+                await records.add_receipt(update_of("north"), number=number)
 
 
-def test_a_receipt_comes_before_or_after_a_transition_and_never_with_an_old_state(open_worker: Open) -> None:
+def cut_off_sleeping(place: Place) -> None:
+    end = time.monotonic() + 20
+    while not place.cut_off("wait_event = 'PgSleep'"):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.anyio
+async def test_a_receipt_comes_before_or_after_a_transition_and_never_with_an_old_state(open_worker: Open) -> None:
     with open_worker("one") as one, open_worker("two") as two:
+        number = begin_run(one, "north", "south")
+        records = [SharedRecords(database, database.workers) for database in (one, two)]
         with one.engine.turn():
-            number = one.engine.number
-            with pytest.raises(UnavailableError, match="another worker has it"), two.engine.adding(number):
-                pass
+            with pytest.raises(UnavailableError, match="another worker has it"):
+                await records[1].add_receipt(update_of("north"), number=number)
             with one.writing() as connection:
-                connection.execute(insert(RUNS).values(RUN))
-        with two.engine.adding(number) as connection:
-            assert connection is None
-        with two.engine.adding(number + 1) as connection, one.engine.adding(number + 1) as other:
-            assert connection is not None and other is not None
+                connection.execute(update(RUNS).values(document="{ }"))
+        late = await records[1].add_receipt(update_of("north"), number=number)
+        assert (late.added, late.number) == (False, number + 1)
+        for at, client in zip(records, ("north", "south"), strict=True):
+            assert (await at.add_receipt(update_of(client), number=number + 1)).added
+
+
+@pytest.mark.anyio
+async def test_what_comes_at_once_is_one_transaction_and_a_row_that_is_refused_refuses_no_other(
+    open_worker: Open, place: Place
+) -> None:
+    clients = [f"client-{number}" for number in range(20)]
+    with open_worker("one") as one:
+        number, records = begin_run(one, *clients), SharedRecords(one, one.workers)
+        outcomes: dict[str, object] = {}
+
+        async def add(client: str) -> None:
+            try:
+                outcomes[client] = (await records.add_receipt(update_of(client), number=number)).added
+            except UnavailableError as error:
+                outcomes[client] = type(error)
+            await records.add_arrival(arrival_of(client), now=1.0)
+
+        async with anyio.create_task_group() as tasks:
+            for client in (*clients, "stranger"):  # who has not joined has no row that the receipt could name
+                tasks.start_soon(add, client)
+        assert outcomes == dict.fromkeys(clients, True) | {"stranger": UnavailableError}
+        assert place.rows("select count(*), count(distinct xmin::text) < 20 from arrivals") == [(21, True)]
+        scalars, head = place.rows("select u.scalars, a.head from updates u join arrivals a using (client) limit 1")[0]
+        assert (scalars, head) == ({"rho": 0.1}, {"fields": []})
+        twice = [await records.add_receipt(update_of("client-0", blob), number=number) for blob in ("blob", "other")]
+        assert not any(one.added for one in twice)
+
+
+@pytest.mark.anyio
+async def test_sessions_that_the_server_has_ended_are_replaced_before_they_are_used(
+    open_worker: Open, place: Place
+) -> None:
+    with open_worker("one") as one:
+        number, records = begin_run(one, "north", "south"), SharedRecords(one, one.workers)
+        nonces = SharedNonces(one, seconds=60, had_clients=False)
+        for client in ("north", "south"):
+            assert (await records.add_receipt(update_of(client), number=number)).added
+            assert await nonces.add_nonce(client, "nonce", created=1000.0, now=1000.0)
+            assert held(one) == ["run-1"]
+            assert place.cut_off() > 0
+            with anyio.fail_after(20):
+                while place.rows("select 1 from pg_stat_activity where application_name = 'lpsfed-worker'"):
+                    await anyio.sleep(0.05)
+
+
+@pytest.mark.anyio
+async def test_one_client_has_so_many_nonces_and_no_more(open_worker: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each worker counts all that are stored now and then: so many more can come in between."""
+    monkeypatch.setattr(shared_nonces, "MOST", 10)
+    monkeypatch.setattr(shared_nonces, "COUNTED_AFTER", 3)
+    with open_worker("one") as one, open_worker("two") as two:
+        nonces = [SharedNonces(database, seconds=60, had_clients=False) for database in (one, two)]
+        accepted = 0
+        for number in range(40):
+            try:
+                accepted += await nonces[number % 2].add_nonce("north", f"nonce-{number}", created=1e3, now=1e3)
+            except UnavailableError:
+                continue
+        assert 10 <= accepted <= 10 + 2 * 3
+        assert await nonces[0].add_nonce("south", "nonce", created=1e3, now=1e3)
 
 
 @pytest.mark.anyio
@@ -258,8 +353,7 @@ create trigger slow before insert on nonces_seen for each row execute function s
 """
 
 
-@pytest.mark.anyio
-async def test_the_same_nonces_in_two_orders_at_two_workers_are_no_deadlock(
+def test_the_same_nonces_in_two_orders_at_two_workers_are_no_deadlock(
     open_worker: Open, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One client could have the requests of others refused so."""
@@ -267,12 +361,10 @@ async def test_the_same_nonces_in_two_orders_at_two_workers_are_no_deadlock(
     with open_worker("one") as one, open_worker("two") as two, ThreadPoolExecutor(2) as threads:
         nonces = [SharedNonces(database, seconds=60, had_clients=False) for database in (one, two)]
         place.rows(SLOW)
-        given = [
-            shared_nonces._Given("north", f"nonce-{number}", 1000.0, 1000.0, asyncio.Future()) for number in range(100)
-        ]
+        given = [shared_nonces.GivenNonce("north", f"nonce-{number}", 1000.0, 1000.0) for number in range(100)]
         first = threads.submit(nonces[0]._store, given)
         second = threads.submit(nonces[1]._store, given[::-1])
-        accepted = [sum(found is True for found in one.result()) for one in (first, second)]
+        accepted = [sum(found[0] for found in one.result()) for one in (first, second)]
         assert sorted(accepted) == [0, 100]
 
 
@@ -288,7 +380,7 @@ async def test_a_worker_without_a_pause_forgets_old_nonces(open_worker: Open, mo
             time.sleep(0.2)
             return store(*given)
 
-        monkeypatch.setattr(nonces, "_store", store_slowly)
+        monkeypatch.setattr(nonces._batches, "_store", store_slowly)
 
         async def add(nonce: str, moment: float) -> None:
             assert await nonces.add_nonce("north", nonce, created=moment, now=moment)

@@ -1,0 +1,133 @@
+"""Receipts and arrivals of one of several workers, many in one transaction.
+
+Each row is durable before its request is answered. Receipts share the lock of the turn, so that they come wholly before
+or wholly after a transition, and count only for the state that their worker knew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.disk import LostCommitError
+from aggregator_service.storage.engines.pipelined_session import Statement
+from aggregator_service.storage.engines.shared_postgresql import (
+    BESIDE_ARRIVALS,
+    BESIDE_TRANSITIONS,
+    NUMBER,
+    SharedPostgreSQL,
+)
+from aggregator_service.storage.records import Arrival, StoredUpdate
+from aggregator_service.storage.write_batches import WriteBatches
+from shared.errors import UnavailableError
+
+RECEIPTS = (
+    "INSERT INTO updates (run, round, client, digest, size, received_at, scalars, blob)"
+    " SELECT run, round, client, digest, size, received_at, scalars::json, blob"
+    " FROM unnest(%(run)s::text[], %(round)s::bigint[], %(client)s::text[], %(digest)s::text[], %(size)s::bigint[],"
+    " %(received_at)s::float8[], %(scalars)s::text[], %(blob)s::text[], %(number)s::bigint[])"
+    " AS given(run, round, client, digest, size, received_at, scalars, blob, number)"
+    " WHERE number = (SELECT number FROM turns) ON CONFLICT DO NOTHING RETURNING run, round, client, blob"
+)
+ARRIVALS = (
+    "INSERT INTO arrivals (time, client, call, run, round, size, digest, status, nonce, head)"
+    " SELECT time, client, call, run, round, size, digest, status, nonce, head::json"
+    " FROM unnest(%(time)s::float8[], %(client)s::text[], %(call)s::text[], %(run)s::text[], %(round)s::bigint[],"
+    " %(size)s::bigint[], %(digest)s::text[], %(status)s::bigint[], %(nonce)s::text[], %(head)s::text[])"
+    " AS given(time, client, call, run, round, size, digest, status, nonce, head)"
+)
+RECEIPT_COLUMNS = ("run", "round", "client", "digest", "size", "received_at", "scalars", "blob", "number")
+ARRIVAL_COLUMNS = ("time", "client", "call", "run", "round", "size", "digest", "status", "nonce", "head")
+
+
+@dataclass(frozen=True)
+class GivenReceipt:
+    """Accepted update for the shared state of a number."""
+
+    update: StoredUpdate
+    number: int
+
+    @property
+    def order(self) -> tuple[str, int, str]:
+        """Order in which all workers add receipts: otherwise two could block each other."""
+        one = self.update.receipt
+        return one.run, one.round, one.client
+
+    def row(self) -> dict[str, Any]:
+        scalars = json.dumps(dict(self.update.scalars))
+        return asdict(self.update.receipt) | {"scalars": scalars, "blob": self.update.blob, "number": self.number}
+
+
+@dataclass(frozen=True)
+class GivenArrival:
+    """Accepted request with its time."""
+
+    arrival: Arrival
+    time: float
+
+    def row(self) -> dict[str, Any]:
+        return asdict(self.arrival) | {"time": self.time, "head": json.dumps(self.arrival.head)}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Outcome of a write; `number`: of the shared state that it saw."""
+
+    added: bool
+    number: int
+
+
+Given = GivenReceipt | GivenArrival
+
+
+class SharedRecords:
+    """Writer of receipts and of accepted arrivals."""
+
+    def __init__(self, database: Database, workers: SharedPostgreSQL) -> None:
+        self._database, self._workers = database, workers
+        self._session = workers.open_session()
+        self._batches: WriteBatches[Given, Recorded] = WriteBatches(self._store)
+
+    async def add_receipt(self, update: StoredUpdate, *, number: int) -> Recorded:
+        """Adds an accepted update to the shared state of this number.
+
+        It is not added if that has changed, or the client has sent another update meanwhile. Raises UnsettledError
+        if the connection was lost during the commit: the row may name a body.
+        """
+        return await self._batches.add(GivenReceipt(update, number))
+
+    async def add_arrival(self, arrival: Arrival, *, now: float) -> None:
+        """Adds an accepted request to the audit log."""
+        await self._batches.add(GivenArrival(arrival, now))
+
+    def _store(self, given: Sequence[Given]) -> list[Recorded | Exception]:
+        """Stores a batch; a refused row refuses no other."""
+        try:
+            return list(self._store_together(given))
+        except UnavailableError as error:
+            if len(given) == 1 or isinstance(error.__cause__, LostCommitError):
+                return [error] * len(given)
+        return [self._store([one])[0] for one in given]
+
+    def _store_together(self, given: Sequence[Given]) -> Sequence[Recorded]:
+        receipts = sorted((one for one in given if isinstance(one, GivenReceipt)), key=lambda one: one.order)
+        arrivals = [one for one in given if isinstance(one, GivenArrival)]
+        statements: list[Statement] = []
+        if receipts:
+            statements += [BESIDE_TRANSITIONS, (RECEIPTS, _columns(receipts, RECEIPT_COLUMNS))]
+        if arrivals:
+            statements += [BESIDE_ARRIVALS, (ARRIVALS, _columns(arrivals, ARRIVAL_COLUMNS))]
+        with self._database.disk.translate_errors("a database that can be written"):
+            *found, numbers = self._workers.run_transaction(self._session, [*statements, NUMBER])
+        added = set(found[1]) if receipts else set()
+        known = partial(Recorded, number=int(numbers[0][0]))
+        return [known(added=isinstance(one, GivenArrival) or (*one.order, one.update.blob) in added) for one in given]
+
+
+def _columns(given: Sequence[Given], names: Sequence[str]) -> dict[str, list[Any]]:
+    rows = [one.row() for one in given]
+    return {name: [row[name] for row in rows] for name in names}

@@ -1,0 +1,57 @@
+"""Batches of writes, each in one transaction.
+
+Writes that come while one batch is stored are in the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+import anyio
+from anyio import to_thread
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+
+class WriteBatches(Generic[Item, Outcome]):
+    """Batches of one kind of writes; `store` runs one in a thread of its own.
+
+    It returns an outcome or an error for each item.
+    """
+
+    def __init__(self, store: Callable[[Sequence[Item]], Sequence[Outcome | Exception]]) -> None:
+        self._store = store
+        self._given: list[tuple[Item, asyncio.Future[Outcome]]] = []
+        self._storing: asyncio.Task[None] | None = None
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    async def add(self, item: Item) -> Outcome:
+        """Stores an item before it returns; raises the error of its transaction, or its own."""
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._given.append((item, outcome))
+        if self._storing is None:
+            self._storing = asyncio.create_task(self._store_given())
+        return await outcome
+
+    async def _store_given(self) -> None:
+        self._limiter = self._limiter or anyio.CapacityLimiter(1)  # all other threads may wait for the database
+        try:
+            while self._given:
+                given, self._given = self._given, []
+                found: Sequence[Outcome | Exception]
+                try:
+                    found = await to_thread.run_sync(self._store, [item for item, _ in given], limiter=self._limiter)
+                except Exception as error:
+                    found = [error] * len(given)
+                for (_, waiting), outcome in zip(given, found, strict=True):
+                    if waiting.done():  # its caller has left
+                        continue
+                    if isinstance(outcome, Exception):
+                        waiting.set_exception(outcome)
+                    else:
+                        waiting.set_result(outcome)
+        finally:
+            self._storing = None
