@@ -444,13 +444,11 @@ class RoundLoop:
     async def _has_step(self, workers: SharedPostgreSQL) -> bool:
         """Tells whether this worker leads, and the run has a step to take."""
         await self.refresh()
-        if not workers.leads:
-            if time.monotonic() < self._asked_at + LEAD_SECONDS:
-                return False
-            self._asked_at = time.monotonic()
         led = workers.leads
-        with self.archive.database.disk.translate_errors("a database that can be reached"):
-            leads = await run_in_worker(workers.lead)
+        if leads := led or time.monotonic() >= self._asked_at + LEAD_SECONDS:
+            self._asked_at = time.monotonic()
+            with self.archive.database.disk.translate_errors("a database that can be reached"):
+                leads = await run_in_worker(workers.lead)
         if not leads:
             await self._take_blocks()
             return False
