@@ -133,6 +133,8 @@ def open_federation(
 def _resume_federation(
     database: Database, settings: AggregatorSettings, metrics: AggregatorMetrics, last_calls: LastCalls, clock: Clock
 ) -> OpenFederation:
+    if database.workers is not None:
+        clock = database.workers.now
     declaration, members, key = settings.declaration(), Members(joined_clients(database)), _read_signing_key(settings)
     blobs = _open_blobs(database, settings, key, members)
     if not settings.shared:  # another worker's body may be stored, and its row not yet
@@ -199,10 +201,10 @@ class Coordinator:
 
     def __init__(self, settings: AggregatorSettings, *, clock: Clock) -> None:
         self.settings = settings
-        self.metrics = AggregatorMetrics(clock)
+        self.metrics = AggregatorMetrics(lambda: self._clock())
         self.operator_token = settings.token()
         self._clock = clock
-        self.last_calls = LastCalls(clock)
+        self.last_calls = LastCalls(lambda: self._clock())
         self.declaration = settings.declaration()
         self._federation: OpenFederation | None = None
         self._drawing = anyio.Lock()
@@ -214,6 +216,8 @@ class Coordinator:
         federation = self._federation = await run_in_worker(
             open_federation, self.settings, self.metrics, self.last_calls, clock=self._clock
         )
+        if (workers := federation.round_loop.workers) is not None:
+            self._clock = workers.now
         await self._fail_unaffordable_run(federation)
         disk = federation.archive.database.disk
         self.metrics.watch_state(self.settings.state_directory, lambda: self.unready_reason, lambda: disk.refusal)

@@ -41,6 +41,7 @@ BESIDE_ARRIVALS: Statement = ("SELECT pg_advisory_xact_lock_shared(%(key)s)", {"
 """Statements by which a transaction adds rows beside others of its kind.
 
 The first keeps transitions away until it ends, the second readers of the record of arrivals."""
+CLOCK = text("SELECT extract(epoch FROM clock_timestamp())::float8")
 # Locks of 64 bits are stored in two halves.
 HOLDERS = text(
     "SELECT pg_terminate_backend(a.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid"
@@ -65,6 +66,7 @@ class SharedPostgreSQL(PostgreSQL):
         self._closing = threading.Event()
         self._listener: threading.Thread | None = None
         self._sessions: list[PipelinedSession] = []
+        self._epoch = 0.0  # of the server's clock, when this machine started
         super().__init__(url)
 
     @property
@@ -231,11 +233,23 @@ class SharedPostgreSQL(PostgreSQL):
             if self._owner is not None:
                 try:
                     with self._owner.begin():
-                        self._owner.execute(text("SELECT 1"))
+                        self._read_clock(self._owner)
                 except SQLAlchemyError:
                     self._release_lock()
         finally:
             self._turn.release()
+
+    def now(self) -> float:
+        """Returns seconds since the epoch by the server's clock, which all workers share.
+
+        A worker whose own clock is ahead would end rounds early, or refuse updates of them.
+        """
+        return time.monotonic() + self._epoch
+
+    def _read_clock(self, connection: Connection) -> None:
+        began = time.monotonic()
+        seconds = connection.execute(CLOCK).scalar_one()
+        self._epoch = seconds - (began + time.monotonic()) / 2
 
     def notify(self) -> None:
         """Tells the worker that leads of new receipts."""
@@ -300,6 +314,7 @@ class SharedPostgreSQL(PostgreSQL):
             with connection.begin():
                 connection.execute(text("SELECT pg_advisory_lock_shared(:key)"), {"key": ALONE})
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": TURN + 1})
+                self._read_clock(connection)
                 SHARED.create_all(connection)
                 if connection.execute(select(TURNS.c.number)).first() is None:
                     connection.execute(insert(TURNS).values(id=1, number=0))

@@ -154,8 +154,9 @@ async def test_what_a_client_sends_to_a_worker_that_has_not_met_it_is_on_record(
 async def test_a_worker_whose_clock_is_ahead_does_not_look_without_a_pause(
     open_worker: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deadline has passed by its clock, and the round is not its own to end."""
-    async with open_worker("one") as one, open_worker("two", lambda: time.time() + 7200) as two:
+    """The deadline has passed by the clock of its rounds, and the round is not its own to end."""
+    async with open_worker("one") as one, open_worker("two") as two:
+        monkeypatch.setattr(round_loop(two), "_clock", lambda: time.time() + 7200)
         await until(lambda: round_loop(one).unready_reason is None)
         await one.begun(*NAMES)
         await until(lambda: round_loop(two).run is not None)
@@ -165,6 +166,17 @@ async def test_a_worker_whose_clock_is_ahead_does_not_look_without_a_pause(
         monkeypatch.setattr(workers, "lead", lambda: looked.append(1) or lead())
         await anyio.sleep(2.5)
         assert 1 <= len(looked) <= 5
+
+
+async def test_a_worker_whose_clock_is_ahead_ends_no_round_early_and_refuses_nothing(open_worker: Open) -> None:
+    """Deadlines are by the clock of the database."""
+    async with open_worker("one", lambda: time.time() + 7200) as one, open_worker("two") as two:
+        await until(lambda: round_loop(one).unready_reason is None and bool(round_loop(one).workers.leads))
+        await two.begun(*NAMES, rounds=1)
+        clients = [one.client(name) for name in NAMES]
+        for client in clients:
+            assert await client.sends(1, 2.0) == 201
+        assert await two.client(NAMES[0]).level(1) == 2.0
 
 
 async def test_both_go_on_once_the_database_has_ended_all_sessions(open_worker: Open, place: Place) -> None:
