@@ -16,7 +16,7 @@ from shared.method.run_memory import Cost, allowed_memory, anchor_cost, describe
 from shared.method.settings import MethodSettings
 from shared.protocol.lengths import least_update
 from shared.strategies import strategy_of_part
-from shared.strategies.robust_aggregation import PIECE
+from shared.strategies.robust_aggregation import COLUMNS, PIECE
 
 STATES = 4.0  # the state before, the centre, the state after, and one on its way to the disk or to a client
 DISTANCES = 8.0  # float64 arrays of a tensor, in float32 arrays of it
@@ -42,8 +42,10 @@ def estimate_costs(
         costs.append(Cost("the distances of updates (clip_factor, quarantine_factor)", DISTANCES * largest))
     if method.aggregate != "mean":
         pieces = 5.0 * min(8.0 * PIECE, 2.0 * clients * largest)
-        words = f"a tensor of {clients:,} clients at once (aggregate = {method.aggregate})"
-        costs.append(Cost(words, (2.0 * clients + 4.0) * largest + pieces))
+        stacked, words = clients * largest, f"a tensor of {clients:,} clients at once (aggregate = {method.aggregate})"
+        if method.aggregate != "krum" and method.clip_factor == 0:  # in blocks of all clients' columns
+            stacked = min(stacked, 4.0 * max(COLUMNS, clients))
+        costs.append(Cost(words, 2.0 * stacked + 4.0 * largest + pieces))
     if strategy.answer is not None:
         costs.append(Cost(f"a mean for each of {clients:,} clients", clients * (2.0 * update + 7.0 * largest)))
     if strategy.spectral_scalar:

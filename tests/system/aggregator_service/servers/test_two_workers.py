@@ -16,9 +16,11 @@ import pytest
 from anyio import to_thread
 
 from aggregator_service import coordinator
-from aggregator_service.aggregation import computation
+from aggregator_service.aggregation import computation, shared_sums
+from aggregator_service.aggregation.shared_sums import SharedSum
 from aggregator_service.app import create_app
 from aggregator_service.rounds.round_loop import RoundLoop
+from aggregator_service.storage.sum_blocks import BlockPlan
 from shared.protocol.signing.enrolment import ensure_key_pair
 from tests.support.aggregator import METHOD, Federation
 from tests.support.federation import run_app
@@ -131,6 +133,31 @@ async def test_a_sum_that_a_quarantine_at_another_worker_made_wrong_is_dropped(
     named = {name for table in ("states", "updates") for (name,) in place.rows(f"select blob from {table}")}
     left = {one.name for one in (tmp_path / "bodies").iterdir()} - named
     assert len(left) <= 1  # the update of the client in quarantine stays for a while
+
+
+async def test_another_worker_takes_blocks_of_the_sum(open_worker: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader leaves all blocks of the first round to it, and takes part in those of the second."""
+    leaves, taken = threading.Event(), []
+    take_block = SharedSum.take_block
+
+    def noted(self: SharedSum, plan: BlockPlan) -> bool:
+        leads = self._blocks.leads
+        took = take_block(self, plan) if not leads or leaves.is_set() else False
+        taken.extend([(leads, plan.step, plan.round)] if took else [])
+        return took
+
+    monkeypatch.setattr(shared_sums, "LEAST_SHARED", 0)
+    monkeypatch.setattr(SharedSum, "take_block", noted)
+    async with open_worker("one") as one, open_worker("two") as two:
+        clients = await one.begun(*NAMES, rounds=2)
+        for value, client in zip((1.0, 3.0), clients, strict=True):
+            assert await client.sends(1, value) == 201
+        assert await clients[0].level(1) == await two.client(NAMES[0]).level(1) == 2.0
+        assert {(False, "check", 1), (False, "sum", 1)} == set(taken)
+        leaves.set()
+        for client in clients:
+            assert await client.sends(2, 4.0) == 201
+        assert await clients[0].level(2) == 4.0
 
 
 async def test_the_operator_sees_and_decides_the_same_at_each_worker(open_worker: Open) -> None:
