@@ -45,7 +45,7 @@ def require(name: str = "lpsfed", part: Part = "training", clients: int = 10, **
     [
         ({"anchor.users": 1_000_000, "anchor.items": 1_000_000, "anchor.edges": 100_000_000}, "the anchor"),
         ({"anchor.users": 1_000_000, "anchor.items": 9_000, "cutoff": 4_096}, "the anchor"),
-        ({"aggregate": "median", "width": 1_024, "clients": 1_000}, "aggregate = median"),
+        ({"aggregate": "krum", "tolerated": 1, "width": 1_024, "clients": 1_000}, "aggregate = krum"),
         ({"name": "fedpub", "width": 1_024, "clients": 200}, "a mean for each of 200 clients"),
         ({"name": "fedmf", "catalogue": 1 << 24, "width": 1_024}, "the run's state"),
         ({"name": "fedmf", "catalogue": 1 << 21, "width": 128, "quarantine_factor": 2.0}, "quarantine_factor"),
