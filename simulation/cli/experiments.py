@@ -95,7 +95,8 @@ def simulate(
     from simulation.reports.tables import quality_table
 
     engine = engine_flags.engine
-    conduct = choose_engine(engine.value, RayCluster(engine_flags.ray_address, engine_flags.ray_cpus))
+    most_bytes = None if engine_flags.silo_memory is None else engine_flags.silo_memory << 20
+    conduct = choose_engine(engine.value, RayCluster(engine_flags.ray_address, engine_flags.ray_cpus), most_bytes)
     changed = options.parse_method_changes(changes, basis)
     task = options.choose_task(task, data, file)
     doing = simulated_task(task.value)
@@ -185,13 +186,12 @@ def explain_interrupt(folder: Path, rounds: int, conduct: RunExperiment, *, name
     """
     from shared.method.declaration import TRAINING
 
-    done = 0
+    latest: Progress | None = None
 
     def conduct_noted(experiment: Experiment, observe: Observe) -> Outcome:
         def note_and_observe(seen: Progress) -> None:
-            nonlocal done
-            if seen.part == TRAINING:
-                done = min((rounds_done(status) for status in seen.statuses.values()), default=0)
+            nonlocal latest
+            latest = seen if seen.part == TRAINING else latest
             observe(seen)
 
         return conduct(experiment, note_and_observe)
@@ -199,6 +199,7 @@ def explain_interrupt(folder: Path, rounds: int, conduct: RunExperiment, *, name
     try:
         yield conduct_noted
     except KeyboardInterrupt:
+        done = min((rounds_done(status) for status in latest.statuses.values()), default=0) if latest else 0
         words = ["lpsfed", *sys.argv[1:], *([] if named else ["--out", str(folder)])]
         print_on_stderr(f"interrupted: {done} of {count_noun(rounds, 'round')} are kept in {folder}; to resume:")
         print_on_stderr(f"  {shlex.join(words)}")

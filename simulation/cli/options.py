@@ -321,6 +321,14 @@ RayAddress = Annotated[
     str, typer.Option("--ray-address", help="Address of a Ray cluster, or auto (default: start one on this machine)")
 ]
 RayCpus = Annotated[int, typer.Option("--ray-cpus", min=0, help="CPUs of the Ray cluster on this machine; 0: all")]
+SiloMemory = Annotated[
+    int | None,
+    typer.Option(
+        "--silo-memory",
+        min=1,
+        help="MiB of a machine for the silos of plain and ray; beyond it silos wait on the disk (default: half of it)",
+    ),
+]
 Privacy = Annotated[list[str] | None, typer.Option(help="Differential privacy at every client, KEY=VALUE; repeatable")]
 
 AllowHttp = Annotated[
@@ -392,6 +400,7 @@ class EngineFlags:
     engine: EngineName = EngineChoice.services
     ray_address: RayAddress = ""
     ray_cpus: RayCpus = 0
+    silo_memory: SiloMemory = None
 
 
 def choose_cut(

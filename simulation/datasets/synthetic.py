@@ -48,14 +48,16 @@ ABROAD = 0.003  # weight of an item of another community, against 1 for a favour
 POPULARITY = 0.8  # exponent of the power law
 SPREAD = 0.5  # standard deviation of the logarithm of a user's number of items
 FEWEST_ITEMS = 5  # of a user
-SMALLEST, LARGEST = 50, 30_000_000  # least users and items; most user-item pairs, all of which are held in memory
+USERS, USERS_OF_A_SILO = 2000, 20  # of data that a command makes, the larger number
+SMALLEST, LARGEST = 50, 300_000_000  # least users and items; most user-item pairs, for each of which a number is drawn
+BLOCK = 2_000_000  # pairs that are held in memory at a time
 
 
-def generate_dataset(seed: int, *, users: int = 2000, items: int = 1200) -> Dataset:
+def generate_dataset(seed: int, *, users: int = USERS, items: int = 1200) -> Dataset:
     """Generates a data set, split 8:1:1, the same for the same seed.
 
     At the default size a user has about 30 interactions. Raises DataError for a size that cannot hold the communities,
-    or too many pairs for the memory.
+    or too many pairs.
     """
     if min(users, items) < SMALLEST or users * items > LARGEST:
         expected = f"expected at least {SMALLEST} users and items and at most {LARGEST} pairs"
@@ -64,11 +66,20 @@ def generate_dataset(seed: int, *, users: int = 2000, items: int = 1200) -> Data
     user_community = _draw_communities([community.users for community in COMMUNITIES], users, rng)
     item_community = _draw_communities([community.items for community in COMMUNITIES], items, rng)
     genre = rng.integers(0, GENRES, items)
-    weight = _draw_affinity(user_community, item_community, genre, rng) * _draw_popularity(item_community, rng)
+    taste = rng.dirichlet(np.full(GENRES, TASTE), users)  # (M, genres)
+    popularity = _draw_popularity(item_community, rng)
     degree = _draw_degrees(user_community, item_community, rng)
-    rows, columns = draw_pairs(weight, degree, rng)
+    rows, columns = [], []
+    for start in range(0, users, step := max(1, BLOCK // items)):
+        block = slice(start, start + step)
+        weight = affinity_of(user_community[block], taste[block], item_community, genre) * popularity
+        found = draw_pairs(weight, degree[block], rng)
+        rows.append(found[0] + start)
+        columns.append(found[1])
     user_ids, item_ids = make_ids("user", users), make_ids("item", items)
-    pairs = pl.DataFrame({"user": user_ids.gather(rows), "item": item_ids.gather(columns)})
+    pairs = pl.DataFrame(
+        {"user": user_ids.gather(np.concatenate(rows)), "item": item_ids.gather(np.concatenate(columns))}
+    )
     titles = describe_items(item_ids, _draw_titles(genre, rng))
     return assemble_dataset("synthetic", {WHOLE: pairs}, seed=seed, titles=titles, draws="table")
 
@@ -82,12 +93,12 @@ def _draw_communities(shares: list[float], count: int, rng: np.random.Generator)
     return rng.permutation(np.searchsorted(edges, np.arange(count), side="right"))
 
 
-def _draw_affinity(users: Int64, items: Int64, genre: Int64, rng: np.random.Generator) -> Float64:
-    """Draws the affinity of users for items, (M, N).
+def affinity_of(users: Int64, taste: Float64, items: Int64, genre: Int64) -> Float64:
+    """Computes the affinity of users for items, (M, N), by their communities.
 
-    It is the taste for the item's genre within the user's community, and a small constant elsewhere.
+    It is the taste for the item's genre within the user's community, and a small constant elsewhere. taste: (M,
+    genres).
     """
-    taste = rng.dirichlet(np.full(GENRES, TASTE), len(users))
     return np.where(users[:, None] == items[None, :], taste[:, genre] + ABROAD, ABROAD)
 
 

@@ -15,20 +15,23 @@ from simulation.engines.study import RunExperiment
 from simulation.experiments.in_process import simulate_experiment
 
 SERVICES, RAY = "services", "ray"
-ENGINES: dict[str, Callable[[RayCluster], RunExperiment]] = {
-    SERVICES: lambda _: simulate_experiment,
-    "plain": lambda _: run_sequentially,
-    RAY: lambda cluster: partial(run_on_ray, cluster=cluster),
+ENGINES: dict[str, Callable[[RayCluster, int | None], RunExperiment]] = {
+    SERVICES: lambda _, __: simulate_experiment,
+    "plain": lambda _, most_bytes: partial(run_sequentially, most_bytes=most_bytes),
+    RAY: lambda cluster, most_bytes: partial(run_on_ray, cluster=cluster, most_bytes=most_bytes),
 }
 
 
-def choose_engine(name: str, cluster: RayCluster) -> RunExperiment:
+def choose_engine(name: str, cluster: RayCluster, most_bytes: int | None = None) -> RunExperiment:
     """Returns the function that runs an experiment on this engine.
 
-    Raises SettingsError for a cluster that is not used, and for an unknown engine.
+    most_bytes: of memory on each machine, beyond which silos wait on the disk; None: half of it. Raises SettingsError
+    for options that the engine does not have, and for an unknown engine.
     """
     if name != RAY and cluster != RayCluster():
         raise SettingsError(f"--ray-address, --ray-cpus: expected them with --engine ray alone, got them with {name}")
+    if name == SERVICES and most_bytes is not None:
+        raise SettingsError("--silo-memory: expected it with --engine plain or ray, got it with services")
     if name == RAY:
         cluster.require_usable()
-    return ENGINES[name](cluster)
+    return ENGINES[name](cluster, most_bytes)

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from client_service.settings import ClientSettings
 from shared.errors import FederationError, SettingsError, UnavailableError
-from simulation.engines.host import SiloHost, SiloOrder, SiloReply, Verb, digest_engine_code
+from simulation.engines.host import SiloHost, SiloReply, Verb, digest_engine_code, pack_silo
 from simulation.engines.workers import run_on_workers
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Observe, Outcome
@@ -88,19 +89,23 @@ class RayWorkers:
     Its model is in the actor's memory.
     """
 
-    def __init__(self, ray: Any, threads: int, device: str) -> None:
+    def __init__(self, ray: Any, threads: int, device: str, most_bytes: int | None = None) -> None:
         self._ray = ray
         needs = {"num_cpus": threads, "num_gpus": int(device == "cuda")}
-        count = count_hosts([node["Resources"] for node in ray.nodes() if node["Alive"]], needs)
-        self.hosts = [ray.remote(SiloHost).options(**needs).remote(threads) for _ in range(count)]
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        count = count_hosts(nodes, needs)
+        beside = max(count_hosts([node], needs) for node in nodes if node.get("CPU", 0) >= threads)
+        made = ray.remote(SiloHost).options(**needs)
+        self.hosts = [made.remote(threads, most_bytes, beside) for _ in range(count)]
         self.places: dict[str, Any] = {}
 
-    def host_silos(self, orders: Iterator[SiloOrder]) -> None:
+    def host_silos(self, silos: Iterator[ClientSettings]) -> None:
         """Places the heaviest silos first, each on the host with the least load.
 
-        Their files go through the object store.
+        Their files go through the object store, one silo at a time.
         """
         self._await_hosts()
+        orders = (pack_silo(settings) for settings in silos)
         sized = sorted(((order.size, order.settings.name, self._ray.put(order)) for order in orders), reverse=True)
         loads = [(0, number) for number in range(len(self.hosts))]
         pending = []
@@ -108,7 +113,7 @@ class RayWorkers:
             load, number = heapq.heappop(loads)
             heapq.heappush(loads, (load + size, number))
             self.places[name] = self.hosts[number]
-            pending.append(self.hosts[number].open_silo.remote(order))
+            pending.append(self.hosts[number].receive_silo.remote(order))
         for _ in self._gather(pending):
             pass
 
@@ -122,10 +127,13 @@ class RayWorkers:
             self._ray.kill(host)
 
     def _gather(self, pending: list[Any]) -> Iterator[Any]:
-        """Yields results as they come."""
+        """Yields results as they come, all of a look at once.
+
+        A look at all that is pending for each result would grow with the square of the silos.
+        """
         errors = self._ray.exceptions
         while pending:
-            ready, pending = self._ray.wait(pending, timeout=LOOK_SECONDS)
+            ready, pending = self._ray.wait(pending, num_returns=len(pending), timeout=LOOK_SECONDS)
             for reference in ready:
                 try:
                     yield self._ray.get(reference)
@@ -180,10 +188,15 @@ def _unwrap_error(error: Any) -> Exception:
     return FederationError(f"a host of silos has failed: {type(cause).__name__}: {cause}")
 
 
-def run_on_ray(experiment: Experiment, observe: Observe, cluster: RayCluster = RayCluster()) -> Outcome:
-    """Runs the experiment on a cluster, or resumes it after its last stored round."""
+def run_on_ray(
+    experiment: Experiment, observe: Observe, cluster: RayCluster = RayCluster(), most_bytes: int | None = None
+) -> Outcome:
+    """Runs the experiment on a cluster, or resumes it after its last stored round.
+
+    most_bytes: of the memory of all hosts on a machine, see `SiloHost`.
+    """
     with cluster.connected() as ray:
-        workers = RayWorkers(ray, experiment.threads, experiment.device)
+        workers = RayWorkers(ray, experiment.threads, experiment.device, most_bytes)
         try:
             return run_on_workers(experiment, observe, workers)
         finally:

@@ -83,8 +83,9 @@ FOLDER = "engine"
 class RunCheckpoint(Message):
     """Checkpoint of a run.
 
-    round: the last one aggregated; 0: none. state: sha256 of the state after it. seconds: spent so far, over all
-    processes that worked on it. latest: the last scalars of each client.
+    round: the last one aggregated; 0: none. state: sha256 of the state after it. seconds, silo_seconds: spent so far,
+    and by the silos' processors, over all processes that worked on it. round_seconds: of each round that was not
+    interrupted. latest: the last scalars of each client.
     """
 
     request: RunIn
@@ -92,6 +93,8 @@ class RunCheckpoint(Message):
     round: int = 0
     state: str = ""
     seconds: float = 0.0
+    silo_seconds: float = 0.0
+    round_seconds: tuple[float, ...] = ()
     latest: Mapping[str, Mapping[str, float]] = Field(default_factory=dict)
     rounds: tuple[RoundOut, ...] = ()
 
@@ -178,11 +181,14 @@ class RunPlan:
 class EngineResult:
     """Result of a run.
 
-    seconds: over all processes that worked on it.
+    seconds: over all processes that worked on it. silo_seconds: of the processor, for the silos' own work.
+    round_seconds: of each round of the training run, by the clock.
     """
 
     history: RunHistoryOut
     seconds: float
+    silo_seconds: float = 0.0
+    round_seconds: tuple[float, ...] = ()
 
 
 def ignore_reply(reply: SiloReply, rounds: int, part: Part) -> None:
@@ -196,17 +202,23 @@ def execute_runs(plan: RunPlan, workers: Workers, note: Note = ignore_reply) -> 
     Raises SettingsError for a request that only the aggregator service can run.
     """
     require_plain_method(plan.request)
-    spent, basis, parts = 0.0, None, tuple(list_sums(plan.request.method))
+    sums: list[EngineResult] = []
+    basis, parts = None, tuple(list_sums(plan.request.method))
     for number, part in enumerate(parts, 1):
         method, name = method_of_part(plan.request.method, part), f"run-{number}"
         rounds = find_sum(method).rounds(method.basis)
         request = plan.request.model_copy(update={"part": part, "rounds": rounds, "method": method})
-        spent += _EngineRun(replace(plan, request=request), workers, note, name).hold().seconds
+        sums.append(_EngineRun(replace(plan, request=request), workers, note, name).hold())
         basis = name if part == BASIS else basis
     training = {"method": method_of_part(plan.request.method, TRAINING)} | ({} if basis is None else {"basis": basis})
     plan = replace(plan, request=plan.request.model_copy(update=training))
     held = _EngineRun(plan, workers, note, f"run-{len(parts) + 1}").hold()
-    return replace(held, seconds=held.seconds + spent)
+    return EngineResult(
+        held.history,
+        held.seconds + sum(one.seconds for one in sums),
+        held.silo_seconds + sum(one.silo_seconds for one in sums),
+        held.round_seconds,
+    )
 
 
 def require_plain_method(request: RunIn) -> None:
@@ -220,11 +232,30 @@ def require_plain_method(request: RunIn) -> None:
         raise SettingsError(f"anchor.size: expected declared, because no silo gives its counts here, got {size}")
 
 
+class _Answers(Mapping[str, tuple[int, bytes]]):
+    """Answers of a round by client, each made when it is asked for.
+
+    All of them together would fill the memory.
+    """
+
+    def __init__(self, server: RunServer, number: int, bodies: Mapping[str, bytes]) -> None:
+        self._server, self._number, self._bodies = server, number, bodies
+
+    def __getitem__(self, client: str) -> tuple[int, bytes]:
+        return self._number, self._server.answer(client, self._bodies[client])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._bodies)
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+
 class _EngineRun:
     def __init__(self, plan: RunPlan, workers: Workers, note: Note, name: str) -> None:
         self._plan, self._workers, self._note, self._name = plan, workers, note, name
         self._server, self._folder = RunServer(plan.request, plan.strategy), RunFolder(plan.folder, name)
-        self._since = time.perf_counter()
+        self._since, self._silo_seconds = time.perf_counter(), 0.0
         found = self._folder.load(plan.request)
         if found is not None and found.round:
             self._server.restore(self._folder.load_state(found), found.latest)
@@ -236,10 +267,13 @@ class _EngineRun:
         applied = self._call("begin", dict.fromkeys(self._plan.names, (terms, self._server.start, self._kept.round)))
         self._catch_up(applied)
         for number in range(self._kept.round + 1, self._plan.request.rounds + 1):
+            began = time.perf_counter()
             self._run_round(number)
+            passed = (*self._kept.round_seconds, time.perf_counter() - began)
+            self._kept = self._kept.model_copy(update={"round_seconds": passed})
         self._call("finish", dict.fromkeys(self._plan.names, ()))
         self._keep()
-        return EngineResult(self._history(), self._kept.seconds)
+        return EngineResult(self._history(), self._kept.seconds, self._kept.silo_seconds, self._kept.round_seconds)
 
     def _catch_up(self, applied: Mapping[str, int]) -> None:
         """Repeats the last aggregated round at silos that were interrupted in it.
@@ -262,7 +296,7 @@ class _EngineRun:
         self._apply(number, bodies)
 
     def _apply(self, number: int, bodies: Mapping[str, bytes]) -> None:
-        self._call("apply", {name: (number, self._server.answer(name, body)) for name, body in bodies.items()})
+        self._call("apply", _Answers(self._server, number, bodies))
 
     def _keep_round(self, number: int, opened: str, bodies: Mapping[str, bytes], state: bytes) -> None:
         now = _now()
@@ -274,7 +308,9 @@ class _EngineRun:
     def _keep(self, state: bytes | None = None, **changes: object) -> None:
         now = time.perf_counter()
         seconds, self._since = self._kept.seconds + now - self._since, now
-        self._kept = self._folder.keep(self._kept.model_copy(update={"seconds": seconds, **changes}), state)
+        silo_seconds, self._silo_seconds = self._kept.silo_seconds + self._silo_seconds, 0.0
+        spent = {"seconds": seconds, "silo_seconds": silo_seconds}
+        self._kept = self._folder.keep(self._kept.model_copy(update={**spent, **changes}), state)
 
     def _call(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
         """Calls the silos and returns each one's value by name.
@@ -285,6 +321,7 @@ class _EngineRun:
         for reply in self._workers.call(verb, each):
             self._note(reply, request.rounds, request.part)
             values[reply.client] = reply.value
+            self._silo_seconds += 0.0 if reply.report is None else reply.report.seconds
         return values
 
     def _history(self) -> RunHistoryOut:

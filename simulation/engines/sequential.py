@@ -7,7 +7,8 @@ from contextlib import closing, nullcontext
 from typing import Any
 
 from client_service.runtime.workers import TrainingWorker
-from simulation.engines.host import SiloHost, SiloOrder, SiloReply, Verb
+from client_service.settings import ClientSettings
+from simulation.engines.host import SiloHost, SiloReply, Verb
 from simulation.engines.workers import run_on_workers
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Observe, Outcome
@@ -19,10 +20,10 @@ class SequentialWorkers:
     def __init__(self, host: SiloHost, worker: TrainingWorker) -> None:
         self._host, self._worker = host, worker
 
-    def host_silos(self, orders: Iterator[SiloOrder]) -> None:
-        """Hosts these silos."""
-        for order in orders:
-            self._worker.submit(self._host.open_silo, order).result()
+    def host_silos(self, silos: Iterator[ClientSettings]) -> None:
+        """Hosts these silos in their own folders."""
+        for settings in silos:
+            self._worker.submit(self._host.open_silo, settings).result()
 
     def call(self, verb: Verb, each: Mapping[str, tuple[Any, ...]]) -> Iterator[SiloReply]:
         """Calls one silo after the other."""
@@ -30,8 +31,8 @@ class SequentialWorkers:
             yield self._worker.submit(self._host.call, client, verb, arguments).result()
 
 
-def run_sequentially(experiment: Experiment, observe: Observe) -> Outcome:
-    """Runs the experiment in this process, without services."""
+def run_sequentially(experiment: Experiment, observe: Observe, most_bytes: int | None = None) -> Outcome:
+    """Runs the experiment in this process, without services; most_bytes: see `SiloHost`."""
     threads = experiment.threads
-    with closing(SiloHost(threads)) as host, TrainingWorker(threads, nullcontext()) as worker:
+    with closing(SiloHost(threads, most_bytes)) as host, TrainingWorker(threads, nullcontext()) as worker:
         return run_on_workers(experiment, observe, SequentialWorkers(host, worker))

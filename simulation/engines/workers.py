@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from client_service.federation.messages import QualityOut, StatusOut
+from client_service.settings import ClientSettings
 from shared.errors import SettingsError
 from shared.method.declaration import Part
-from simulation.engines.host import SiloOrder, SiloReply
+from simulation.engines.host import SiloReply
 from simulation.engines.rounds import RunPlan, Workers, execute_runs
-from simulation.engines.run_folders import read_files, write_changes
+from simulation.engines.run_folders import write_changes
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Observe, Outcome, Progress
 
@@ -19,18 +20,25 @@ from simulation.experiments.federation import Observe, Outcome, Progress
 class HostingWorkers(Workers, Protocol):
     """Workers that host the experiment's silos."""
 
-    def host_silos(self, orders: Iterator[SiloOrder]) -> None:
-        """Hosts these silos, each until the workers end."""
+    def host_silos(self, silos: Iterator[ClientSettings]) -> None:
+        """Hosts the silos of these settings, each until the workers end."""
 
 
 def run_on_workers(experiment: Experiment, observe: Observe, workers: HostingWorkers) -> Outcome:
     """Runs the experiment, or resumes it after its last stored round."""
     require_no_boundary(experiment)
-    workers.host_silos(_order_silos(experiment))
+    workers.host_silos(experiment.make_silo_settings(shard) for shard in experiment.shards)
     watch = _RunObserver(experiment, observe)
     plan = RunPlan(experiment.folder, experiment.strategy, experiment.names, experiment.run_request())
     held = execute_runs(plan, workers, watch.note_reply)
-    return Outcome(history=held.history, qualities=watch.qualities, statuses=watch.statuses, seconds=held.seconds)
+    return Outcome(
+        history=held.history,
+        qualities=watch.qualities,
+        statuses=watch.statuses,
+        seconds=held.seconds,
+        silo_seconds=held.silo_seconds,
+        round_seconds=held.round_seconds,
+    )
 
 
 def require_no_boundary(experiment: Experiment) -> None:
@@ -43,14 +51,6 @@ def require_no_boundary(experiment: Experiment) -> None:
     for flag, asked in (("--secure", experiment.secure), ("--privacy", bool(experiment.privacy))):
         if asked:
             raise SettingsError(f"{flag}: expected it with --engine services alone, because others have no boundary")
-
-
-def _order_silos(experiment: Experiment) -> Iterator[SiloOrder]:
-    """Yields the silos one by one, so that few shards are in memory."""
-    catalogue = None if experiment.catalogue is None else experiment.catalogue.read_bytes()
-    for shard in experiment.shards:
-        kept = read_files(experiment.state_folder(shard))
-        yield SiloOrder(experiment.make_silo_settings(shard), read_files(shard), kept, catalogue)
 
 
 class _RunObserver:

@@ -50,7 +50,11 @@ class Progress:
 
 
 class Outcome(BaseModel):
-    """Result of a run: the operator's history and each silo's own figures."""
+    """Result of a run: the operator's history and each silo's own figures.
+
+    silo_seconds: of the processor for the silos' own work; None with services, which do not tell it. round_seconds:
+    of each round by the clock, without services.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -58,6 +62,8 @@ class Outcome(BaseModel):
     qualities: dict[str, QualityOut]
     statuses: dict[str, StatusOut]
     seconds: float
+    silo_seconds: float | None = None
+    round_seconds: tuple[float, ...] = ()
 
 
 Observe = Callable[[Progress], None]

@@ -28,6 +28,7 @@ from simulation.partitioning.sources import number_silos
 from simulation.progress import step
 
 Int64 = NDArray[np.int64]
+MANY_NAMED = 8  # parts that an error names
 
 
 @dataclass(frozen=True)
@@ -147,9 +148,15 @@ def training_graph(dataset: Dataset) -> tuple[pl.Series, pl.Series, sparse.csr_a
 
 def _divide(dataset: Dataset, labelled: _LabelledGraph, clients: int, method: str, seed: int) -> Partition:
     members = [_client_members(labelled, client) for client in range(clients)]
-    ordered = _ordered_parts([_client_part(dataset.events, *lists) for lists in members], method, labelled.groups.least)
-    divided = labelled.groups.items is not None
-    parts = tuple(replace(part, met=_met_events(dataset, part, clients, divided=divided)) for part in ordered)
+    divided, owned = labelled.groups.items is not None, [users for users, _ in members]
+    positive = divide_by_user(dataset.events, owned)
+    met = None if dataset.met is None else [dataset.met] if clients == 1 else divide_by_user(dataset.met, owned)
+    found = [_client_part(own, *lists) for own, lists in zip(positive, members, strict=True)]
+    _require_large_parts(found, method, labelled.groups.least)
+    for number, (part, own) in enumerate(zip(found, positive, strict=True)):
+        known = _met_events(None if met is None else met[number], None if divided else own, part.items)
+        found[number] = replace(part, met=known)
+    parts = _ordered_parts(found)
     kept = sum(part.sizes.train for part in parts)
     notes = (*labelled.groups.notes, *_loss_notes(dataset, parts, divided=divided))
     return Partition(method, seed, parts, kept / labelled.graph.nnz, notes)
@@ -167,19 +174,44 @@ def write_partition(dataset: Dataset, partition: Partition, folder: Path) -> lis
         expected = f"expected no other clients than {len(names)} new ones"
         raise DataError(f"{folder}: {expected}, got also {', '.join(earlier)}")
     notes = (f"one of {len(names)} parts of {dataset.name}: {partition.method}, seed {partition.seed}",)
-    for part in partition.parts:
-        save_shard(folder / part.name, build_part(dataset, part, part.name, notes))
+    unmet, owned = describe_unmet(dataset), divide_by_user(dataset.events, [part.users for part in partition.parts])
+    for part, events in zip(partition.parts, owned, strict=True):
+        save_shard(folder / part.name, _build_shard_of_part(dataset, part, part.name, notes, events, unmet))
     return [folder / part.name for part in partition.parts]
 
 
 def build_part(dataset: Dataset, part: ClientPart, name: str, notes: Sequence[str]) -> Shard:
     """Builds the shard of one client, under this name."""
+    [events] = divide_by_user(dataset.events, [part.users])
+    return _build_shard_of_part(dataset, part, name, notes, events, describe_unmet(dataset))
+
+
+def divide_by_user(events: pl.DataFrame, owned: Sequence[pl.Series]) -> list[pl.DataFrame]:
+    """Divides events by lists of users in one pass.
+
+    No user is in two lists. Events of users in no list are left out.
+    """
+    counts = [len(users) for users in owned]
+    owners = pl.DataFrame({"user": pl.concat(owned), "owner": np.repeat(np.arange(len(owned)), counts)})
+    joined = events.join(owners, on="user", how="inner", maintain_order="left")
+    found = joined.partition_by("owner", maintain_order=True, include_key=False, as_dict=True)
+    return [found.get((number,), events.clear()) for number in range(len(owned))]
+
+
+def _build_shard_of_part(
+    dataset: Dataset,
+    part: ClientPart,
+    name: str,
+    notes: Sequence[str],
+    events: pl.DataFrame,
+    unmet: pl.DataFrame | None,
+) -> Shard:
+    """Builds a shard from the events of the part's users."""
     catalogue = pl.DataFrame({"item": part.items})
     if dataset.titles is not None:
         catalogue = catalogue.join(dataset.titles, on="item", how="left")
-    events = join_met(_events_inside(dataset.events, part.users, part.items), part.met)
+    events = join_met(events.filter(pl.col("item").is_in(part.items.implode())), part.met)
     shard = build_shard(name, events, catalogue, notes)
-    unmet = describe_unmet(dataset)
     if unmet is not None and part.unmet is not None:
         unmet = unmet.filter(pl.col("item").is_in(part.unmet.implode()))
     return replace(with_unmet_items(shard, unmet), rating=dataset.meaning)
@@ -199,49 +231,50 @@ def _client_members(labelled: _LabelledGraph, client: int) -> tuple[pl.Series, p
     return labelled.users.gather(trained), labelled.items.gather(columns)
 
 
-def _events_inside(events: pl.DataFrame, users: pl.Series, items: pl.Series) -> pl.DataFrame:
-    return events.filter(pl.col("user").is_in(users.implode()) & pl.col("item").is_in(items.implode()))
-
-
-def _met_events(dataset: Dataset, part: ClientPart, clients: int, *, divided: bool) -> pl.DataFrame | None:
+def _met_events(met: pl.DataFrame | None, positive: pl.DataFrame | None, items: pl.Series) -> pl.DataFrame | None:
     """Returns known pairs of a client's users that are not positive.
 
-    Of a single client those of other users too. Where items are not divided among clients, the validation and test
-    items of its users that are outside its catalogue are among them: they are neither trained nor evaluated on, and no
-    list may repeat them once they are inside.
+    Of a single client those of other users too. positive: where items are not divided among clients, the positive
+    events of its users. The validation and test items outside its catalogue are among them: they are neither trained
+    nor evaluated on, and no list may repeat them once they are inside.
     """
-    own = pl.col("user").is_in(part.users.implode())
-    tables = [] if dataset.met is None else [dataset.met if clients == 1 else dataset.met.filter(own)]
-    if not divided:
-        outside = ~pl.col("item").is_in(part.items.implode())
-        tables.append(dataset.events.filter(own & outside).drop("split"))
-    met = pl.concat(tables, how="diagonal") if tables else pl.DataFrame()
-    return None if met.is_empty() else met
+    tables = [] if met is None else [met]
+    if positive is not None:
+        tables.append(positive.filter(~pl.col("item").is_in(items.implode())).drop("split"))
+    found = pl.concat(tables, how="diagonal") if tables else pl.DataFrame()
+    return None if found.is_empty() else found
 
 
 def _client_part(events: pl.DataFrame, users: pl.Series, items: pl.Series) -> ClientPart:
-    counts = dict(_events_inside(events, users, items)["split"].value_counts().iter_rows())
+    """Counts the events of a client's users that are inside its catalogue, by split."""
+    inside = events.filter(pl.col("item").is_in(items.implode()))
+    counts = dict(inside["split"].value_counts().iter_rows())
     train, valid, test = (int(counts.get(split, 0)) for split in SPLITS)
     return ClientPart("", users, items, PartSizes(len(users), len(items), train, valid, test))
 
 
-def _ordered_parts(parts: Sequence[ClientPart], method: str, least: int) -> tuple[ClientPart, ...]:
+def _require_large_parts(parts: Sequence[ClientPart], method: str, least: int) -> None:
+    """Raises DataError for parts with too few users or items."""
+    small = [part for part in parts if part.sizes.users < least or part.sizes.items < FEWEST]
+    if small:
+        sizes = ", ".join(
+            f"{count_noun(part.sizes.users, 'user')} and {count_noun(part.sizes.items, 'item')}"
+            for part in small[:MANY_NAMED]
+        )
+        sizes += f" and {len(small) - MANY_NAMED} more" if len(small) > MANY_NAMED else ""
+        each = "the one client" if len(parts) == 1 else f"each of {len(parts)} clients"
+        expected = f"expected at least {least} users and {FEWEST} items at {each}"
+        raise DataError(f"partition: {expected} by {method!r}, got {sizes}; try fewer clients")
+
+
+def _ordered_parts(parts: Sequence[ClientPart]) -> tuple[ClientPart, ...]:
     """Orders the parts from large to small, as client-1, client-2 and so on.
 
     Numbers have leading zeros, so that names sort.
     """
-    small = [part for part in parts if part.sizes.users < least or part.sizes.items < FEWEST]
-    if small:
-        sizes = ", ".join(
-            f"{count_noun(part.sizes.users, 'user')} and {count_noun(part.sizes.items, 'item')}" for part in small
-        )
-        each = "the one client" if len(parts) == 1 else f"each of {len(parts)} clients"
-        expected = f"expected at least {least} users and {FEWEST} items at {each}"
-        raise DataError(f"partition: {expected} by {method!r}, got {sizes}; try fewer clients")
     ordered = sorted(parts, key=lambda part: (-part.sizes.train, -part.sizes.users, -part.sizes.items, part.users[0]))
     return tuple(
-        ClientPart(f"client-{number}", part.users, part.items, part.sizes)
-        for number, part in zip(number_silos(len(ordered)), ordered, strict=True)
+        replace(part, name=f"client-{number}") for number, part in zip(number_silos(len(ordered)), ordered, strict=True)
     )
 
 

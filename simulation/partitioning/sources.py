@@ -134,7 +134,7 @@ def cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
 def _divided_data(data: str, cut: Cut) -> tuple[Dataset, Partition]:
     from simulation.datasets.chain import generate_chain
     from simulation.datasets.load import load_dataset
-    from simulation.datasets.synthetic import generate_dataset
+    from simulation.datasets.synthetic import USERS, USERS_OF_A_SILO, generate_dataset
     from simulation.partitioning.partition import partition_dataset, partition_shops
     from simulation.partitioning.scenarios import divide_by_scenario
 
@@ -151,7 +151,7 @@ def _divided_data(data: str, cut: Cut) -> tuple[Dataset, Partition]:
             return chain.dataset, partition_shops(chain.dataset, chain.shops, chain.new)
         dataset = chain.dataset
     elif data == SYNTHETIC:
-        dataset = generate_dataset(cut.split_seed)
+        dataset = generate_dataset(cut.split_seed, users=max(USERS, USERS_OF_A_SILO * clients))
     else:
         dataset = load_dataset(Path(data), cut.split_seed, cut.min_rating, cut.split, "table", cut.file_options)
     if cut.scenario is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from client_service.evaluation.metrics import MeasureLabel, Measures
 from client_service.federation.messages import QualityOut, RoundQuality
 from client_service.federation.run_records import quality_warnings
-from shared.protocol.schemas import RunHistoryOut
+from shared.protocol.schemas import ParticipantOut
 from shared.strategies import build_strategy
 from shared.strategies.agreement import declare_federation
 from shared.sums import find_sum, list_sums, method_of_part
@@ -41,6 +41,7 @@ def build_report(
     task = task_named(experiment.task)
     labels, late = task.labels, {path.name for path in experiment.late}
     silos = _silo_figures(qualities, bounds, labels, labels[task.primary].key, late)
+    last = {one.client: one for one in outcome.history.rounds[-1].participants} if outcome.history.rounds else {}
     own = _both_means([(quality.test or {}, quality.test_users) for quality in qualities.values()], labels)
     return {
         "task": experiment.task,
@@ -56,7 +57,7 @@ def build_report(
         "silos": silos,
         "gain": _mean_gain(silos),
         "bytes_of_sums": _sum_bytes(experiment),
-        "clients": [_client_figures(name, quality, outcome.history) for name, quality in sorted(qualities.items())],
+        "clients": [_client_figures(name, quality, last.get(name)) for name, quality in sorted(qualities.items())],
         "bytes_up": {name: [entry.bytes_up for entry in rounds] for name, rounds in trained.items()},
         "bytes_down": {name: [entry.bytes_down for entry in rounds] for name, rounds in trained.items()},
         "seconds": _spent_seconds(outcome),
@@ -167,9 +168,8 @@ def best_floor(report: Mapping[str, Any], metric: str, mean: str = CLIENT_MEAN) 
     return max(known.items(), key=lambda one: one[1]) if known else None
 
 
-def _client_figures(name: str, quality: QualityOut, history: RunHistoryOut) -> dict[str, Any]:
-    participants = history.rounds[-1].participants if history.rounds else ()
-    last = next((participant for participant in participants if participant.client == name), None)
+def _client_figures(name: str, quality: QualityOut, last: ParticipantOut | None) -> dict[str, Any]:
+    """Collects a client's figures; last: its row in the last round, if there was one."""
     trained = _trained_rounds(quality)
     return {
         "client": name,
@@ -223,6 +223,9 @@ def _trained_rounds(quality: QualityOut) -> list[RoundQuality]:
 def _spent_seconds(outcome: Outcome) -> dict[str, Any]:
     """Sums seconds over clients and rounds.
 
+    silos: of the processor, for all that the silos computed; by_round: of each round by the clock; both without
+    services alone.
+
     The overhead of a round is the smallest of all clients: the slowest client, which waits for nobody, has it.
     """
     rounds = [entry for quality in outcome.qualities.values() for entry in quality.rounds]
@@ -237,6 +240,8 @@ def _spent_seconds(outcome: Outcome) -> dict[str, Any]:
         "overhead": sum(min(waits) for waits in by_round.values()),
         "overhead_by_round": [min(waits) for _, waits in sorted(by_round.items())],
         "total": outcome.seconds,
+        "silos": outcome.silo_seconds,
+        "by_round": [*outcome.round_seconds],
     }
 
 

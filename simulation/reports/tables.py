@@ -15,7 +15,17 @@ from client_service.boundary.call_attempts import Attempt, list_attempts
 from client_service.boundary.secure_bodies import FETCHED, MESSAGES
 from client_service.evaluation.metrics import TITLE
 from shared.words import count_noun
-from simulation.reports.averages import CLIENT_MEAN, FEW_SIGN, FEW_WORDS, MEANS, mark_few_users
+from simulation.reports.averages import (
+    CLIENT_MEAN,
+    FEW_SIGN,
+    FEW_WORDS,
+    MEANS,
+    MOST_ROWS,
+    describe_harmed,
+    mark_few_users,
+    quantile_figures,
+    shorten_notes,
+)
 from simulation.reports.joining_value import ALONE, ServingOption, ShopGain
 from simulation.reports.report import best_floor, floor_means, measure_labels
 from simulation.reports.terminal import figure_table
@@ -97,6 +107,7 @@ def sent_value_lines(ways: Sequence[ServingOption]) -> list[str]:
 def quality_table(report: Mapping[str, Any]) -> Group:
     """Renders the measures of every client on test items, with floors, means and notes.
 
+    Of many clients it has the quantiles of each column and those who lose most; report.json has every client.
     A model that is worse than a floor, by either mean, is red.
     """
     labels = [label for label in measure_labels(report).values() if label.brief]
@@ -104,10 +115,17 @@ def quality_table(report: Mapping[str, Any]) -> Group:
     table = figure_table(f"{' / '.join(label.title for label in labels)}, test data", "client", *floors)
     own = Text(as_one_line(report["strategy"]), f"bold {'red' if _loses(report, keys) else 'green'}")
     table.add_column(own, justify="right", no_wrap=True)
-    for client in report["clients"]:
-        of_floors = report["floors_by_client"].get(client["client"], {})
-        cells = [_join_figures(of_floors.get(name), keys) for name in floors]
-        table.add_row(mark_few_users(client), *cells, _join_figures(client, keys))
+    if len(report["clients"]) > MOST_ROWS:
+        by_client = report["floors_by_client"].values()
+        columns = [quantile_figures(keys, (one.get(name) for one in by_client)) for name in floors]
+        columns.append(quantile_figures(keys, report["clients"]))
+        for name in columns[-1]:
+            table.add_row(name, *(_join_figures(column[name], keys) for column in columns))
+    else:
+        for client in report["clients"]:
+            of_floors = report["floors_by_client"].get(client["client"], {})
+            cells = [_join_figures(of_floors.get(name), keys) for name in floors]
+            table.add_row(mark_few_users(client), *cells, _join_figures(client, keys))
     table.add_section()
     for mean in MEANS:
         cells = [_join_figures(floor_means(figures, mean), keys) for figures in floors.values()]
@@ -136,9 +154,14 @@ def _quality_notes(report: Mapping[str, Any], keys: list[str]) -> list[str]:
         notes.append(
             f"Gain of {count_noun(gain['silos'], 'silo')}, {gain['measure']}: {gain['mean']:+.4f} {interval} (95 %)"
         )
-    if any(client.get("few_test_users") for client in report["clients"]):
+    few = sum(bool(client.get("few_test_users")) for client in report["clients"])
+    if len(report["clients"]) > MOST_ROWS:
+        harmed = describe_harmed(report.get("silos", ()))
+        notes += [] if harmed is None else [harmed]
+        notes += [f"{count_noun(few, 'client')} of {len(report['clients']):,} with {FEW_WORDS}"] if few else []
+    elif few:
         notes.append(f"{FEW_SIGN} {FEW_WORDS}: its figures are mostly chance")
-    return [*notes, *report.get("notes", ())]
+    return [*notes, *shorten_notes(report.get("notes", ()))]
 
 
 def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:

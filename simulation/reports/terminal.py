@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from simulation.progress import (
     print_progress,
     show_work,
 )
+from simulation.reports.averages import MOST_ROWS, quantile_figures
 
 if TYPE_CHECKING:
     from client_service.federation.messages import StatusOut
@@ -35,6 +36,8 @@ __all__ = ["ERR", "OUT", "count_bar", "print_on_stderr"]  # what commands print 
 OUT = LiteralConsole()
 CHANGE_SECONDS = 30.0  # between two lines about a run in which something changes
 QUIET_SECONDS = 120.0  # between two lines about a run without news
+BAR_SECONDS = 0.1  # between two computations of the bars
+MOST_BARS = 20  # more clients share one
 BETWEEN = ("waiting", "finished", "evaluating")  # phases in which the round named is done
 
 
@@ -42,28 +45,62 @@ BETWEEN = ("waiting", "finished", "evaluating")  # phases in which the round nam
 def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Observe]:
     """Shows a progress bar a client; without a terminal, lines on all clients.
 
-    A bar has the rounds done, the phase, time passed and left.
+    Many clients share one bar.
+
+    A bar has the rounds done, the phase, time passed and left. It is drawn at most every BAR_SECONDS, because a look
+    at all clients for each client's reply grows with the square of their number.
     """
     from shared.method.declaration import TRAINING
     from shared.sums import describe_part
 
-    bars, phases, where = make_bar(), dict.fromkeys(names, "starting"), f"training: 0 of {count_noun(rounds, 'round')}"
-    tasks = {name: bars.add_task(name, total=rounds, phase=phases[name]) for name in names}
+    bars, together = make_bar(), len(names) > MOST_BARS
+    latest: RunProgress | None = None
+    due = 0.0
+    shown_names = (count_noun(len(names), "client"),) if together else names
+    tasks = {name: bars.add_task(name, total=rounds, phase="starting") for name in shown_names}
 
-    def update_bars(seen: RunProgress) -> None:
-        nonlocal where
-        what = "training" if seen.part == TRAINING else describe_part(seen.part)
-        done = {name: min(rounds_done(status), seen.rounds) for name, status in seen.statuses.items()}
-        for name, status in seen.statuses.items():
-            phases[name] = status.problem or status.phase
-            bars.update(tasks[name], completed=done[name], total=seen.rounds, phase=phases[name])
-        where = f"{what}: {min(done.values(), default=0)} of {count_noun(seen.rounds, 'round')}"
+    def describe() -> str:
+        part, total = (TRAINING, rounds) if latest is None else (latest.part, latest.rounds)
+        what = "training" if part == TRAINING else describe_part(part)
+        done = _rounds_of_all(names, latest)
+        words = _count_phases(phase for _, phase in done.values())
+        return f"{what}: {min((one for one, _ in done.values()), default=0)} of {count_noun(total, 'round')} ({words})"
 
-    with show_work(bars, lambda: f"{where} ({_count_phases(phases.values())})", shown=shown):
-        yield update_bars
+    def draw_bars() -> None:
+        done = _rounds_of_all(names, latest)
+        total = rounds if latest is None else latest.rounds
+        if together:
+            words = _count_phases(phase for _, phase in done.values())
+            mean = sum(one for one, _ in done.values()) // max(1, len(done))
+            done = {shown_names[0]: (mean, words)}
+        for name, (completed, phase) in done.items():
+            bars.update(tasks[name], completed=completed, total=total, phase=phase)
+
+    def note_progress(seen: RunProgress) -> None:
+        nonlocal latest, due
+        latest, now = seen, time.monotonic()
+        if now >= due:
+            due = now + BAR_SECONDS
+            draw_bars()
+
+    with show_work(bars, describe, shown=shown):
+        yield note_progress
+        draw_bars()
 
 
-def _count_phases(phases: Collection[str]) -> str:
+def _rounds_of_all(names: Collection[str], seen: RunProgress | None) -> dict[str, tuple[int, str]]:
+    """Returns each client's finished rounds, and its problem or phase.
+
+    The statuses are copied first, because another thread may add one.
+    """
+    found = dict.fromkeys(names, (0, "starting"))
+    if seen is not None:
+        for name, status in dict(seen.statuses).items():
+            found[name] = min(rounds_done(status), seen.rounds), status.problem or status.phase
+    return found
+
+
+def _count_phases(phases: Iterable[str]) -> str:
     """Describes how many clients are in each phase."""
     return ", ".join(f"{count_noun(count, 'client')} {phase}" for phase, count in sorted(Counter(phases).items()))
 
@@ -168,14 +205,22 @@ def figure_table(title: str, first: str, *others: str, caption: str | None = Non
 
 
 def partition_table(summary: Mapping[str, Any]) -> Table:
-    """Renders sizes of every client of a partition, and its share of training edges."""
+    """Renders sizes of every client of a partition, and its share of training edges.
+
+    Of many clients it has the quantiles.
+    """
     title = f"{summary['data']}, divided by {summary['method']} (partition {summary['partition']})"
     kept = f"{100 * summary['edges_kept']:.1f} % of training edges kept"
     kept, counted = summary.get("caption", kept), summary.get("counted", "users")
     shown = summary.get("shown", ("items", "train", "valid", "test"))
     table = figure_table(title, "client", counted, *shown, caption=kept)
-    for client in summary["clients"]:
-        table.add_row(client["client"], *(f"{client[key]:,}" for key in ("users", *shown)))
+    keys, clients = ("users", *shown), summary["clients"]
+    if len(clients) > MOST_ROWS:
+        for name, sizes in quantile_figures(keys, clients).items():
+            table.add_row(f"{name} of {len(clients):,}", *(f"{sizes[key]:,.0f}" for key in keys))
+        return table
+    for client in clients:
+        table.add_row(client["client"], *(f"{client[key]:,}" for key in keys))
     return table
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from simulation.reports.averages import client_mean, mark_few_users, user_mean
+from simulation.reports.averages import client_mean, mark_few_users, quantile_figures, user_mean
 from simulation.reports.plots import markdown_table
 from simulation.reports.report import best_floor, floor_means
 from simulation.reports.tables import quality_table
@@ -105,3 +105,26 @@ def test_a_report_of_an_earlier_version_shows_the_means_that_it_has(report: dict
 def test_a_client_is_marked_where_the_report_says_so() -> None:
     assert mark_few_users({"client": "a", "few_test_users": True}) == "a ‡"
     assert mark_few_users({"client": "a"}) == mark_few_users({"client": "a", "few_test_users": False}) == "a"
+
+
+def test_a_report_of_a_thousand_silos_has_quantiles_and_names_who_loses_most(report: dict[str, Any]) -> None:
+    names = [f"client-{number:04d}" for number in range(1, 1025)]
+    one = {"test_users": 20, "few_test_users": True}
+    report["clients"] = [{"client": name, **figures(0.2 + number / 2048), **one} for number, name in enumerate(names)]
+    report["floors_by_client"] = {name: {"lowpass": figures(0.25), "ease": None} for name in names}
+    ratios = [0.5 if name == "client-0007" else 0.9 if name == "client-0100" else 1.1 for name in names]
+    report["silos"] = [{"client": name, "users": 20, "ratio": ratio} for name, ratio in zip(names, ratios, strict=True)]
+    report["notes"] = [f"{name}: a warning" for name in names]
+    for text in (" ".join(printed(report).split()), markdown_table(report)):
+        assert "Worse than alone: 2 of 1,024 silos, 0 beyond chance" in text
+        assert "client-0007 x 0.500 (20 test users), client-0100 x 0.900" in text
+        assert "1,016 more notes in report.json" in text
+        assert "client-0500" not in text and len(text) < 4000
+    assert len(markdown_table(report).splitlines()[0].split("|")) == 1 + 1 + 6 + 2 + 1
+    assert " ".join(printed(report).split()).count("median .2500/.1250 - .4498/.2249") == 1
+
+
+def test_quantiles_lie_between_values_and_leave_out_who_has_none() -> None:
+    found = quantile_figures(["a", "b"], [{"a": 1.0}, {"a": 2.0}, None, {"a": 4.0, "b": None}])
+    assert [found[name]["a"] for name in ("least", "quarter", "median", "most")] == [1.0, 1.5, 2.0, 4.0]
+    assert found["median"]["b"] is None

@@ -12,6 +12,7 @@ import pytest
 from shared.errors import DataError, FederationError, SettingsError
 from shared.method.settings import BasisSettings
 from simulation.engines.sequential import run_sequentially
+from simulation.engines.silo import SiloRun
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import ignore_progress
 from simulation.experiments.in_process import simulate_experiment
@@ -122,5 +123,35 @@ def test_a_folder_of_other_settings_or_with_damage_is_named(
 def test_a_shard_that_cannot_be_read_is_named(experiment: Described) -> None:
     described = experiment("one")
     (described.shards[1] / "interactions.parquet").write_bytes(b"nothing")
-    with pytest.raises(FederationError, match=r"client-2/shard/interactions\.parquet"):
+    with pytest.raises(FederationError, match=r"client-2/interactions\.parquet"):
         run_sequentially(described, ignore_progress)
+
+
+@pytest.mark.parametrize("with_sums", [False, True])
+def test_silos_that_wait_on_the_disk_end_as_those_in_memory(
+    experiment: Described, found: Found, monkeypatch: pytest.MonkeyPatch, *, with_sums: bool
+) -> None:
+    """Of 1,024 silos few fit into memory."""
+    described = with_basis if with_sums else lambda one: one
+    whole = run_sequentially(described(experiment("whole")), ignore_progress)
+    opened, open_silo = [], SiloRun.__init__
+
+    def note(silo: SiloRun, settings: Any) -> None:
+        opened.append(settings.name)
+        open_silo(silo, settings)
+
+    monkeypatch.setattr(SiloRun, "__init__", note)
+    parked = run_sequentially(described(experiment("parked")), ignore_progress, most_bytes=0)
+    assert found(parked) == found(whole)
+    assert len(opened) >= 2 * (1 + 6)  # each silo anew for each of its calls
+    assert whole.silo_seconds and parked.silo_seconds
+
+
+def test_a_silo_that_waits_on_the_disk_goes_on_after_an_interrupt(
+    experiment: Described, found: Found, interrupt: Any, whole: Any
+) -> None:
+    described = experiment("broken")
+    for after in (3, 5, 6):
+        with pytest.raises(KeyboardInterrupt):
+            run_sequentially(described, interrupt(after), most_bytes=0)
+    assert found(run_sequentially(described, ignore_progress, most_bytes=0)) == found(whole)
