@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from client_service.privacy.accounting import Charge
 from client_service.privacy.settings import TENSORS, Mechanism, PrivacySettings
@@ -63,6 +62,13 @@ def grid(scale: float) -> float:
     return math.ldexp(1.0, math.frexp(scale)[1] - 1 - STEP_BITS)
 
 
+def _normal_quantiles(probabilities: Float64) -> Float64:
+    from scipy.special import ndtri  # most silos draw no noise
+
+    quantiles: Float64 = ndtri(probabilities)
+    return quantiles
+
+
 def draw_noise(words: Words, mechanism: Mechanism) -> Float64:
     """Converts uniform words (2, n) to n draws of noise.
 
@@ -72,7 +78,7 @@ def draw_noise(words: Words, mechanism: Mechanism) -> Float64:
     zeros = MANTISSA - np.frexp((leading >> np.uint64(64 - MANTISSA)).astype(np.float64))[1]
     mantissa = 0.5 + np.ldexp((rest >> np.uint64(64 - MANTISSA)).astype(np.float64) + 0.5, -MANTISSA - 1)
     uniform = np.ldexp(mantissa, -zeros)  # in (0, 1)
-    size = -ndtri(uniform / 2.0) if mechanism == "gaussian" else -np.log(uniform)
+    size = -_normal_quantiles(uniform / 2.0) if mechanism == "gaussian" else -np.log(uniform)
     signed: Float64 = np.where(rest & np.uint64(1), size, -size)
     return signed
 

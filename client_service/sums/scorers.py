@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.optimize import linear_sum_assignment
 from scipy.sparse.linalg import eigsh
 
 from client_service.models.closed_form.full_spectrum import COMPONENTS, DENSE_ITEMS, MOST_OWN, FullSpectrum
@@ -225,6 +224,8 @@ def common_spectrum(
 
 def _match_columns(values: Float64, vectors: Float64, frame: Float64) -> tuple[Float64, Float64]:
     """Orders the vectors as the frame's columns: nearly equal frequencies may swap places."""
+    from scipy.optimize import linear_sum_assignment  # the package takes a twentieth of a trainer's start
+
     alike = frame.T @ vectors
     rows, columns = linear_sum_assignment(-np.abs(alike))
     signs = np.where(alike[rows, columns] < 0, -1.0, 1.0)

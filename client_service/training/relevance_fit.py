@@ -9,8 +9,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, sparse
-from scipy.special import expit
+from scipy import sparse
 
 from client_service.compiled.model import UNFITTED, Relevance
 from client_service.data.interactions import Shard
@@ -90,6 +89,9 @@ def _fit(scored: Scored) -> tuple[float, float]:
 
     Platt's targets replace 0 and 1.
     """
+    from scipy import optimize  # a twentieth of a trainer's start
+    from scipy.special import expit
+
     scores, wanted, weights = scored
     yes, no = float(weights[wanted > 0].sum()), float(weights[wanted == 0].sum())
     targets = np.where(wanted > 0, (yes + 1.0) / (yes + 2.0), 1.0 / (no + 2.0))

@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from shared.method.declaration import Counts
 from shared.method.divergence import kernel
 from shared.method.graph import Float64, interaction_matrix
 from shared.method.settings import AnchorSettings, MethodSettings
 from shared.method.spectrum import low_spectrum
+
+if TYPE_CHECKING:  # as in shared.method.spectrum
+    from scipy import sparse
 
 TOLERANCE = 1e-9  # two machines agree on a kernel to 1e-13; it sums to 1
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg, sparse
-from scipy.sparse.linalg import svds
 
 from shared.cores import map_in_threads
 from shared.method.graph import Float64, normalise
+
+if TYPE_CHECKING:  # an aggregator imports this module, and decomposes a graph only where a method has an anchor
+    from scipy import sparse
 
 BLOCK = 16
 PARTS = 4  # slices of the rows, the same number on every machine, so that sums are rounded alike
@@ -69,7 +70,7 @@ class _Gram:
     """Operator x (N, b) to A^T A x, computed by rows in parts."""
 
     def __init__(self, matrix: sparse.csr_array) -> None:
-        turned = sparse.csr_array(matrix.T)
+        turned = matrix.T.tocsr()
         self.size, self.dtype = turned.shape[0], matrix.dtype
         self._halves = [[half[rows] for rows in _parts(half.shape[0])] for half in (matrix, turned)]
 
@@ -120,6 +121,8 @@ class _Basis:
 
     def solve(self) -> tuple[Float64, Float64, Float64]:
         """Computes the largest eigenvalues of H, ascending, their vectors, and their errors."""
+        from scipy import linalg
+
         upper = np.triu(self.projected[: self.size, : self.size])
         whole = upper + np.triu(upper, 1).T
         values, vectors = linalg.eigh(whole, subset_by_index=[self.size - self.kept, self.size - 1])
@@ -175,6 +178,8 @@ def _orthonormal_columns(rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]
     if rows.dtype != np.float32:
         found, upper = np.linalg.qr(rows.T)
         return found, upper
+    from scipy import linalg
+
     link = np.eye(len(rows))
     try:
         for _ in range(2):
@@ -258,6 +263,8 @@ def low_spectrum(
 
 
 def _dense(matrix: sparse.csr_array, count: int) -> tuple[Float64, Float64, Float64]:
+    from scipy import linalg
+
     left, singular, right = linalg.svd(matrix.toarray(), full_matrices=False)
     return left[:, :count], singular[:count], right[:count].T
 
@@ -265,6 +272,8 @@ def _dense(matrix: sparse.csr_array, count: int) -> tuple[Float64, Float64, Floa
 def _iterative(matrix: sparse.csr_array, count: int, accuracy: Accuracy) -> tuple[Float64, Float64, Float64]:
     if count >= BLOCK_COUNT and min(matrix.shape) >= BLOCK_SHARE * count:
         return _by_blocks(matrix, count, accuracy)
+    from scipy.sparse.linalg import svds
+
     start = np.random.default_rng(START_SEED).standard_normal(min(matrix.shape))
     left, singular, right = svds(matrix, k=count, v0=start, solver="arpack")
     order = np.argsort(-singular, kind="stable")
@@ -276,8 +285,10 @@ def _by_blocks(matrix: sparse.csr_array, count: int, accuracy: Accuracy) -> tupl
 
     The others and the values follow from a small decomposition.
     """
+    from scipy import linalg
+
     if matrix.shape[0] < matrix.shape[1]:
-        right, singular, left = _by_blocks(sparse.csr_array(matrix.T), count, accuracy)
+        right, singular, left = _by_blocks(matrix.T.tocsr(), count, accuracy)
         return left, singular, right
     matrix = matrix.astype(accuracy.dtype, copy=False)
     vectors = leading_vectors(matrix, count, accuracy)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
@@ -48,6 +47,8 @@ def calibrate(scores: Float32, labels: Int64) -> Calibration:
     # keeps probabilities of few nodes from 0 and 1.
     if not len(labels):
         return UNCALIBRATED
+    from scipy.optimize import minimize  # a twentieth of a trainer's start
+
     wide, classes = scores.astype(np.float64), scores.shape[1]
 
     def loss(values: Float64) -> float:

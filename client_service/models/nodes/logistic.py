@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from shared.method.graph import Float64
 
@@ -26,6 +25,8 @@ def fit_logistic(rows: Float64, labels: NDArray[np.int64], classes: int) -> Iter
     """
     if not len(rows):
         return
+    from scipy.optimize import minimize  # a twentieth of a trainer's start
+
     scale = len(rows) * float(rows[:, 1:].var(0).mean()) if rows.shape[1] > 1 else 0.0
     weights, least = np.zeros(rows.shape[1] * (classes - 1)), cast(Any, minimize)
     for strength in STRENGTHS:
