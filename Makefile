@@ -30,7 +30,7 @@ WORKERS ?= 2
 # The workers share the cores already, and many processes are started: none spins threads, and each file is compiled once.
 TESTING := test test-fast test-system rounding faults engines engine-ray engine-flower storage
 $(TESTING) generated-client e2e-compose: export OMP_NUM_THREADS := 1
-$(TESTING) e2e-compose: export PYTHONDONTWRITEBYTECODE :=
+$(TESTING) check guard generated-client e2e-compose: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install demo stop check format test test-fast test-system rounding faults engines engine-ray engine-flower storage generated-client environments soak nightly benchmark guard \
 	e2e-compose site notebook dist lock sbom audit platforms images base-digest clean

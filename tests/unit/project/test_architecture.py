@@ -269,6 +269,10 @@ def test_what_answers_needs_of_data_loads_neither_torch_nor_tables(module: str) 
     assert loaded(module) & heavy == set()
 
 
+def test_an_aggregator_starts_without_what_only_an_anchor_needs() -> None:
+    assert loaded("aggregator_service.__main__") & {"torch", "polars", "pandas", "scipy"} == set()
+
+
 def test_nothing_is_unpickled_and_nothing_is_evaluated() -> None:
     pickling = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
     wrong = [f"{path} imports {', '.join(names)}" for path in EVERY_FILE if (names := tops(path) & pickling)]
