@@ -10,7 +10,6 @@ bound is worth.
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from functools import lru_cache
 from math import exp2, inf, lgamma, log, log2
 
@@ -19,7 +18,7 @@ import numpy as np
 from shared.errors import PrivacyError, ProtocolError
 from shared.protocol.schemas import GraphBounds
 from shared.protocol.secure.group import BYTES
-from shared.protocol.secure.keys import PROTOCOL, Context, derive
+from shared.protocol.secure.keys import PROTOCOL, derive
 from shared.protocol.secure.messages import GraphPlan, Roster, RoundMessage, Sharers
 
 FEWEST_MEMBERS = 64  # with fewer, everybody is everybody's neighbour
@@ -190,22 +189,10 @@ def find_dealers(roster: Roster, own: str, sharers: Sharers) -> set[str]:
 
 
 def _numbers(roster: Roster, client: str, draw: str) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    stream = hashlib.shake_256(_context(roster).label("neighbours", client, draw)).digest(WORD * len(roster.members))
+    stream = hashlib.shake_256(roster.context.label("neighbours", client, draw)).digest(WORD * len(roster.members))
     numbers = np.frombuffer(stream, dtype="<u8").astype(np.uint64)
     numbers[roster.points[client] - 1] = np.iinfo(np.uint64).max  # nobody is its own neighbour
     return numbers
-
-
-_CONTEXTS: deque[tuple[Roster, Context]] = deque(maxlen=4)
-"""Contexts of the newest rosters: each draw is held against the digest of its roster, which is long."""
-
-
-def _context(roster: Roster) -> Context:
-    for known, context in tuple(_CONTEXTS):
-        if known is roster:
-            return context
-    _CONTEXTS.append((roster, roster.context))
-    return roster.context
 
 
 def _degree(roster: Roster) -> int:

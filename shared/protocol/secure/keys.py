@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from functools import lru_cache
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -40,9 +41,18 @@ class Context:
 
         Each part follows its length.
         """
-        parts = (PROTOCOL, str(self.version), purpose, self.run, str(self.round), self.transcript, first, second)
-        encoded = (part.encode() for part in parts)
-        return b"".join(len(part).to_bytes(2) + part for part in encoded)
+        return _label_start(self, purpose) + _with_length(first) + _with_length(second)
+
+
+@lru_cache(maxsize=256)
+def _label_start(context: Context, purpose: str) -> bytes:
+    parts = (PROTOCOL, str(context.version), purpose, context.run, str(context.round), context.transcript)
+    return b"".join(map(_with_length, parts))
+
+
+def _with_length(part: str) -> bytes:
+    encoded = part.encode()
+    return len(encoded).to_bytes(2) + encoded
 
 
 def derive(secret: bytes, label: bytes) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -193,15 +194,19 @@ class Roster(Message):
             raise ValueError("expected the keys of one round")
         return self
 
-    @property
+    def __copy__(self) -> Roster:
+        """Copies the fields alone: what was computed from them would be another's after `model_copy`."""
+        return type(self).model_construct(self.model_fields_set, **{name: getattr(self, name) for name in type(self).model_fields})
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(one.client for one in self.members)
 
-    @property
+    @cached_property
     def keys(self) -> dict[str, PublicKeys]:
         return {one.client: one for one in self.members}
 
-    @property
+    @cached_property
     def points(self) -> dict[str, int]:
         """Place of each client among the members, from 1 on."""
         return {name: x for x, name in enumerate(self.names, start=1)}
@@ -219,7 +224,7 @@ class Roster(Message):
             return threshold
         return max(threshold, len(self.members) - bounds.dropouts)
 
-    @property
+    @cached_property
     def context(self) -> Context:
         """Context of the round, with the digest of this roster."""
         transcript = hashlib.sha256(self.model_dump_json().encode()).hexdigest()

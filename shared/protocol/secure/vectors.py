@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from shared.errors import PrivacyError, ProtocolError
@@ -32,11 +34,17 @@ CHUNK = 1 << 15  # numbers at a time: 256 kB of stream stay in the processor's c
 ZEROS = memoryview(bytes(8 * CHUNK))
 
 
-class MaskStream(NamedTuple):
+@dataclass(frozen=True)
+class MaskStream:
     """Seed of a mask, and whether it is added (1) or subtracted (-1)."""
 
-    seed: bytes
+    seed: bytes = field(repr=False)
     sign: Sign
+
+    @cached_property
+    def cipher(self) -> CipherContext:
+        """Cipher of the seed, set up once for all tensors: most of them are short."""
+        return Cipher(ChaCha20(self.seed, _nonce(0)), mode=None).encryptor()
 
 
 def mask_sign(own: str, other: str) -> Sign:
@@ -66,8 +74,9 @@ def add_masks_in_place(flat: Array, masks: Iterable[MaskStream], *, piece: int) 
 
 
 def _add_mask(flat: Array, mask: MaskStream, piece: int) -> None:
-    stream = Cipher(ChaCha20(mask.seed, _nonce(piece)), mode=None).encryptor()
-    buffer = np.empty(CHUNK, dtype=flat.dtype.newbyteorder("<"))
+    stream = mask.cipher
+    stream.reset_nonce(_nonce(piece))
+    buffer = np.empty(min(CHUNK, flat.size), dtype=flat.dtype.newbyteorder("<"))
     combine = np.add if mask.sign == 1 else np.subtract
     for start in range(0, flat.size, CHUNK):
         values = flat[start : start + CHUNK]

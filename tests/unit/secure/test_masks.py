@@ -106,7 +106,7 @@ def test_a_survivor_s_vector_stays_noise_when_all_that_the_aggregator_has_recove
     """Its own mask and the one with the drop-out are known by then; those with the other survivors remain."""
     known = server.restore_masks(played.round)
     own = client.list_mask_streams(played.ready["ada"])
-    undone = [mask for mask in known if (mask.seed, -mask.sign) in own]
+    undone = [mask for mask in known if MaskStream(mask.seed, -mask.sign) in own]
     assert len(undone) == 2
     assert uniform(vectors.add_masks(played.vectors["ada"]["predictive.w"], undone, piece=1))
 
