@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from aggregator_service.process import Clock, run_in_worker
@@ -12,8 +13,8 @@ from aggregator_service.rounds.run import Run
 from aggregator_service.rounds.uploads import Address, require_own_message
 from aggregator_service.signatures import RegisteredKeys
 from aggregator_service.storage.records import Quarantine
-from aggregator_service.storage.run_store import add_message
-from shared.errors import NotFoundError, ProtocolError, RoundClosedError
+from aggregator_service.storage.run_store import Write, add_message
+from shared.errors import FederationError, NotFoundError, ProtocolError, RoundClosedError
 from shared.message import Message
 from shared.protocol.secure import server
 from shared.protocol.secure.messages import PublicKeys, ShareCheck
@@ -35,11 +36,24 @@ keys: all public keys. shares: those sealed for it. checks: clients that mask wi
 masked: members of the sum, and the others. consents: the survivors' signatures under these two lists."""
 
 
+@dataclass(eq=False)
+class _WaitingMessage:
+    """Verified message that waits to be stored, and what became of it."""
+
+    address: Address
+    message: RelayedMessage
+    verified: Stage
+    settled: bool = False
+    stored: bool = False
+    error: FederationError | None = None
+
+
 class MessageIntake:
     """Intake of secure messages: verifies and stores the messages of the current run."""
 
     def __init__(self, round_loop: RoundLoop, keys: RegisteredKeys, *, clock: Clock) -> None:
         self._round_loop, self._keys, self._clock = round_loop, keys, clock
+        self._waiting: list[_WaitingMessage] = []
 
     async def relay_message(self, address: Address, message: RelayedMessage) -> None:
         """Stores a verified message for the other clients; a repeat changes nothing.
@@ -66,21 +80,69 @@ class MessageIntake:
     async def _store_verified(self, address: Address, message: RelayedMessage, verified: Stage) -> bool:
         """Stores a verified message; False if the run's stage has changed since.
 
-        A proven complaint quarantines the dealer first: a crash in between leads to the same.
+        Messages that wait for the lock are stored in one transaction, which costs as much as one message's.
+        """
+        if isinstance(message, ShareCheck) and message.complaints:
+            return await self._store_complaints(address, message, verified)
+        own = _WaitingMessage(address, message, verified)
+        self._waiting.append(own)
+        async with self._round_loop.lock:
+            if not own.settled:
+                together, self._waiting = self._waiting, []
+                try:
+                    await self._store_together(together)
+                finally:  # if this caller is cut off, the others look at their messages anew
+                    for one in together:
+                        one.settled = True
+        if own.error is not None:
+            raise own.error
+        return own.stored
+
+    async def _store_together(self, messages: Sequence[_WaitingMessage]) -> None:
+        """Stores those messages that the run accepts one after another.
+
+        The caller holds the lock.
+        """
+        current, accepted, writes = self._round_loop.run, list[_WaitingMessage](), list[Write]()
+        for one in messages:
+            try:
+                run = await self._round_loop.find_run(one.address.run)
+                before = current if current is not None and run.name == current.name else run
+                if _stage(before) != one.verified:
+                    continue
+                after = transitions.accept_message(before, one.message, now=self._clock())
+            except FederationError as error:
+                one.error = error
+                continue
+            accepted.append(one)
+            if after is not before:
+                current = after
+                writes.append(partial(add_message, phase=server.PHASE_OF[type(one.message)], message=one.message))
+        try:
+            if current is not None and writes:
+                await self._round_loop.commit_transition(current, *writes)
+        except FederationError as error:
+            for one in accepted:
+                one.error = error
+        for one in accepted:
+            one.stored = one.error is None
+
+    async def _store_complaints(self, address: Address, message: ShareCheck, verified: Stage) -> bool:
+        """Stores a message with proven complaints; False if the run's stage has changed since.
+
+        The dealers are quarantined first: a crash in between leads to the same.
         """
         async with self._round_loop.lock:
             run = await self._round_loop.find_run(address.run)
             if _stage(run) != verified:
                 return False
             after = transitions.accept_message(run, message, now=self._clock())
-            if isinstance(message, ShareCheck) and after is not run:
+            if after is not run:
                 await self._quarantine_dealers(run, message)
                 after = transitions.accept_message(
                     await self._round_loop.find_run(address.run), message, now=self._clock()
                 )
-            await self._round_loop.commit_transition(
-                after, partial(add_message, phase=server.PHASE_OF[type(message)], message=message)
-            )
+            await self._round_loop.commit_transition(after, partial(add_message, phase="checks", message=message))
             return True
 
     def _require_registered(self, message: PublicKeys) -> None:

@@ -156,7 +156,12 @@ def _describe_added_sums(kept: Declaration, given: Declaration) -> str:
 
 def insert_or_update(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
     """Returns an insert that can update an existing row, in the database's dialect."""
-    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+    return insert_of_dialect(connection.dialect.name, table)
+
+
+def insert_of_dialect(dialect: str, table: Table) -> postgresql.Insert | sqlite.Insert:
+    """Returns an insert that can update an existing row, in a dialect by its name."""
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
 
 
 def _known_revisions() -> ScriptDirectory:

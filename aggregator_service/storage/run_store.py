@@ -9,11 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Executable,
+    Row,
+    Table,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 
-from aggregator_service.storage.database import Database, insert_or_update
+from aggregator_service.storage.database import Database, insert_of_dialect, insert_or_update
 from aggregator_service.storage.records import Anchor, Receipt, StoredState, StoredUpdate, UncoveredSum
 from aggregator_service.storage.tables import ANCHORS, FEDERATION, RUNS, SECURE_MESSAGES, STATES, SUMS, UPDATES
 from shared.errors import NotFoundError
@@ -27,11 +40,28 @@ def commit_run(database: Database, name: str, document: str, *, sequence: int, w
     """Stores a run's document with the writes that belong to it, in one transaction."""
     row = {"number": int(name.removeprefix("run-")), "name": name, "document": document}
     with database.writing() as connection:
-        stored = insert_or_update(connection, RUNS).values(row)
-        connection.execute(stored.on_conflict_do_update(index_elements=["number"], set_={"document": document}))
-        connection.execute(update(FEDERATION).values(sequence=sequence))
+        connection.execute(_put_run(connection.dialect.name), row)
+        connection.execute(SET_SEQUENCE, {"now": sequence})
         for write in writes:
             write(connection)
+
+
+SET_SEQUENCE = update(FEDERATION).values(sequence=bindparam("now"))  # statements are built once: it takes longest
+ADD_MESSAGE, DELETE_MESSAGES = insert(SECURE_MESSAGES), delete(SECURE_MESSAGES)
+DELETE_OTHER_MESSAGES = DELETE_MESSAGES.where(
+    ~((SECURE_MESSAGES.c.run == bindparam("kept")) & (SECURE_MESSAGES.c.round == bindparam("number")))
+)
+
+
+@cache
+def _put_run(dialect: str) -> Executable:
+    stored = insert_of_dialect(dialect, RUNS)
+    return stored.on_conflict_do_update(index_elements=["number"], set_={"document": stored.excluded.document})
+
+
+@cache
+def _put_sum(dialect: str) -> Executable:
+    return insert_of_dialect(dialect, SUMS).on_conflict_do_nothing()
 
 
 def commit_writes(database: Database, writes: Iterable[Write]) -> None:
@@ -73,16 +103,15 @@ def secure_messages(connection: Connection, run: str, *, number: int) -> Mapping
 def add_message(connection: Connection, *, phase: str, message: ClientMessage) -> None:
     """Adds a client's message in a phase of a secure round."""
     row = {"run": message.run, "round": message.round, "phase": phase, "client": message.client}
-    connection.execute(insert(SECURE_MESSAGES).values(row | {"message": message.model_dump(mode="json")}))
+    connection.execute(ADD_MESSAGE, row | {"message": message.model_dump(mode="json")})
 
 
 def delete_messages(connection: Connection, *, kept_round: tuple[str, int] | None) -> None:
     """Deletes the messages of all rounds but one: their shares restore secrets."""
-    statement = delete(SECURE_MESSAGES)
-    if kept_round is not None:
-        run, number = kept_round
-        statement = statement.where(~((SECURE_MESSAGES.c.run == run) & (SECURE_MESSAGES.c.round == number)))
-    connection.execute(statement)
+    if kept_round is None:
+        connection.execute(DELETE_MESSAGES)
+    else:
+        connection.execute(DELETE_OTHER_MESSAGES, dict(zip(("kept", "number"), kept_round, strict=True)))
 
 
 def add_sum(connection: Connection, *, uncovered: UncoveredSum) -> None:
@@ -91,7 +120,7 @@ def add_sum(connection: Connection, *, uncovered: UncoveredSum) -> None:
     From now on it may be known.
     """
     row = asdict(uncovered) | {"members": list(uncovered.members)}
-    connection.execute(insert_or_update(connection, SUMS).values(row).on_conflict_do_nothing())
+    connection.execute(_put_sum(connection.dialect.name), row)
 
 
 def earlier_sum_members(database: Database, run: str, *, start: str) -> tuple[str, ...] | None:

@@ -196,7 +196,9 @@ class Roster(Message):
 
     def __copy__(self) -> Roster:
         """Copies the fields alone: what was computed from them would be another's after `model_copy`."""
-        return type(self).model_construct(self.model_fields_set, **{name: getattr(self, name) for name in type(self).model_fields})
+        return type(self).model_construct(
+            self.model_fields_set, **{name: getattr(self, name) for name in type(self).model_fields}
+        )
 
     @cached_property
     def names(self) -> tuple[str, ...]:
