@@ -26,9 +26,9 @@ Stage = tuple[int, Phase | None]
 RESULTS: Mapping[Phase, Callable[[SecureRound, str], Message]] = {
     "keys": lambda state, _: server.make_roster(state),
     "shares": server.make_delivery,
-    "checks": lambda state, _: server.make_sharers(state),
-    "masked": server.make_unmask_request,
-    "consents": lambda state, _: server.make_consents(state),
+    "checks": server.make_sharers,
+    "masked": lambda state, _: server.make_unmask_request(state),
+    "consents": server.make_consents,
 }
 """Results of each closed phase for one client.
 

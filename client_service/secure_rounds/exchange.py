@@ -26,6 +26,7 @@ from shared.protocol.secure.common import describe_terms
 from shared.protocol.secure.membership import LEAST_SILOS
 from shared.protocol.secure.messages import Consents, Delivery, Roster, RoundTerms, Sharers, UnmaskRequest
 from shared.protocol.secure.state import BegunState, CheckedState, ReadyState, SharingState, State, find_terms
+from shared.protocol.secure.tags import PairKeys
 from shared.protocol.signing.keys import PrivateKey
 from shared.sums import is_sum
 
@@ -48,13 +49,17 @@ class BasisPart:
 
 
 def mask_body(
-    state: CheckedState | ReadyState, sharers: Sharers, update: Parameters, identity: PrivateKey
+    state: CheckedState | ReadyState,
+    sharers: Sharers,
+    update: Parameters,
+    identity: PrivateKey,
+    pairs: PairKeys | None = None,
 ) -> tuple[ReadyState, bytes]:
     """Masks the update; returns the new state and the body to send.
 
     Slow: one stream of masks for each sharer.
     """
-    ready, masked = client.mask_update(state, sharers, update, identity)
+    ready, masked = client.mask_update(state, sharers, update, identity, pairs)
     return ready, encode_masked(masked)
 
 
@@ -144,7 +149,8 @@ class SecureExchange:
 
     async def _check(self, terms: RoundTerms, state: SharingState) -> CheckedState:
         await self._aggregator.send_message("shares", state.message)
-        checked = client.check_shares(state, await self._ask("delivery", Delivery, terms), self._own.identity)
+        delivery = await self._ask("delivery", Delivery, terms)
+        checked = client.check_shares(state, delivery, self._own.identity, self._own.pairs)
         for dealer in checked.message.complaints:
             LOGGER.warning("shares_refused", run=terms.run, round=terms.round, dealer=dealer)
         return self._save(checked)
@@ -153,7 +159,7 @@ class SecureExchange:
         if isinstance(state, CheckedState):
             await self._aggregator.send_message("checks", state.message)
         sharers = await self._ask("sharers", Sharers, terms)
-        masked = partial(mask_body, state, sharers, update, self._own.identity)
+        masked = partial(mask_body, state, sharers, update, self._own.identity, self._own.pairs)
         ready, body = await asyncio.get_running_loop().run_in_executor(self._worker, masked)
         self._save(ready)
         receipt = await self._aggregator.upload(terms.run, terms.round, body)
@@ -165,11 +171,11 @@ class SecureExchange:
         request = await self._ask("request", UnmaskRequest, terms)
         self._own.members.require_enough(request.survivors, terms.run)
         self._memory.require_safe_sum(state.roster, request.survivors, state.proven, self._least, self._listed)
-        agreed, consent = client.sign_consent(state, request, self._own.identity)
+        agreed, consent = client.sign_consent(state, request, self._own.identity, self._own.pairs)
         self._save(agreed)
         self._memory.remember_sum(state.roster, request.survivors, state.proven, self._listed)
         await self._aggregator.send_message("consents", consent)
-        answer = client.answer_unmask_request(agreed, await self._ask("signatures", Consents, terms))
+        answer = client.answer_unmask_request(agreed, await self._ask("signatures", Consents, terms), self._own.pairs)
         with suppress(RoundClosedError):  # the others' answers were enough
             await self._aggregator.send_message("answers", answer)
 

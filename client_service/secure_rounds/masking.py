@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from client_service.runtime.logs import LOGGER
@@ -27,6 +28,7 @@ from shared.protocol.secure.graph import COLLUDERS
 from shared.protocol.secure.membership import LEAST_SILOS
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
 from shared.protocol.secure.state import State, find_terms, read_state, write_state
+from shared.protocol.secure.tags import PairKeys
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 from shared.protocol.wire import encode_body, open_parameters
 
@@ -113,6 +115,11 @@ class Masking:
     changing_members: bool = False
     basis_changes: int = LEAST_SILOS
     colluders: float = COLLUDERS
+
+    @cached_property
+    def pairs(self) -> PairKeys:
+        """Keys that this silo agrees on with each other member."""
+        return PairKeys(self.identity)
 
     @property
     def aggregator(self) -> str:

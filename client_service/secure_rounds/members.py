@@ -18,7 +18,7 @@ from client_service.settings import ClientSettings
 from shared.errors import ConflictError, PrivacyError, SettingsError
 from shared.message import Message
 from shared.protocol.schemas import ClientName, Digest
-from shared.protocol.secure.client import require_members
+from shared.protocol.secure.client import require_members, require_signed_keys
 from shared.protocol.secure.messages import FEWEST_CLIENTS, Roster
 from shared.protocol.signing.keys import PublicKey, fingerprint, public_key, raw_hex
 from shared.protocol.signing.members import Registry, read_registry
@@ -182,6 +182,7 @@ class KnownMembers:
         else:
             agreed = names
         require_members(roster, keys)
+        require_signed_keys(roster, keys)  # also those of whom nothing else of this round depends
         if len(names) < FEWEST_CLIENTS:
             raise PrivacyError(
                 f"{_describe_too_few(roster.terms.run)}: expected {FEWEST_CLIENTS} or more, got {len(names)}"

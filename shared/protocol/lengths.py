@@ -12,7 +12,7 @@ from typing import Any
 from shared.method.declaration import Counts, Declaration
 from shared.protocol.masked_wire import body_forms
 from shared.protocol.schemas import GraphBounds, JoinIn
-from shared.protocol.secure import messages
+from shared.protocol.secure import messages, tags
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.group import BYTES
 from shared.protocol.secure.keys import NONCE_BYTES, TAG_BYTES
@@ -25,6 +25,7 @@ UPDATE_ROOM_BYTES = 256 << 10
 LONGEST_NAME = "n" * 63
 RUN, ROUND, SEED = f"run-{'9' * 9}", 100_000, (1 << 32) - 1
 HEX = "0" * 2 * BYTES
+TAG = "0" * 2 * tags.TAG_BYTES
 GREATEST, LONGEST_NUMBER = (1 << 40) - 1, -2.2250738585072014e-308
 
 
@@ -93,9 +94,16 @@ def _content(kind: type[messages.ClientMessage], names: tuple[str, ...]) -> dict
         return {"transcript": HEX, "shares": dict.fromkeys(names, _share()), **_commitments(), "draw": HEX}
     if kind is messages.ShareCheck:
         complaint = messages.Complaint(point=HEX, challenge=HEX, response=HEX)
-        return {"transcript": HEX, "complaints": dict.fromkeys(names, complaint), "signature": messages.UNSIGNED}
+        told = dict.fromkeys(names, TAG)
+        return {
+            "transcript": HEX,
+            "complaints": dict.fromkeys(names, complaint),
+            "tags": told,
+            "signature": messages.UNSIGNED,
+        }
     if kind is messages.Consent:
-        return {"transcript": HEX, "survivors": names, "dropped": (), "signature": messages.UNSIGNED}
+        lists = {"survivors": names, "dropped": (), "tags": dict.fromkeys(names, TAG)}
+        return {"transcript": HEX, **lists, "signature": messages.UNSIGNED}
     if kind is messages.UnmaskAnswer:
         return {"seeds": dict.fromkeys(names, HEX), "keys": {}}
     raise TypeError(f"expected a message of a secure round, got {kind.__name__}")

@@ -53,9 +53,9 @@ MESSAGES = {
 PASSED = {
     "roster": ("keys", lambda state, _: server.make_roster(state)),
     "delivery": ("shares", server.make_delivery),
-    "sharers": ("checks", lambda state, _: server.make_sharers(state)),
-    "request": ("masked", server.make_unmask_request),
-    "signatures": ("consents", lambda state, _: server.make_consents(state)),
+    "sharers": ("checks", server.make_sharers),
+    "request": ("masked", lambda state, _: server.make_unmask_request(state)),
+    "signatures": ("consents", server.make_consents),
 }
 
 

@@ -18,11 +18,11 @@ from shared.protocol.secure.messages import (
     RoundTerms,
     Sharers,
     UnmaskAnswer,
-    UnmaskRequest,
     least_threshold,
 )
 from shared.protocol.secure.server import SecureRound
 from shared.protocol.secure.state import BegunState, CheckedState, ReadyState, SharingState, read_state, write_state
+from shared.protocol.secure.tags import PairKeys
 from shared.protocol.secure.vectors import MaskedUpdate, Vector
 from shared.protocol.secure.verification import verify_message
 from shared.protocol.signing.keys import new_key
@@ -62,8 +62,14 @@ class Rehearsal:
     """Plays a round phase by phase, each with the clients that are still there; every client restarts all the time."""
 
     def __init__(
-        self, contents: Mapping[str, Parameters], *, threshold: int | None = None, terms: RoundTerms | None = None
+        self,
+        contents: Mapping[str, Parameters],
+        *,
+        threshold: int | None = None,
+        terms: RoundTerms | None = None,
+        tags: bool = True,
     ) -> None:
+        """tags: without them everything is held against signatures."""
         self.contents = contents
         usual = terms_for(next(iter(contents.values())), len(contents), threshold=threshold)
         self.round = SecureRound(terms=terms or usual)
@@ -75,6 +81,7 @@ class Rehearsal:
         self.ready: dict[str, ReadyState] = {}
         self.vectors: dict[str, Vector] = {}
         self.peers: dict[str, str] = {}
+        self.pairs = {name: PairKeys(key) if tags else None for name, key in self.identities.items()}
 
     def tell(self, message: server.RelayedMessage) -> None:
         """Hand a message to the aggregator, which verifies it first."""
@@ -100,7 +107,7 @@ class Rehearsal:
 
     def check(self, name: str, delivery: Delivery | None = None) -> CheckedState:
         given = delivery or server.make_delivery(self.round, name)
-        return client.check_shares(self.sharing[name], given, self.identities[name])
+        return client.check_shares(self.sharing[name], given, self.identities[name], self.pairs[name])
 
     def send_checks(self, names: Iterable[str]) -> None:
         for name in names:
@@ -110,7 +117,7 @@ class Rehearsal:
     def mask(self, name: str) -> MaskedUpdate:
         before = self.ready.get(name) or self.checked[name]
         state, update = client.mask_update(
-            before, server.make_sharers(self.round), self.contents[name], self.identities[name]
+            before, server.make_sharers(self.round, name), self.contents[name], self.identities[name], self.pairs[name]
         )
         self.ready[name] = kept(state)
         self.peers |= {} if update.header.peers is None else {name: update.header.peers}
@@ -122,10 +129,6 @@ class Rehearsal:
         draws = {name: sent.draw for name, sent in self.round.shares.items() if name in listed and sent.draw}
         return Sharers(**place, sharers=listed, draws=draws)
 
-    def with_peers(self, request: UnmaskRequest) -> UnmaskRequest:
-        """A request with all signatures under the sharers that it needs on a graph."""
-        return request.model_copy(update={"peers": self.peers})
-
     def send_masked(self, names: Iterable[str]) -> None:
         for name in names:
             update = self.mask(name)
@@ -136,13 +139,13 @@ class Rehearsal:
     def send_consents(self, names: Iterable[str]) -> None:
         for name in names:
             state, message = client.sign_consent(
-                self.ready[name], server.make_unmask_request(self.round, name), self.identities[name]
+                self.ready[name], server.make_unmask_request(self.round), self.identities[name], self.pairs[name]
             )
             self.ready[name] = kept(state)
             self.tell(message)
 
     def answer(self, name: str) -> UnmaskAnswer:
-        return client.answer_unmask_request(self.ready[name], server.make_consents(self.round))
+        return client.answer_unmask_request(self.ready[name], server.make_consents(self.round, name), self.pairs[name])
 
     def send_answers(self, names: Iterable[str]) -> None:
         for name in names:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from shared.errors import ConflictError, PrivacyError, ProtocolError, RoundClosedError
@@ -43,6 +44,7 @@ from shared.protocol.secure.proofs import (
     sign_share,
 )
 from shared.protocol.secure.state import BegunState, CheckedState, ReadyState, Secrets, SharePair, SharingState, State
+from shared.protocol.secure.tags import PairKeys
 from shared.protocol.secure.vectors import MaskedUpdate, MaskStream
 from shared.protocol.signing.keys import PrivateKey, PublicKey, raw_hex
 
@@ -97,6 +99,7 @@ def _require_complainable(roster: Roster, context: Context, dealer: PublicKeys, 
 
     Shares that open, and are the committed ones, need no signature: only their dealer can have sealed them.
     """
+    require_signed_keys(roster, [dealer.client])
     _require_dealer_signature(context, dealer, own, given)
     try:
         require_possession(bytes.fromhex(dealer.deal), dealer.possession, possession_label(roster.terms, dealer.client))
@@ -142,22 +145,31 @@ def require_protective_roster(state: BegunState, roster: Roster, colluders: floa
 def require_members(roster: Roster, members: Members) -> None:
     """Raises PrivacyError unless every key belongs to a known member with the same terms.
 
-    Each is signed by a known client that proves its secret, has the same terms, and sums over the same list of items.
+    Each is a known client's, has the same terms, and sums over the same list of items; for the signatures see
+    `require_signed_keys`.
     """
     for one in roster.members:
         if one.client not in members:
             raise PrivacyError(f"expected clients that this silo knows as members, got {one.client!r}")
         if one.identity != raw_hex(members[one.client]):
             raise PrivacyError(f"expected the key that this silo knows of {one.client!r}, got another")
-        try:
-            require_signature(one, members[one.client])
-            if roster.graph is None:  # on a graph before a complaint, which alone needs it
-                require_possession(bytes.fromhex(one.deal), one.possession, possession_label(roster.terms, one.client))
-        except ProtocolError as error:
-            raise PrivacyError(str(error)) from None
         _require_same(roster.terms.common, one.common, f"{one.client!r}")
     if (difference := describe_unlike_lists(roster.members)) is not None:
         raise PrivacyError(difference)
+
+
+def require_signed_keys(roster: Roster, names: Iterable[str]) -> None:
+    """Raises PrivacyError unless these members have signed their keys, and on the full graph know the secret.
+
+    On a graph they prove that before a complaint, which alone needs it.
+    """
+    for one in (roster.keys[name] for name in names):
+        try:
+            require_signature(one, identity_key(one.identity))
+            if roster.graph is None:
+                require_possession(bytes.fromhex(one.deal), one.possession, possession_label(roster.terms, one.client))
+        except ProtocolError as error:
+            raise PrivacyError(str(error)) from None
 
 
 def _require_same(own: CommonTerms, other: CommonTerms, who: str) -> None:
@@ -217,12 +229,14 @@ def share_secrets(
 
     colluders: share of the members that a graph must bear. Raises PrivacyError for a roster that would not protect
     this client: too few clients, too low a threshold, too sparse a graph, not its own keys, keys that their owner has
-    not signed, or a client with other terms.
+    not signed, or a client with other terms. On a graph the signatures of those who are no neighbours of this client
+    are left until something is masked with them: see `mask_update`.
     """
     require_protective_roster(state, roster, colluders)
     require_members(roster, members)
     own_draw, context, keys_of = _own_draw(roster, state), roster.context, roster.keys
     others = set(_own_neighbours(roster, state))
+    require_signed_keys(roster, sorted(others))  # nothing is sealed for a key of the aggregator's making
     holders = sorted({state.client, *others})
     split = split_secrets(state.secrets, holders, roster.share_threshold)
     sealed = {
@@ -253,8 +267,12 @@ def _own_neighbours(roster: Roster, state: State) -> tuple[str, ...]:
     return graph.find_holders(roster, state.client, draw)
 
 
-def check_shares(state: SharingState, delivery: Delivery, identity: PrivateKey) -> CheckedState:
+def check_shares(
+    state: SharingState, delivery: Delivery, identity: PrivateKey, pairs: PairKeys | None = None
+) -> CheckedState:
     """Opens the shares of all sharers, and complains with proof about invalid ones.
+
+    pairs: makes the tags that tell each member which roster this client has seen.
 
     They are opened now and not when they are needed, so that nothing is masked with a client whose secrets could not
     be restored. Raises PrivacyError for sharers that are too few or not of the roster, and for shares that their
@@ -265,7 +283,9 @@ def check_shares(state: SharingState, delivery: Delivery, identity: PrivateKey) 
     if state.roster.graph is None:
         _require_enough(state.roster, {*delivery.shares, state.client})
     shares, refused = open_delivery(state, delivery)
-    message = ShareCheck(**_roster_fields(state.roster.context, state.client), complaints=refused)
+    names = () if state.roster.graph is None else state.roster.names
+    tags = _make_tags(state.roster, state.client, names, "roster", pairs)
+    message = ShareCheck(**_roster_fields(state.roster.context, state.client), complaints=refused, tags=tags)
     return CheckedState(
         client=state.client,
         secrets=state.secrets,
@@ -273,6 +293,36 @@ def check_shares(state: SharingState, delivery: Delivery, identity: PrivateKey) 
         shares=shares,
         message=sign_message(message, identity),
     )
+
+
+def _make_tags(
+    roster: Roster, own: str, names: Iterable[str], purpose: str, pairs: PairKeys | None, content: bytes = b""
+) -> dict[str, str]:
+    """Makes this client's tags of a content for other members; none without keys."""
+    if pairs is None:
+        return {}
+    members, context = roster.keys, roster.context
+    made = (
+        (name, pairs.make_tag(members[name].identity, context.label(f"tagged {purpose}", own, name) + content))
+        for name in names
+        if name != own
+    )
+    return {name: tag for name, tag in made if tag is not None}
+
+
+def _find_tagged(
+    roster: Roster, own: str, tags: Mapping[str, str], purpose: str, pairs: PairKeys | None, content: bytes = b""
+) -> set[str]:
+    """Finds the members that have tagged a content for this client."""
+    if pairs is None or roster.graph is None:
+        return set()
+    members, context = roster.keys, roster.context
+    return {
+        name
+        for name, tag in tags.items()
+        if name in members
+        and pairs.is_tag_of(members[name].identity, context.label(f"tagged {purpose}", name, own) + content, tag)
+    }
 
 
 def _require_known(roster: Roster, own: str, sharers: set[str]) -> None:
@@ -286,19 +336,24 @@ def _require_enough(roster: Roster, sharers: Collection[str]) -> None:
 
 
 def mask_update(
-    state: CheckedState | ReadyState, sharers: Sharers, content: Parameters, identity: PrivateKey
+    state: CheckedState | ReadyState,
+    sharers: Sharers,
+    content: Parameters,
+    identity: PrivateKey,
+    pairs: PairKeys | None = None,
 ) -> tuple[ReadyState, MaskedUpdate]:
     """Masks an update with the client's own mask and those shared with neighbours.
 
     The same input gives the same result. Raises ConflictError for another update or other sharers in the same round:
-    the difference would be readable. Raises PrivacyError for sharers that are too few, or that have shared with this
-    client without its holding the share.
+    the difference would be readable. Raises PrivacyError for sharers that are too few, that have shared with this
+    client without its holding the share, or that have neither signed their keys nor tagged the roster with them.
     """
     require_round(state.roster.terms, sharers)
     _require_known(state.roster, state.client, set(sharers.sharers))
     _require_enough(state.roster, sharers.sharers)
     if unheld := graph.find_dealers(state.roster, state.client, sharers) - set(state.shares):
         raise PrivacyError(f"expected sharers whose shares this client holds, got {len(unheld)} others")
+    _require_authentic(state, sharers, pairs)
     if isinstance(state, CheckedState) and set(state.message.complaints) & set(sharers.sharers):
         raise PrivacyError("expected sharers whose shares this client could open, got one that it has complained of")
     terms = state.roster.terms
@@ -317,6 +372,18 @@ def mask_update(
     place = {"run": terms.run, "round": terms.round, "client": state.client}
     header = MaskedHeader(**place, digest=sent, scalars=scalars, peers=peers)
     return ready, MaskedUpdate(header, masked)
+
+
+def _require_authentic(state: CheckedState | ReadyState, sharers: Sharers, pairs: PairKeys | None) -> None:
+    """Raises PrivacyError unless the keys in the roster are those of each sharer.
+
+    An honest client tags only a roster with its own keys; without its tag its signature under the keys counts. Those
+    of the neighbours that this client has drawn were verified before it shared with them.
+    """
+    roster, own = state.roster, state.client
+    if roster.graph is not None:
+        known = {own, *_own_neighbours(roster, state), *_find_tagged(roster, own, sharers.tags, "roster", pairs)}
+        require_signed_keys(roster, [name for name in sharers.sharers if name not in known])
 
 
 def _fix_sharers(state: CheckedState | ReadyState, sharers: Sharers, digest: str) -> ReadyState:
@@ -359,7 +426,9 @@ def list_mask_streams(state: ReadyState) -> tuple[MaskStream, ...]:
     return (MaskStream(keys.derive_self_mask(seed, context, own), 1), *pairwise)
 
 
-def sign_consent(state: ReadyState, request: UnmaskRequest, identity: PrivateKey) -> tuple[ReadyState, Consent]:
+def sign_consent(
+    state: ReadyState, request: UnmaskRequest, identity: PrivateKey, pairs: PairKeys | None = None
+) -> tuple[ReadyState, Consent]:
     """Signs the lists of survivors and drop-outs, one pair of lists a round.
 
     Raises PrivacyError for lists that do not divide the sharers in two with enough survivors, or that differ from
@@ -367,13 +436,19 @@ def sign_consent(state: ReadyState, request: UnmaskRequest, identity: PrivateKey
     """
     require_round(state.roster.terms, request)
     _require_valid_lists(state, request)
-    _require_same_sharers(state, request)
     lists = {"survivors": request.survivors, "dropped": request.dropped}
     message = Consent(**_roster_fields(state.roster.context, state.client), **lists)
     if state.consent is not None and state.consent.model_dump(include=set(lists)) != lists:
         raise PrivacyError("expected the lists that this client has signed, got others for the same round")
-    signed = sign_message(message, identity)
+    names = () if state.roster.graph is None else request.survivors
+    tags = _make_tags(state.roster, state.client, names, "lists", pairs, _lists_digest(message))
+    signed = sign_message(message.model_copy(update={"tags": tags}), identity)
     return state.model_copy(update={"consent": signed}), signed
+
+
+def _lists_digest(consent: Consent) -> bytes:
+    lists = ("\n".join(names) for names in (consent.survivors, consent.dropped))
+    return hashlib.sha256("\n\n".join(lists).encode()).digest()
 
 
 def _require_valid_lists(state: ReadyState, request: UnmaskRequest) -> None:
@@ -389,32 +464,18 @@ def _require_valid_lists(state: ReadyState, request: UnmaskRequest) -> None:
         raise RoundClosedError("expected this client's masked vector to be in the sum, it is not")
 
 
-def _require_same_sharers(state: ReadyState, request: UnmaskRequest) -> None:
-    """Raises PrivacyError unless the survivors whose shares it holds have signed these sharers.
+def answer_unmask_request(state: ReadyState, consents: Consents, pairs: PairKeys | None = None) -> UnmaskAnswer:
+    """Returns the shares that unmask the sum, once enough survivors have agreed.
 
-    On a graph: who was told of few sharers is masked with few, and its seed would then uncover its vector.
-    """
-    if state.roster.graph is None:
-        return
-    members, context = state.roster.keys, state.roster.context
-    for name in sorted(set(state.shares) & set(request.survivors) - {state.client}):
-        key = identity_key(members[name].identity)
-        try:
-            require_peers(context, name, state.sharers, request.peers.get(name), key)
-        except ProtocolError as error:
-            raise PrivacyError(f"{error}: it has masked with others, or with nobody") from None
-
-
-def answer_unmask_request(state: ReadyState, consents: Consents) -> UnmaskAnswer:
-    """Returns the shares that unmask the sum, once enough survivors have signed.
-
-    Shares of the survivors' seeds and of the drop-outs' mask keys. Raises PrivacyError for too few signatures, or for
-    one that is not a survivor's under the same lists.
+    Shares of the survivors' seeds and of the drop-outs' mask keys. Raises PrivacyError for too few signatures, for
+    one that is not a survivor's under the same lists, and on a graph for a survivor that was told of other sharers.
     """
     require_round(state.roster.terms, consents)
     if state.consent is None:
         raise PrivacyError("expected a request after this client's consent, got one before it")
-    _require_agreed(state.roster, state.consent, consents)
+    tagged = _find_tagged(state.roster, state.client, consents.tags, "lists", pairs, _lists_digest(state.consent))
+    agreed = _require_agreed(state.roster, state.consent, consents, tagged & set(consents.signatures))
+    _require_same_sharers(state, state.consent, consents, agreed)
     return UnmaskAnswer(
         run=consents.run,
         round=consents.round,
@@ -424,17 +485,50 @@ def answer_unmask_request(state: ReadyState, consents: Consents) -> UnmaskAnswer
     )
 
 
-def _require_agreed(roster: Roster, own: Consent, consents: Consents) -> None:
+def _require_agreed(roster: Roster, own: Consent, consents: Consents, tagged: set[str]) -> set[str]:
+    """Returns survivors that have agreed to the same lists, as many as the threshold or more.
+
+    tagged: those whose tag says so. Raises PrivacyError if there are too few.
+    """
     if not set(consents.signatures) <= set(own.survivors):
         raise PrivacyError("expected signatures of survivors alone, got others")
     if len(consents.signatures) < roster.terms.threshold:
         words = f"expected at least {roster.terms.threshold} survivors to have signed the same lists"
         raise PrivacyError(f"{words}, got {len(consents.signatures)}")
-    members = roster.keys
-    given = sorted(consents.signatures.items())
-    for name, signature in given if roster.graph is None else given[: roster.terms.threshold]:
-        theirs = own.model_copy(update={"client": name, "signature": signature})
+    agreed, others = set(tagged), sorted(set(consents.signatures) - tagged)
+    if roster.graph is not None:  # on the full graph all are verified
+        others = others[: max(0, roster.terms.threshold - len(agreed))]
+    for name in others:
         try:
-            require_signature(theirs, identity_key(members[name].identity))
+            _require_consent(roster, own, name, consents.signatures[name])
         except ProtocolError as error:
             raise PrivacyError(f"{error}: it has seen other lists, or none") from None
+        agreed.add(name)
+    return agreed
+
+
+def _require_consent(roster: Roster, own: Consent, name: str, signature: str) -> None:
+    """Raises ProtocolError unless a survivor has signed the lists that this client has signed."""
+    theirs = own.model_copy(update={"client": name, "signature": signature})
+    require_signature(theirs, identity_key(roster.keys[name].identity))
+
+
+def _require_same_sharers(state: ReadyState, own: Consent, consents: Consents, agreed: set[str]) -> None:
+    """Raises PrivacyError unless the survivors whose shares it holds were told of the same sharers.
+
+    On a graph: who was told of few sharers is masked with few, and its seed would then uncover its vector. A client
+    agrees only to lists that divide its own sharers, so that its consent tells them; who has not consented has signed
+    them with its vector.
+    """
+    if state.roster.graph is None:
+        return
+    members, context = state.roster.keys, state.roster.context
+    for name in sorted(set(state.shares) & set(own.survivors) - {state.client, *agreed}):
+        try:
+            if (signature := consents.signatures.get(name)) is not None:
+                _require_consent(state.roster, own, name, signature)
+            else:
+                key = identity_key(members[name].identity)
+                require_peers(context, name, state.sharers, consents.peers.get(name), key)
+        except ProtocolError as error:
+            raise PrivacyError(f"{error}: it has masked with others, or with nobody") from None

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -69,6 +69,13 @@ Names = Annotated[tuple[ClientName, ...], Field(max_length=MOST_CLIENTS), AfterV
 SharesOf = Annotated[Mapping[ClientName, Scalar], Field(max_length=MOST_CLIENTS)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 UNSIGNED = "0" * 128
+Tag = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", examples=["7a" * 16])]
+Tags = Annotated[Mapping[ClientName, Tag], Field(max_length=MOST_CLIENTS)]
+
+
+def _tags(description: str) -> Any:
+    """Declares tags of a graph's round, which a round without a graph leaves out."""
+    return Field(default_factory=dict, description=f"on a graph: {description}", exclude_if=lambda tags: not tags)
 
 
 class RoundMessage(Message):
@@ -289,6 +296,7 @@ class ShareCheck(SignedClientMessage):
 
     transcript: Hex32 = Field(description="digest of the roster")
     complaints: Mapping[ClientName, Complaint] = Field(max_length=MOST_CLIENTS, description="complaints by dealer")
+    tags: Tags = _tags("by member, the tag under the roster that the sender has seen")
 
 
 class ExpulsionEvidence(Message):
@@ -313,6 +321,7 @@ class Sharers(RoundMessage):
         description="on a graph: number that has drawn the neighbours of each sharer",
         exclude_if=lambda draws: not draws,
     )
+    tags: Tags = _tags("by sharer, its tag for the receiver under the roster that it has seen")
 
 
 class MaskedHeader(ClientMessage):
@@ -332,12 +341,6 @@ class UnmaskRequest(RoundMessage):
 
     survivors: Names = Field(description="clients whose vectors are in the sum")
     dropped: Names = Field(description="clients that dropped out before sending a vector")
-    peers: Mapping[ClientName, Signature] = Field(
-        default_factory=dict,
-        max_length=MOST_CLIENTS,
-        description="on a graph: of each survivor whose shares the client holds, its signature under the sharers",
-        exclude_if=lambda peers: not peers,
-    )
 
 
 class Consent(SignedClientMessage):
@@ -346,12 +349,21 @@ class Consent(SignedClientMessage):
     transcript: Hex32 = Field(description="digest of the roster")
     survivors: Names = Field(description="clients whose vectors are in the sum")
     dropped: Names = Field(description="clients that dropped out before sending a vector")
+    tags: Tags = _tags("by survivor, the tag under the same lists")
 
 
 class Consents(RoundMessage):
     """Signatures of the survivors under the same lists."""
 
     signatures: Mapping[ClientName, Signature] = Field(max_length=MOST_CLIENTS, description="signatures by survivor")
+    tags: Tags = _tags("by survivor, its tag for the receiver under the same lists")
+    peers: Mapping[ClientName, Signature] = Field(
+        default_factory=dict,
+        max_length=MOST_CLIENTS,
+        description="on a graph: of each survivor without consent whose shares the receiver holds, its signature under"
+        " the sharers",
+        exclude_if=lambda peers: not peers,
+    )
 
 
 class UnmaskAnswer(ClientMessage):

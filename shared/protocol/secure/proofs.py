@@ -93,11 +93,11 @@ def identity_key(identity: str) -> PublicKey:
 
 
 def _signed_bytes(message: SignedClientMessage) -> bytes:
-    """Returns the bytes to sign: protocol, kind of message, content.
+    """Returns the bytes to sign: protocol, kind of message, content without tags.
 
     So no signature fits another purpose.
     """
-    content = message.model_dump_json(exclude={"signature"})
+    content = message.model_dump_json(exclude={"signature", "tags"})
     return f"{PROTOCOL}\n{type(message).__name__}\n{content}".encode()
 
 

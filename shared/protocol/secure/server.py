@@ -224,6 +224,7 @@ def require_expected(state: SecureRound, phase: Phase, message: ClientMessage) -
                 raise ProtocolError(
                     "expected complaints about other sharers that have shared with the sender, got others"
                 )
+            _require_tags(message.tags, set(state.keys))
         case MaskedHeader():
             if not set(message.scalars) <= (visible := visible_scalars(state.terms.declaration)):
                 raise ProtocolError(f"expected at most the open scalars {sorted(visible)}, got others")
@@ -231,6 +232,7 @@ def require_expected(state: SecureRound, phase: Phase, message: ClientMessage) -
         case Consent():
             if (message.survivors, message.dropped) != (state.survivors, state.dropped):
                 raise ProtocolError("expected consent to the lists that were asked for, got consent to others")
+            _require_tags(message.tags, set(state.survivors))
         case UnmaskAnswer():
             held = {dealer for dealer, sent in state.shares.items() if message.client in sent.holders}
             _require_names("shares of seeds", set(message.seeds), held & set(state.survivors))
@@ -263,6 +265,11 @@ def _require_room(state: SecureRound) -> None:
     threshold, held = state.terms.threshold, len(state.keys)
     if least_threshold(held + 1) > threshold:
         raise RoundClosedError(f"expected at most {held} clients with a threshold of {threshold}, got one more")
+
+
+def _require_tags(tags: Mapping[str, str], members: set[str]) -> None:
+    if not set(tags) <= members:
+        raise ProtocolError("expected tags for members of the round alone, got others")
 
 
 def _require_names(what: str, came: set[str], expected: set[str]) -> None:
@@ -351,10 +358,10 @@ def make_delivery(state: SecureRound, client: str) -> Delivery:
     return Delivery(run=state.terms.run, round=state.terms.round, shares=shares)
 
 
-def make_sharers(state: SecureRound) -> Sharers:
+def make_sharers(state: SecureRound, client: str = "") -> Sharers:
     """Makes the list of sharers, once phase `checks` is closed.
 
-    With one piece of evidence against each expelled client.
+    With one piece of evidence against each expelled client. client: whom the tags are for.
     """
     _require_closed(state, "checks")
     found: dict[str, ExpulsionEvidence] = {}
@@ -365,23 +372,28 @@ def make_sharers(state: SecureRound) -> Sharers:
     evidence = tuple(found[dealer] for dealer in sorted(found))
     draws = {name: draw for name in state.sharers if (draw := state.shares[name].draw) is not None}
     place = {"run": state.terms.run, "round": state.terms.round}
-    return Sharers(**place, sharers=state.sharers, evidence=evidence, draws=draws)
+    tags = {name: tag for name in state.sharers if (tag := state.checks[name].tags.get(client)) is not None}
+    return Sharers(**place, sharers=state.sharers, evidence=evidence, draws=draws, tags=tags)
 
 
-def make_unmask_request(state: SecureRound, client: str) -> UnmaskRequest:
-    """Makes the request to unmask for one client, once phase `masked` is closed."""
+def make_unmask_request(state: SecureRound) -> UnmaskRequest:
+    """Makes the request to unmask, once phase `masked` is closed."""
     _require_closed(state, "masked")
-    terms, survivors = state.terms, state.survivors
-    held = (name for name in survivors if client in state.shares[name].shares)
-    peers = {name: signature for name in held if (signature := state.masked[name].peers) is not None}
-    return UnmaskRequest(run=terms.run, round=terms.round, survivors=survivors, dropped=state.dropped, peers=peers)
+    return UnmaskRequest(run=state.terms.run, round=state.terms.round, survivors=state.survivors, dropped=state.dropped)
 
 
-def make_consents(state: SecureRound) -> Consents:
-    """Makes the list of the survivors' signatures, once phase `consents` is closed."""
+def make_consents(state: SecureRound, client: str = "") -> Consents:
+    """Makes the list of the survivors' signatures, once phase `consents` is closed.
+
+    client: whom the tags are for, and whose survivors without consent have signed the sharers.
+    """
     _require_closed(state, "consents")
-    signatures = {name: state.consents[name].signature for name in sorted(state.consents)}
-    return Consents(run=state.terms.run, round=state.terms.round, signatures=signatures)
+    given = {name: state.consents[name] for name in sorted(state.consents)}
+    tags = {name: tag for name, consent in given.items() if (tag := consent.tags.get(client)) is not None}
+    silent = (name for name in state.survivors if name not in given and client in state.shares[name].shares)
+    peers = {name: signature for name in silent if (signature := state.masked[name].peers) is not None}
+    signatures = {name: consent.signature for name, consent in given.items()}
+    return Consents(run=state.terms.run, round=state.terms.round, signatures=signatures, tags=tags, peers=peers)
 
 
 def _require_closed(state: SecureRound, phase: Phase) -> None:

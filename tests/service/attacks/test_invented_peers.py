@@ -65,7 +65,7 @@ class Inventor(Liar):
                 self.vectors[name] = update.vector
                 return
             case "consents":
-                request = server.make_unmask_request(self.exchange, name)
+                request = server.make_unmask_request(self.exchange)
                 self.states[name], message = client.sign_consent(self.states[name], request, key)
                 self.exchange = server.accept_message(self.exchange, message)
                 return

@@ -12,8 +12,10 @@ import pytest
 from shared.errors import PrivacyError, ProtocolError, UnavailableError
 from shared.protocol.schemas import GraphBounds
 from shared.protocol.secure import client, graph, server
-from shared.protocol.secure.messages import GraphPlan, Roster
+from shared.protocol.secure.keys import Context
+from shared.protocol.secure.messages import Consents, Delivery, GraphPlan, Roster
 from shared.protocol.secure.proofs import make_complaint, sign_message, sign_peers
+from shared.protocol.secure.tags import PairKeys
 from shared.protocol.secure.verification import verify_message
 from tests.support.rehearsal import Rehearsal, many_contents, terms_for
 
@@ -54,7 +56,7 @@ def test_fewer_than_64_have_no_graph_and_no_new_field_in_any_message() -> None:
     made.play()
     said = [made.round.terms, *made.round.keys.values(), *made.round.shares.values(), *made.round.masked.values()]
     said += [server.make_roster(made.round), server.make_sharers(made.round)]
-    said += [server.make_unmask_request(made.round, "silo-000"), *made.ready.values()]
+    said += [server.make_unmask_request(made.round), *made.ready.values()]
     words = ('"graph"', '"draw"', '"draws"', '"peers"', '"listed"')
     assert not [word for word in words for one in said if word in one.model_dump_json()]
 
@@ -256,14 +258,43 @@ def test_a_silo_s_policy_refuses_a_graph_that_bears_fewer_colluders() -> None:
             )
 
 
-def test_a_member_whose_keys_the_aggregator_made_is_refused_by_those_who_have_not_drawn_it_too() -> None:
+@pytest.mark.parametrize("replayed", ["nothing", "tags of its true keys", "tags of another"])
+def test_a_member_whose_keys_the_aggregator_made_is_refused_by_those_who_have_not_drawn_it_too(
+    replayed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A member without edges could be left out of a sum that names it: the next sum would tell its update."""
     made = begin()
     made.until_keys(tuple(made.contents))
-    roster = server.make_roster(made.round)
-    forged = sign_message(roster.members[-1].model_copy(update={"draw": "00" * 32}), made.identities["silo-000"])
+    true = server.make_roster(made.round)
+    forged = sign_message(true.members[-1].model_copy(update={"draw": "00" * 32}), made.identities["silo-000"])
+    told = shown(made, members=(*true.members[:-1], forged))
+    drawn = {name: graph.find_holders(told, name, told_draw(made, name, told)) for name in true.names[:-1]}
+    near = next(name for name, holders in drawn.items() if "silo-063" in holders)
     with pytest.raises(PrivacyError, match="'silo-063' has signed"):
-        made.share("silo-000", shown(made, members=(*roster.members[:-1], forged)))
+        made.share(near, told)
+    far = next(name for name, holders in drawn.items() if "silo-063" not in holders)
+    made.sharing[far] = made.share(far, told)  # nothing in it is sealed for the false keys
+    assert "silo-063" not in made.sharing[far].message.shares
+    state = made.check(far, Delivery(run="run-1", round=3, shares={}))
+    sender = {"nothing": None, "tags of its true keys": "silo-063", "tags of another": near}[replayed]
+    tags = {} if sender is None else {"silo-063": false_tag(made, sender, far, true.context)}
+    sharers = made.sharers(true.names).model_copy(update={"tags": tags})
+    monkeypatch.setattr(graph, "find_dealers", lambda *_: set())
+    with pytest.raises(PrivacyError, match="'silo-063' has signed"):
+        client.mask_update(state, sharers, made.contents[far], made.identities[far], made.pairs[far])
+
+
+def told_draw(made: Rehearsal, name: str, roster: Roster) -> str:
+    return graph.derive_draw(int(made.begun[name].secrets.deal, 16), roster.terms, name)
+
+
+def false_tag(made: Rehearsal, sender: str, receiver: str, context: Context) -> str:
+    """What a client says of a roster, as its own or in another's name."""
+    label = context.label("tagged roster", "silo-063", receiver)
+    pairs = PairKeys(made.identities[sender])
+    tag = pairs.make_tag(made.round.keys[receiver].identity, label)
+    assert tag is not None
+    return tag
 
 
 @pytest.fixture(scope="module")
@@ -313,18 +344,35 @@ def test_who_was_told_of_other_sharers_gets_no_help_from_its_neighbours(checked:
                 server.accept_header(checked.round, update.header)
     for name in names:
         assert checked.ready[name].sharers == (names[:61] if name == "silo-000" else names)
-    request = checked.with_peers(server.UnmaskRequest(run="run-1", round=3, survivors=names, dropped=()))
+    request = server.UnmaskRequest(run="run-1", round=3, survivors=names, dropped=())
     holder = checked.round.shares["silo-000"].holders[1]
-    with pytest.raises(PrivacyError, match="it has masked with others"):
-        client.sign_consent(checked.ready[holder], request, checked.identities[holder])
-    context = server.make_roster(checked.round).context
-    stolen = sign_peers(context, "silo-000", names, checked.identities[holder])  # of another's hand
-    forged = request.model_copy(update={"peers": {**request.peers, "silo-000": stolen}})
-    with pytest.raises(PrivacyError, match="it has masked with others"):
-        client.sign_consent(checked.ready[holder], forged, checked.identities[holder])
     spare = next(name for name in names[1:] if name not in checked.round.shares["silo-000"].holders)
-    ready, _ = client.sign_consent(checked.ready[spare], request, checked.identities[spare])  # it can restore nothing
-    assert "silo-000" not in ready.shares
+    states, consents = {}, {}
+    for name in names[1:]:
+        states[name], consents[name] = client.sign_consent(
+            checked.ready[name], request, checked.identities[name], checked.pairs[name]
+        )
+    with pytest.raises(PrivacyError, match="about all 61 sharers"):  # so no consent of its own can stand for it
+        client.sign_consent(checked.ready["silo-000"], request, checked.identities["silo-000"])
+    context, said = server.make_roster(checked.round).context, checked.peers["silo-000"]
+    stolen = sign_peers(context, "silo-000", names, checked.identities[holder])  # of another's hand
+    for name in (holder, spare):
+        tags = {one: consents[one].tags[name] for one in names[1:] if one != name}
+        signatures = {one: consents[one].signature for one in names[1:]}
+        told = Consents(run="run-1", round=3, signatures=signatures, tags=tags, peers={"silo-000": said})
+        if name == spare:
+            assert "silo-000" not in client.answer_unmask_request(states[name], told, checked.pairs[name]).seeds
+            continue
+        for peers in ({"silo-000": said}, {"silo-000": stolen}, {}):
+            with pytest.raises(PrivacyError, match="it has masked with others"):
+                client.answer_unmask_request(
+                    states[name], told.model_copy(update={"peers": peers}), checked.pairs[name]
+                )
+        others = {**signatures, "silo-000": signatures["silo-001"]}
+        with pytest.raises(PrivacyError, match="it has masked with others"):
+            client.answer_unmask_request(
+                states[name], told.model_copy(update={"signatures": others}), checked.pairs[name]
+            )
 
 
 def test_fewer_survivors_than_the_bound_bears_are_refused(checked: Rehearsal) -> None:

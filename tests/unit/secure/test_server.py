@@ -50,7 +50,7 @@ def test_each_phase_goes_on_with_those_who_took_part_in_the_one_before(made: Any
     assert server.make_sharers(made.round).sharers == ("ada", "cyd", "dan", "eve")
     made.send_masked(made.checked)
     made.close()
-    request = server.make_unmask_request(made.round, "ada")
+    request = server.make_unmask_request(made.round)
     assert (request.survivors, request.dropped) == (("ada", "cyd", "dan", "eve"), ())
     made.send_consents(made.ready)
     made.close()
@@ -69,7 +69,7 @@ def test_who_has_not_checked_its_shares_masks_with_nobody(made: Any) -> None:
 
 def test_who_checked_and_sent_no_vector_has_dropped_out(asked: Any) -> None:
     assert asked.round.survivors == ALL[:4] and asked.round.dropped == ("eve",)
-    assert server.make_unmask_request(asked.round, "ada").dropped == ("eve",)
+    assert server.make_unmask_request(asked.round).dropped == ("eve",)
 
 
 def test_rho_of_each_survivor_lies_open_and_the_margin_does_not(asked: Any) -> None:
@@ -146,9 +146,7 @@ def test_a_hidden_scalar_in_the_open_is_refused(made: Any) -> None:
 
 def test_consent_to_other_lists_than_were_asked_for_is_refused(made: Any) -> None:
     made.until_masked(ALL)
-    request = server.make_unmask_request(made.round, "ada").model_copy(
-        update={"survivors": ALL[:4], "dropped": ("eve",)}
-    )
+    request = server.make_unmask_request(made.round).model_copy(update={"survivors": ALL[:4], "dropped": ("eve",)})
     message = client.sign_consent(made.ready["ada"], request, made.identities["ada"])[1]
     with pytest.raises(ProtocolError, match="consent to the lists that were asked for"):
         made.tell(message)
@@ -187,7 +185,7 @@ def test_nothing_is_told_of_a_phase_that_is_still_open(made: Any) -> None:
         "keys": server.make_roster,
         "shares": lambda state: server.make_delivery(state, "ada"),
         "checks": server.make_sharers,
-        "masked": lambda state: server.make_unmask_request(state, "ada"),
+        "masked": lambda state: server.make_unmask_request(state),
         "consents": server.make_consents,
     }
     made.send_keys(ALL)
@@ -318,9 +316,7 @@ def test_a_wrong_share_is_refused_with_its_dealer_s_name_and_the_others_are_enou
 
 def test_a_consent_that_its_sender_has_not_signed_is_refused(made: Any) -> None:
     made.until_masked(ALL)
-    message = client.sign_consent(
-        made.ready["ada"], server.make_unmask_request(made.round, "ada"), made.identities["bob"]
-    )[1]
+    message = client.sign_consent(made.ready["ada"], server.make_unmask_request(made.round), made.identities["bob"])[1]
     refused(made, message, "'ada' has signed")
 
 

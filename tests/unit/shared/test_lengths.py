@@ -55,8 +55,8 @@ def messages(count: int) -> list[ClientMessage]:
     others = names(count)
     return [
         SealedShares(**PLACE, shares=dict.fromkeys(others, share), **commitments, draw=HEX),
-        ShareCheck(**PLACE, complaints=dict.fromkeys(others, complaint)),
-        Consent(**PLACE, survivors=others[::2], dropped=others[1::2]),
+        ShareCheck(**PLACE, complaints=dict.fromkeys(others, complaint), tags=dict.fromkeys(others, "0" * 32)),
+        Consent(**PLACE, survivors=others[::2], dropped=others[1::2], tags=dict.fromkeys(others, "0" * 32)),
         UnmaskAnswer(
             **{name: value for name, value in PLACE.items() if name != "transcript"},
             seeds=dict.fromkeys(others[::2], HEX),

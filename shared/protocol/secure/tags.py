@@ -1,0 +1,63 @@
+"""Tags by which one member proves a message to one other, for a twentieth of a signature's cost.
+
+A signature convinces everybody, a tag its receiver alone: its key follows from the identities of both. Here a tag
+stands beside a signature that the aggregator has verified; who finds none, or a wrong one, verifies the signature. So
+a tag saves work and decides nothing: neither a lying silo nor an aggregator gains by false ones.
+
+The same key signs and agrees: Thormarker, "On using the same key pair for Ed25519 and an X25519 based KEM", 2021.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from shared.errors import ProtocolError
+from shared.protocol.secure import keys
+from shared.protocol.secure.group import BYTES
+from shared.protocol.secure.keys import PROTOCOL
+from shared.protocol.signing.keys import PrivateKey, raw_hex
+
+TAG_BYTES = 16
+
+
+class PairKeys:
+    """Keys that one client and each other member agree on, once for all rounds."""
+
+    def __init__(self, identity: PrivateKey) -> None:
+        self._own = raw_hex(identity.public_key())
+        self._secret = _secret_scalar(identity)
+        self._keys: dict[str, bytes | None] = {}
+
+    def make_tag(self, receiver: str, content: bytes) -> str | None:
+        """Makes the tag of a content for the owner of an identity, in hexadecimal; None if it is no key."""
+        key = self._key(receiver)
+        return None if key is None else _compute_tag(key, self._own, receiver, content)
+
+    def is_tag_of(self, sender: str, content: bytes, tag: str | None) -> bool:
+        """Tells whether the owner of an identity made this tag of a content for this client."""
+        if tag is None or (key := self._key(sender)) is None:
+            return False
+        return hmac.compare_digest(_compute_tag(key, sender, self._own, content), tag)
+
+    def _key(self, peer: str) -> bytes | None:
+        """Returns the key of a pair; None for an identity that is no point of the group."""
+        if peer not in self._keys:
+            label = f"{PROTOCOL}\npair of identities\n{min(self._own, peer)}\n{max(self._own, peer)}\n"
+            try:
+                self._keys[peer] = keys.agree(self._secret, bytes.fromhex(peer), label.encode())
+            except ProtocolError:
+                self._keys[peer] = None
+        return self._keys[peer]
+
+
+def _secret_scalar(identity: PrivateKey) -> int:
+    """Computes the scalar of an Ed25519 key, whose multiple of the base is its public key (RFC 8032, 5.1.5)."""
+    half = bytearray(hashlib.sha512(identity.private_bytes_raw()).digest()[:BYTES])
+    half[0] &= 248
+    half[31] = half[31] & 127 | 64
+    return int.from_bytes(half, "little")
+
+
+def _compute_tag(key: bytes, sender: str, receiver: str, content: bytes) -> str:
+    return hmac.digest(key, f"{sender}\n{receiver}\n".encode() + content, "sha256")[:TAG_BYTES].hex()
