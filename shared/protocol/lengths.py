@@ -25,6 +25,7 @@ UPDATE_ROOM_BYTES = 256 << 10
 LONGEST_NAME = "n" * 63
 RUN, ROUND, SEED = f"run-{'9' * 9}", 100_000, (1 << 32) - 1
 HEX = "0" * 2 * BYTES
+TWO_NAMES = (LONGEST_NAME, "z" * len(LONGEST_NAME))
 TAG = "0" * 2 * tags.TAG_BYTES
 GREATEST, LONGEST_NUMBER = (1 << 40) - 1, -2.2250738585072014e-308
 
@@ -64,8 +65,8 @@ def require_head(declaration: Declaration, path: str | Path) -> None:
 
 def longest_message(kind: type[messages.ClientMessage], clients: int) -> int:
     """Returns the most bytes of a secure round's JSON message, with the longest names."""
-    alone, with_one = _length(kind, 0), _length(kind, 1)
-    return alone + clients * (with_one - alone + len(","))
+    with_one, with_two = _length(kind, 1), _length(kind, 2)
+    return with_one + (clients - 1) * (with_two - with_one)
 
 
 def longest_relayed(declaration: Declaration, clients: int) -> int:
@@ -79,9 +80,9 @@ def longest_relayed(declaration: Declaration, clients: int) -> int:
 
 @cache
 def _length(kind: type[messages.ClientMessage], clients: int) -> int:
-    """Returns the bytes of a message about none or one client."""
+    """Returns the bytes of a message about one or two clients."""
     content: Any = {"version": 2, "run": RUN, "round": ROUND, "client": LONGEST_NAME}
-    return len(kind.model_construct(**content, **_content(kind, (LONGEST_NAME,) * clients)).model_dump_json())
+    return len(kind.model_construct(**content, **_content(kind, TWO_NAMES[:clients])).model_dump_json())
 
 
 def _content(kind: type[messages.ClientMessage], names: tuple[str, ...]) -> dict[str, Any]:
