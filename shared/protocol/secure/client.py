@@ -159,9 +159,9 @@ def require_members(roster: Roster, members: Members) -> None:
 
 
 def require_signed_keys(roster: Roster, names: Iterable[str]) -> None:
-    """Raises PrivacyError unless these members have signed their keys, and on the full graph know the secret.
+    """Raises PrivacyError unless these members have signed their keys.
 
-    On a graph they prove that before a complaint, which alone needs it.
+    On the full graph they also prove that they know the secret; on a graph before a complaint, which alone needs it.
     """
     for one in (roster.keys[name] for name in names):
         try:
@@ -486,7 +486,7 @@ def answer_unmask_request(state: ReadyState, consents: Consents, pairs: PairKeys
 
 
 def _require_agreed(roster: Roster, own: Consent, consents: Consents, tagged: set[str]) -> set[str]:
-    """Returns survivors that have agreed to the same lists, as many as the threshold or more.
+    """Returns the survivors that are known to have agreed to the same lists.
 
     tagged: those whose tag says so. Raises PrivacyError if there are too few.
     """

@@ -1,4 +1,4 @@
-"""Tags by which one member proves a message to one other, for a twentieth of a signature's cost.
+"""Tags by which one member proves a message to one other, cheaper than by signatures.
 
 A signature convinces everybody, a tag its receiver alone: its key follows from the identities of both. Here a tag
 stands beside a signature that the aggregator has verified; who finds none, or a wrong one, verifies the signature. So
@@ -30,18 +30,18 @@ class PairKeys:
         self._keys: dict[str, bytes | None] = {}
 
     def make_tag(self, receiver: str, content: bytes) -> str | None:
-        """Makes the tag of a content for the owner of an identity, in hexadecimal; None if it is no key."""
+        """Makes the tag of a content for another identity; None if that is no key."""
         key = self._key(receiver)
         return None if key is None else _compute_tag(key, self._own, receiver, content)
 
     def is_tag_of(self, sender: str, content: bytes, tag: str | None) -> bool:
-        """Tells whether the owner of an identity made this tag of a content for this client."""
+        """Tells whether a sender made this tag of a content for this client."""
         if tag is None or (key := self._key(sender)) is None:
             return False
         return hmac.compare_digest(_compute_tag(key, sender, self._own, content), tag)
 
     def _key(self, peer: str) -> bytes | None:
-        """Returns the key of a pair; None for an identity that is no point of the group."""
+        """Returns the key of a pair; None if the other identity is no key."""
         if peer not in self._keys:
             label = f"{PROTOCOL}\npair of identities\n{min(self._own, peer)}\n{max(self._own, peer)}\n"
             try:
@@ -52,7 +52,7 @@ class PairKeys:
 
 
 def _secret_scalar(identity: PrivateKey) -> int:
-    """Computes the scalar of an Ed25519 key, whose multiple of the base is its public key (RFC 8032, 5.1.5)."""
+    """Computes the secret scalar of an Ed25519 key (RFC 8032, 5.1.5)."""
     half = bytearray(hashlib.sha512(identity.private_bytes_raw()).digest()[:BYTES])
     half[0] &= 248
     half[31] = half[31] & 127 | 64

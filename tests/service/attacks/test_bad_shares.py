@@ -44,8 +44,8 @@ def seal_rubbish(monkeypatch: pytest.MonkeyPatch) -> None:
 def answer_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
     unmask = client.answer_unmask_request
 
-    def spoil(state: Any, consents: Any) -> Any:
-        found = unmask(state, consents)
+    def spoil(state: Any, consents: Any, *pairs: Any) -> Any:
+        found = unmask(state, consents, *pairs)
         if state.client != BAD:
             return found
         return found.model_copy(update={"seeds": {**found.seeds, "client-1": found.seeds["client-3"]}})
