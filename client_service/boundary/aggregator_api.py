@@ -12,6 +12,7 @@ from typing import TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from client_service.boundary.change_stream import ChangeStream
 from client_service.boundary.event_stream import EventStream
 from client_service.boundary.gate import Boundary, GateTransport, Traffic
 from client_service.boundary.ledger import Ledger
@@ -33,6 +34,7 @@ from shared.web.outgoing import describe_call_failure
 Model = TypeVar("Model", bound=BaseModel)
 NO_QUERY: Mapping[str, str] = {}
 CURRENT = "/v1/runs/current"
+SHORT_WAIT = 1.0  # seconds of a first poll, before a client waits by its stream: most answers come sooner
 RETRYABLE = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS)  # refusals of this moment alone
 ERROR_OF_CODE: dict[str, type[errors.FederationError]] = {
     kind.code: kind
@@ -66,7 +68,8 @@ class _RetryableError(Exception):
 class Aggregator:
     """Client of the aggregator's API.
 
-    Every answer without success becomes an error of `shared.errors`.
+    Every answer without success becomes an error of `shared.errors`. changes: the stream of the federation's changes;
+    where it is held, all waits are made by it.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class Aggregator:
         self._http, self._ledger, self._limits = http, ledger, limits
         self.gate, self.traffic, self.schedule = gate, traffic, schedule
         self._client, self._declaration = gate.boundary.client, gate.boundary.declaration
-        self.offers_stream = False  # until an answer has said so
+        self.changes = ChangeStream(self.open_stream, schedule)
 
     async def join(self, declaration: Declaration, counts: Counts | None) -> JoinOut:
         """Joins the federation with the client's declaration and counts.
@@ -95,7 +98,7 @@ class Aggregator:
 
     async def fetch_run(self, after: int | None, wait: float) -> RunOut:
         answer = await self._poll(CURRENT, wait, {} if after is None else {"after": str(after)})
-        self.offers_stream = answer.headers.get("link") == OFFER["Link"]
+        self.changes.is_offered = answer.headers.get("link") == OFFER["Link"]
         state = _parse(RunOut, answer)
         if state.sequence == after:
             self.schedule.record_answer(CURRENT, news=False)
@@ -137,7 +140,7 @@ class Aggregator:
 
         part: which part of the federation's work the run does.
         """
-        answer = await self._poll(f"{self._client_path(run, number)}/personalized", wait)
+        answer = await self._wait_for(f"{self._client_path(run, number)}/personalized", wait)
         return None if answer.status_code == httpx.codes.NO_CONTENT else self._parse_parameters(part, answer)
 
     async def send_message(self, call: str, message: ClientMessage) -> None:
@@ -146,7 +149,7 @@ class Aggregator:
 
     async def fetch_message(self, call: str, model: type[Model], run: str, number: int, wait: float) -> Model | None:
         """Fetches the other clients' messages of a secure round; None if the wait ends first."""
-        answer = await self._poll(f"{self._client_path(run, number)}/{call}", wait)
+        answer = await self._wait_for(f"{self._client_path(run, number)}/{call}", wait)
         return None if answer.status_code == httpx.codes.NO_CONTENT else _parse(model, answer)
 
     def _parse_parameters(self, part: Part, answer: httpx.Response) -> Parameters:
@@ -164,6 +167,17 @@ class Aggregator:
     async def _send(self, method: str, path: str, message: BaseModel) -> httpx.Response:
         headers = {"Content-Type": "application/json"}
         return await self._call(method, path, content=message.model_dump_json().encode(), headers=headers)
+
+    async def _wait_for(self, path: str, wait: float) -> httpx.Response:
+        """Polls, and waits for a change where there is no answer yet and a stream is held.
+
+        Whatever the answer waits for is a change with a number of its own; the known one is that before the poll.
+        """
+        known = self.changes.sequence
+        answer = await self._poll(path, wait if known is None else min(wait, SHORT_WAIT))
+        if known is not None and answer.status_code == httpx.codes.NO_CONTENT:
+            await self.changes.wait_for_change(known, wait - SHORT_WAIT)
+        return answer
 
     async def _poll(self, path: str, wait: float, more: Mapping[str, str] = NO_QUERY) -> httpx.Response:
         """Sends a request that the aggregator may hold until there is news."""
@@ -227,7 +241,11 @@ async def connect(
     transport = GateTransport(inner, boundary, ledger, key, call_seconds=limits.call, trusted_key=trusted_key)
     http = httpx.AsyncClient(transport=transport, base_url=boundary.aggregator, headers=headers, trust_env=False)
     async with http:
-        yield Aggregator(http, transport, ledger, limits, transport.traffic, schedule or RetrySchedule(limits.poll))
+        found = Aggregator(http, transport, ledger, limits, transport.traffic, schedule or RetrySchedule(limits.poll))
+        try:
+            yield found
+        finally:
+            await found.changes.close()
 
 
 def require_known_update(ledger: Ledger, nonce: str | None) -> None:

@@ -85,7 +85,7 @@ class RetrySchedule:
             self._draw(0.0, _longest_pause(PAUSE_SECONDS, self._failed_calls)),
             min(retry_after or 0.0, LONGEST_PAUSE_SECONDS),
         )
-        return self._pause(pause)
+        return self.delay(pause)
 
     def record_failure(self, error: FederationError) -> None:
         """Records that work ended in an error; the next call waits."""
@@ -93,13 +93,14 @@ class RetrySchedule:
         temporary = isinstance(error, UnavailableError | ConflictError)
         base = PAUSE_SECONDS if temporary else LONG_PAUSE_SECONDS
         least = 0.0 if isinstance(error, UnavailableError) else base
-        self._pause(self._draw(least, _longest_pause(base, self._failed_steps)))
+        self.delay(self._draw(least, _longest_pause(base, self._failed_steps)))
 
     def record_success(self) -> None:
         """Records that the work of a state of the run is done."""
         self._failed_steps = 0
 
-    def _pause(self, pause: float) -> float:
+    def delay(self, pause: float) -> float:
+        """Delays all calls; returns the seconds until the next."""
         self._not_before = max(self._not_before, self.clock() + pause)
         return self._not_before - self.clock()
 

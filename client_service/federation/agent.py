@@ -92,12 +92,6 @@ class Agent:
         such as a lack of memory, is abandoned: the silo continues with the next one. ends: called between two polls
         while no run needs work.
         """
-        try:
-            await self._follow(ends)
-        finally:
-            await self.poll.close()
-
-    async def _follow(self, ends: Callable[[], Awaitable[bool]] | None) -> None:
         while ends is None or self.is_busy or not await ends():
             try:
                 await self._step()

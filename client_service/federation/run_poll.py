@@ -16,7 +16,6 @@ import httpx
 from client_service.boundary.aggregator_api import Aggregator, connect
 from client_service.boundary.gate import Boundary
 from client_service.boundary.ledger_heads import HeadedLedger
-from client_service.federation.change_stream import ChangeStream
 from client_service.metrics import ClientMetrics
 from client_service.runtime.logs import LOGGER
 from client_service.secure_rounds.members import KnownMembers
@@ -24,7 +23,7 @@ from client_service.settings import ClientSettings
 from shared.errors import FederationError
 from shared.method.declaration import Counts
 from shared.protocol.schemas import ENDED, JoinOut, RunOut
-from shared.protocol.signing.events import CHANGES
+from shared.protocol.signing.events import CHANGES, EVENT_SECONDS
 from shared.protocol.signing.keys import PrivateKey
 from shared.web.outgoing import OutgoingTls, ProxyTransport
 from shared.web.tls import TlsIdentity
@@ -105,11 +104,11 @@ class RunPoll:
         ended_run: str | None = None,
     ) -> None:
         self._aggregator, self._metrics = aggregator, metrics
-        self._declaration, self._wait = settings.declaration(), settings.wait_seconds
+        self._declaration = settings.declaration()
+        self._wait = max(settings.wait_seconds, settings.poll_seconds, EVENT_SECONDS)  # shorter ones would keep it busy
         self.joined, self.ended_run = joined, ended_run
         self.sequence: int | None = None
         self._known: RunOut | None = None  # the state of that sequence
-        self._stream = ChangeStream(aggregator)
 
     async def join(self, counts: Counts | None) -> JoinOut:
         """Joins the federation: sends the declaration, and counts where the policy shares them."""
@@ -123,17 +122,14 @@ class RunPoll:
 
         Waits while the run is still as `record_done` has recorded it, at most for the client's `wait_seconds`.
         """
-        if self.sequence is None or self._known is None or not await self._stream.is_held(self.sequence):
+        changes = self._aggregator.changes
+        if self.sequence is None or self._known is None or not await changes.is_held(self.sequence):
             return await self._aggregator.fetch_run(self.sequence, self._wait)
-        event = await self._stream.wait_for_change(self.sequence, self._wait)
+        event = await changes.wait_for_change(self.sequence, self._wait)
         if event is None:
             return self._known
         await self._aggregator.schedule.wait_turn(CHANGES)
         return event.state or await self._aggregator.fetch_run(None, self._wait)
-
-    async def close(self) -> None:
-        """Gives up the stream, where one is held."""
-        await self._stream.close()
 
     def is_idle(self, state: RunOut) -> bool:
         """Tells whether the present run needs no work: there is none, or it is over."""

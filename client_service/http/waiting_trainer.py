@@ -238,11 +238,8 @@ class WaitingTrainer:
             async with _sealed(ledger), linked as link:
                 joined, ended_run = self._handover.joined, self._handover.ended_run
                 poll = RunPoll(link, settings, self._metrics, joined=joined, ended_run=ended_run)
-                try:
-                    while not await self._poll_once(poll):
-                        pass
-                finally:
-                    await poll.close()
+                while not await self._poll_once(poll):
+                    pass
                 self._end_wait("a run is open")
         finally:
             if renewing is not None:

@@ -23,6 +23,7 @@ MEDIA_TYPE = "text/event-stream"
 CHANGES = "/v1/runs/current/changes"  # path of the stream
 OFFER = {"Link": f'<{CHANGES}>; rel="monitor"'}  # header of an answer of an aggregator that offers the stream
 LONGEST_EVENT = 64 << 10  # bytes of an event with its signature
+EVENT_SECONDS = 0.05  # least time between two changes that are told, and between two events that are read
 PURPOSE = b"lpsfed event\n"  # an answer's signature covers lines that begin otherwise
 END = b"\n\n"
 FORM = re.compile(rb"id: ([0-9]{1,16})\ndata: (\{[^\n]+\})\ndata: ([A-Za-z0-9+/]{86}==)\n\n")
@@ -35,7 +36,8 @@ class FederationEvent(Message):
 
     stream: the broadcaster's own number. sequence: of the last change. clock: the broadcaster's seconds. Of an opening
     alone: `aggregator`, the key that signs; `request`, the signature of the request; `beat_seconds`, the longest time
-    between two events. state: of a change, where it is the same for all clients; without one each client asks for its
+    between two events. spread_seconds: time over which all clients are to come back after an end: one who answers them
+    then is not overrun. state: of a change, where it is the same for all clients; without one each client asks for its
     own.
     """
 
@@ -46,6 +48,7 @@ class FederationEvent(Message):
     aggregator: Hex32 | None = Field(None, exclude_if=lambda key: key is None)
     request: str | None = Field(None, max_length=256, exclude_if=lambda signature: signature is None)
     beat_seconds: float | None = Field(None, gt=0, le=60, exclude_if=lambda seconds: seconds is None)
+    spread_seconds: float | None = Field(None, gt=0, le=60, exclude_if=lambda seconds: seconds is None)
     state: RunOut | None = Field(None, exclude_if=lambda state: state is None)
 
 

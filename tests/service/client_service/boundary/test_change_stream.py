@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aggregator_service.rounds import broadcaster
-from client_service.federation.change_stream import ChangeStream
+from client_service.boundary.change_stream import ChangeStream
 from shared.errors import AuthenticationError, UnavailableError
 from shared.protocol.request_heads import RequestHead
 from shared.protocol.schemas import RunOut
@@ -82,8 +82,8 @@ async def test_a_change_comes_by_the_stream_with_the_state_of_all(tmp_path: Path
     with serve_federation(tmp_path) as federation:
         async with federation.connected("north") as link:
             state = await federation.joined(link)
-            assert link.offers_stream
-            stream = ChangeStream(link)
+            assert link.changes.is_offered
+            stream = link.changes
             assert await stream.is_held(state.sequence)
             assert await stream.wait_for_change(state.sequence, 0.1) is None
             await federation.start_run()
@@ -104,7 +104,7 @@ async def test_a_resumed_stream_tells_of_the_last_change_alone(tmp_path: Path) -
             event = await stream.next_change()
             assert event is not None and event.sequence == last.sequence > first.sequence + 1
             await stream.aclose()
-            again = ChangeStream(link)
+            again = link.changes
             assert await again.is_held(last.sequence) and await again.wait_for_change(last.sequence, 0.2) is None
             await again.close()
 
@@ -114,7 +114,7 @@ async def test_clients_with_different_standings_ask_for_their_own_state(tmp_path
         async with federation.connected("north") as north, federation.connected("south") as south:
             await federation.joined(south)
             state = await federation.joined(north)
-            stream = ChangeStream(north)
+            stream = north.changes
             assert await stream.is_held(state.sequence)
             await federation.start_run(clients=2)
             known = await open_state(stream, state.sequence)
@@ -153,7 +153,7 @@ async def test_a_proxy_that_keeps_answers_back_makes_the_client_poll(tmp_path: P
     with serve_federation(tmp_path) as federation:
         async with relayed(federation.url, keep_back) as url, federation.connected("north", url=url) as link:
             state = await federation.joined(link)
-            stream = ChangeStream(link)
+            stream = link.changes
             if await stream.is_held(state.sequence):
                 assert await stream.wait_for_change(state.sequence, LONGEST_SECONDS) is None
             assert not await stream.is_held(state.sequence)
@@ -189,7 +189,7 @@ async def test_a_proxy_that_ends_each_stream_at_its_beginning_makes_the_client_p
             state = await federation.joined(link)
             if follows == "a change":
                 await federation.start_run()
-            stream = ChangeStream(link)
+            stream = link.changes
             assert await stream.is_held(state.sequence)
             assert await stream.wait_for_change(state.sequence, LONGEST_SECONDS) is None
             assert not await stream.is_held(state.sequence), "it polls, and pauses before it tries again"
@@ -209,7 +209,7 @@ async def test_a_client_of_an_aggregator_without_streams_polls_and_asks_for_none
         older = lambda piece: piece.replace(b"link: <", b"other: <")  # noqa: E731
         async with relayed(federation.url, older) as url, federation.connected("north", url=url) as link:
             state = await federation.joined(link)
-            assert not link.offers_stream and not await ChangeStream(link).is_held(state.sequence)
+            assert not link.changes.is_offered and not await link.changes.is_held(state.sequence)
             assert (await link.fetch_run(state.sequence, 0.1)).sequence == state.sequence
             ledger = (tmp_path / "north.jsonl").read_text(encoding="utf-8")
             assert '"call":"current"' in ledger.replace(" ", "") and "changes" not in ledger
