@@ -7,6 +7,7 @@ holder of the key learns how the clocks differ, and only its nonces are stored.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,21 +29,20 @@ class RegisteredKeys:
     """Public keys of the registered clients."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._prefix = folder, f"{folder}/"
         self._held: dict[str, tuple[Version, PublicKey | None]] = {}
 
     def registered_key(self, name: str) -> PublicKey | None:
         """Returns the client's key; None without a valid file, which is logged."""
-        file = public_file(name, self._folder)
         try:
-            status = file.stat()
+            status = os.stat(f"{self._prefix}{name}.pub")  # of `public_file`, without a path's parts: each call asks
         except FileNotFoundError:
             self._held.pop(name, None)
             return None
         version = status.st_ino, status.st_size, status.st_mtime_ns
         held = self._held.get(name)
         if held is None or held[0] != version:
-            held = self._held[name] = version, _read_key(name, file)
+            held = self._held[name] = version, _read_key(name, public_file(name, self._folder))
         return held[1]
 
 

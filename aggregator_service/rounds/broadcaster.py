@@ -1,7 +1,8 @@
 """Broadcast of the federation's changes to the clients that hold a stream.
 
 A change is written once and signed once for all clients. Only the newest counts: a client that resumes its stream gets
-the present state, however many it has missed. Heart-beats are made once a second, for the streams whose turn it is.
+the present state, however many it has missed, and changes that follow each other faster than clients read are told
+together. Heart-beats are made once a second, for the streams whose turn it is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from itertools import count
 from aggregator_service.process import Clock
 from aggregator_service.rounds.metrics import AggregatorMetrics
 from shared.protocol.schemas import RunOut
-from shared.protocol.signing.events import FederationEvent, write_event
+from shared.protocol.signing.events import EVENT_SECONDS, FederationEvent, write_event
 from shared.protocol.signing.keys import PrivateKey, PublicKey, raw_hex
 from shared.timeouts import BEAT_SECONDS, STREAM_SECONDS
 from shared.web.held_streams import HeldConnection, encode_chunk
@@ -26,6 +27,9 @@ TURN_SECONDS = 1.0  # time between two turns of the heart-beats
 TURNS = round(BEAT_SECONDS / TURN_SECONDS)
 MOST_AT_A_TIME = 256  # streams that are written to before other work has its turn
 MOST_OF_CLIENT = 2  # streams of one client: a resumed one may come before the end of the lost one is known
+OTHER_WORK = 3.0  # times as long as a change was written, other work has its turn before the next one is
+RETURN_SECONDS = 0.002  # processor time of a client that comes back: its poll, and its stream
+LONGEST_SPREAD = 60.0
 JITTER = 0.2  # part of a stream's longest time by which it may end earlier
 
 
@@ -135,7 +139,9 @@ class StateBroadcaster:
         while True:
             await self._published.wait()
             self._published.clear()
+            began = self._clock()
             await self._for_each(list(self._streams()), self._tell_change)
+            await asyncio.sleep(max(EVENT_SECONDS, OTHER_WORK * (self._clock() - began)))
 
     async def _send_beats(self) -> None:
         """Sends the heart-beats of one turn after the other.
@@ -204,7 +210,7 @@ class StateBroadcaster:
             self._record_answer(stream.client)
 
     def _write(self, kind: str, **more: object) -> bytes:
-        event = FederationEvent.model_validate(
-            {"kind": kind, "stream": self._name, "sequence": self.sequence, "clock": self._clock(), **more}
-        )
+        spread = min(LONGEST_SPREAD, RETURN_SECONDS * len(self)) or None
+        known = {"stream": self._name, "sequence": self.sequence, "clock": self._clock(), "spread_seconds": spread}
+        event = FederationEvent.model_validate({"kind": kind, **known, **more})
         return encode_chunk(write_event(event, self._key))

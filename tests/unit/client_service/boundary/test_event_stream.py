@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
-from client_service.boundary.event_stream import EventStream
+from client_service.boundary import event_stream
+from client_service.boundary.event_stream import MOST_BYTES, PIECE_BYTES, EventStream
 from shared.errors import UnavailableError
 from shared.protocol.schemas import RunOut
-from shared.protocol.signing.events import LONGEST_EVENT, FederationEvent, read_event, write_event
+from shared.protocol.signing.events import EVENT_SECONDS, LONGEST_EVENT, FederationEvent, read_event, write_event
 from shared.protocol.signing.keys import new_key, raw_hex
 
 pytestmark = pytest.mark.anyio
@@ -139,6 +142,58 @@ async def test_heart_beats_that_are_held_back_are_refused() -> None:
     clock.now = 20.0 + 40.0 + 51.0
     with pytest.raises(UnavailableError, match="of this moment"):
         await stream.next_change()
+
+
+@pytest.mark.parametrize("piece", [b"x", b"x" * 1000], ids=["bytes", "long pieces"])
+async def test_a_line_without_end_is_given_up(piece: bytes) -> None:
+    stream = await opened(opening(), *[piece] * 70_000)
+    with pytest.raises(UnavailableError, match=r"got a longer one|bytes a second"):
+        await stream.next_change()
+
+
+async def test_a_stream_in_more_pieces_than_changes_need_is_ended() -> None:
+    """Each piece costs the client as much as a large one, whatever is signed in it."""
+    clock, read = Clock(), 0
+    pieces = (
+        written[at : at + 40]
+        for number in range(6, 10_000)
+        for written in (change(number),)
+        for at in range(0, len(written), 40)
+    )
+    stream = await opened(opening(), *pieces, clock=clock)
+    with pytest.raises(UnavailableError, match="bytes a second"):
+        while await stream.next_change() is not None:
+            read, clock.now = read + 1, clock.now + EVENT_SECONDS
+    assert MOST_BYTES / (100 * PIECE_BYTES) < read < 1000
+
+
+async def test_changes_as_fast_as_they_are_told_are_read_without_end() -> None:
+    clock = Clock()
+    stream = await opened(opening(), *(change(number) for number in range(6, 2006)), clock=clock)
+    while await stream.next_change() is not None:
+        clock.now += EVENT_SECONDS
+    assert stream.sequence == 2005
+
+
+async def test_heart_beats_without_a_pause_are_read_with_one() -> None:
+    clock, began = Clock(), time.monotonic()
+    beats = (event("beat", 5, 100.0 + number / 1000) for number in range(1, 8))
+    stream = await opened(opening(), *beats, clock=clock)
+    assert await stream.next_change() is None
+    assert stream.beats == 7 and time.monotonic() - began > 7 * EVENT_SECONDS
+
+
+async def test_a_first_event_that_does_not_come_at_once_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile the client would not poll."""
+    monkeypatch.setattr(event_stream, "BEAT_SECONDS", 0.01)
+
+    async def content() -> AsyncIterator[bytes]:
+        await asyncio.sleep(60)
+        yield opening()
+
+    stream = EventStream(httpx.Response(200, content=content()), REQUEST, None, lambda *_: None)
+    with pytest.raises(UnavailableError, match=r"within 0\.01 s"):
+        await stream.open()
 
 
 def test_an_event_is_read_in_its_one_form() -> None:
