@@ -126,6 +126,7 @@ class ClientMetrics(RequestMetrics):
         self._phase = Gauge(f"{PREFIX}_phase", "1 for the current phase of the client", ["phase"], registry=registry)
         self._hindered = Gauge(f"{PREFIX}_hindered", "1 while a problem blocks the client", registry=registry)
         self._since = Gauge(f"{PREFIX}_seconds_since_round", "Seconds since a round, or the start", registry=registry)
+        self._stream = Gauge(f"{PREFIX}_stream", "1 while it hears of changes by a held stream", registry=registry)
         self._free = Gauge(f"{PREFIX}_disk_free_bytes", "Free bytes of the state directory's disk", registry=registry)
         self._round_ended = time.monotonic()
         self._since.set_function(lambda: time.monotonic() - self._round_ended)
@@ -167,6 +168,10 @@ class ClientMetrics(RequestMetrics):
         self._hindered.set_function(lambda: float(status().problem is not None))
         self.serving.set_function(lambda: float(status().model is not None))
         self._free.set_function(lambda: float(shutil.disk_usage(directory).free))
+
+    def watch_stream(self, is_held: Callable[[], bool]) -> None:
+        """Measures whether the client hears of changes by a stream; otherwise it polls."""
+        self._stream.set_function(lambda: float(is_held()))
 
     def watch_privacy(self, read: Callable[[], SpentBudget]) -> None:
         """Measures how much of the privacy budget is spent; neither figure depends on the data."""

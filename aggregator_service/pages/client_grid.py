@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -30,10 +30,14 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class ClientActivity:
-    """Current time, and the last call of each client, in seconds since the epoch."""
+    """Current time, and the last call of each client, in seconds since the epoch.
+
+    streams: the clients that hold a stream.
+    """
 
     now: float
     seen: Mapping[str, float] = field(default_factory=dict)
+    streams: Container[str] = ()
 
     def last_seen(self, client: str) -> str | None:
         """Returns the last call as ISO 8601.
@@ -102,12 +106,16 @@ Rounds = tuple[tuple[RoundOut, dict[str, ParticipantOut]], ...]
 
 @dataclass(frozen=True)
 class GridRow:
-    """Row of one client: its state, last call, and a cell for each round."""
+    """Row of one client: its state, last call, and a cell for each round.
+
+    streams: whether it holds a stream.
+    """
 
     client: str
     now: Verdict
     last_seen: str | None
     cells: tuple[Verdict, ...]
+    streams: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,7 +157,7 @@ def _member_row(client: str, snapshot: RunSnapshot | None, rounds: Rounds, at: C
         snapshot.client_state(one, parts[client]) if snapshot is not None and client in parts else NOT_IN_ROUND
         for one, parts in rounds
     )
-    return GridRow(client, _state_now(snapshot, cells), at.last_seen(client), cells)
+    return GridRow(client, _state_now(snapshot, cells), at.last_seen(client), cells, client in at.streams)
 
 
 def _state_now(snapshot: RunSnapshot | None, cells: tuple[Verdict, ...]) -> Verdict:

@@ -94,7 +94,7 @@ async def collect_content(service: Coordinator, page_request: PageRequest) -> Pa
     return PageContent(
         page_request=page_request,
         guard=form_guard(service.operator_token),
-        at=ClientActivity(service.now, service.last_calls.seen_times()),
+        at=ClientActivity(service.now, service.last_calls.seen_times(), service.federation.broadcaster),
         joined=service.client_names,
         registered=await service.registered_names(),
         runs=runs,

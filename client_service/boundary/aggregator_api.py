@@ -169,9 +169,10 @@ class Aggregator:
         return await self._call(method, path, content=message.model_dump_json().encode(), headers=headers)
 
     async def _wait_for(self, path: str, wait: float) -> httpx.Response:
-        """Polls, and waits for a change where there is no answer yet and a stream is held.
+        """Polls shortly, and waits for a change by the stream if nothing is there.
 
         Whatever the answer waits for is a change with a number of its own; the known one is that before the poll.
+        Without a stream the poll is a long one.
         """
         known = self.changes.sequence
         answer = await self._poll(path, wait if known is None else min(wait, SHORT_WAIT))

@@ -59,6 +59,7 @@ class StatusOut(Message):
     shared_digest: Digest | None = Field(None, description="sha256 over the latest applied shared parameters")
     device: str = Field(description="device of training", examples=["cpu"])
     device_reason: str = Field(description="reason of this device", examples=["no GPU is there"])
+    streams: bool = Field(False, description="whether changes are told by a held stream; otherwise the client polls")
     problem: str | None = Field(None, description="error that stops the client, if any")
     warnings: tuple[str, ...] = Field((), description="warnings for the silo's operator")
     privacy: PrivacyOut | None = Field(None, description="differential privacy, where the silo has chosen it")

@@ -109,6 +109,12 @@ class RunPoll:
         self.joined, self.ended_run = joined, ended_run
         self.sequence: int | None = None
         self._known: RunOut | None = None  # the state of that sequence
+        metrics.watch_stream(lambda: self.has_stream)
+
+    @property
+    def has_stream(self) -> bool:
+        """Whether changes are told by a stream; otherwise the client polls."""
+        return self._aggregator.changes.sequence is not None
 
     async def join(self, counts: Counts | None) -> JoinOut:
         """Joins the federation: sends the declaration, and counts where the policy shares them."""

@@ -350,6 +350,7 @@ class ClientService(AnswerService):
             shared_digest=status.shared_digest,
             device=str(self.device),
             device_reason=self.device_reason,
+            streams=self._agent is not None and self._agent.poll.has_stream,
             problem=status.problem,
             warnings=(*status.warnings, *self._own_warnings(privacy)),
             privacy=privacy,

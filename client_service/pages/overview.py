@@ -163,6 +163,7 @@ def _verdict(status: StatusOut, done: int) -> Verdict:
         held = done or status.round  # a run of sums has rounds too, and no figures of them
         return Verdict("good", "Finished", f"{status.run} ended after {count_noun(held, 'round')}.")
     next_one = f"{status.run}: {done} of {status.rounds} rounds are done." if status.rounds else "No run is open."
+    next_one += " The next change is told at once, by a stream." if status.streams else ""
     return Verdict("idle", "Waiting", next_one)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -308,6 +309,26 @@ async def test_a_connection_is_held_for_one_whole_get_alone(
             assert not held and b'"kind":"opened"' not in came
         else:
             assert held == 1 and came.count(b'"kind":"opened"') == 1
+
+
+@pytest.mark.parametrize("ends", ["orderly", "cut off"])
+async def test_streams_that_come_and_go_leave_nothing_open(tmp_path: Path, ends: str) -> None:
+    with serve_federation(tmp_path) as federation:
+        async with federation.connected("north") as link:
+            state = await federation.joined(link)
+            open_before = set(os.listdir("/proc/self/fd"))
+            for _ in range(20):
+                stream = await link.open_stream(state.sequence)
+                if ends == "orderly":
+                    federation.coordinator.federation.broadcaster._end_all("a test")
+                    assert await stream.next_change() is None
+                await stream.aclose()
+            async with asyncio.timeout(LONGEST_SECONDS):
+                while len(federation.coordinator.federation.broadcaster):
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            assert len(set(os.listdir("/proc/self/fd")) - open_before) <= 2
+            assert not federation.coordinator.federation.broadcaster._of
 
 
 async def test_a_third_stream_of_a_client_ends_its_first(tmp_path: Path) -> None:
