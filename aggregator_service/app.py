@@ -20,7 +20,7 @@ from aggregator_service.settings import AggregatorSettings
 from shared.web import openapi, problems
 from shared.web.middleware import AccessLog, BodyTimeout, DecodedTargets, RateLimit, TokenBuckets
 from shared.web.openapi import create_api
-from shared.web.routes import HeadAsGet, build_routes
+from shared.web.routes import HeadAsGet, PlainPaths, build_routes
 
 ABOUT = """
 Aggregator of a federation. Its operator starts runs and watches them; the silos' clients send updates and fetch the
@@ -66,6 +66,7 @@ def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> Fas
     openapi.add_reference_routes(app)
     problems.install_error_handlers(app)
     build_routes(app)
+    app.add_middleware(PlainPaths, routes=routes.client_routes.routes)
     app.add_middleware(HeadAsGet)
     app.add_middleware(DecodedTargets)
     app.add_middleware(BodyTimeout, seconds=settings.longest_body_seconds)

@@ -27,7 +27,7 @@ from aggregator_service.rounds.basis_runs import (
     resolve_request,
 )
 from aggregator_service.rounds.broadcaster import StateBroadcaster
-from aggregator_service.rounds.history import run_for_client, run_histories, run_history, state_of_all
+from aggregator_service.rounds.history import StateTexts, run_histories, run_history, state_of_all
 from aggregator_service.rounds.members import LastCalls, Members, Quarantines, require_same_declaration
 from aggregator_service.rounds.metrics import AggregatorMetrics
 from aggregator_service.rounds.round_loop import RoundLoop
@@ -207,7 +207,7 @@ class Coordinator:
         self.last_calls = LastCalls(lambda: self._clock())
         self.declaration = settings.declaration()
         self._federation: OpenFederation | None = None
-        self._drawing = anyio.Lock()
+        self._drawing, self._states = anyio.Lock(), StateTexts()
         self._anchor: tuple[str, int, Anchor] | None = None  # the last one that was asked for, with its run and round
 
     @asynccontextmanager
@@ -425,8 +425,10 @@ class Coordinator:
         run, archive = await self.federation.round_loop.find_run(name), self.federation.archive
         return await archive.tensors.run_in_worker(computation.initial_body, archive, run)
 
-    async def current_run(self, client: str, *, after: int | None, wait: float) -> RunOut:
-        """Returns the federation's state once its sequence differs from `after` or the wait is over.
+    async def current_run(self, client: str, *, after: int | None, wait: float) -> str:
+        """Writes the federation's state, a `RunOut`, for a client.
+
+        It waits until the sequence differs from `after`, or until the wait is over.
 
         A client that joined after a run learns of the run whose sums it can use, where the newest has none for it.
         """
@@ -434,12 +436,12 @@ class Coordinator:
         await here.round_loop.wait_until(lambda: here.round_loop.sequence != after, wait)
         run, sequence = here.round_loop.run, here.round_loop.sequence
         if run is None:
-            return RunOut(sequence=sequence, joined=len(here.members))
+            return RunOut(sequence=sequence, joined=len(here.members)).model_dump_json(by_alias=True)
         if leaves_no_model(run):
             served = await run_in_worker(find_usable_run, here.archive.database)
             run = run if served is None or client in served.clients else served
         run = await here.uploads.add_own_receipt(run, client)
-        return run_for_client(run, client, sequence=sequence, now=self._clock())
+        return self._states.write(run, client, sequence=sequence, now=self._clock())
 
     async def _publish_changes(self) -> None:
         """Publishes each change of the federation, until cancelled."""

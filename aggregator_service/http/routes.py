@@ -96,21 +96,20 @@ async def join(message: JoinIn, signer: Signer, service: Service) -> JoinOut:
     return await service.join_client(message, signer)
 
 
-@client_routes.get("/runs/current")
+@client_routes.get("/runs/current", response_model=RunOut)
 async def read_current_run(
     request: Request,
     service: Service,
     caller: Caller,
-    response: Response,
     after: Known = None,
     wait: Wait = 0.0,
-) -> RunOut:
+) -> Response:
     """Returns the state of the current run and of the calling client.
 
     With `after` and `wait` it is a long poll. The header Link names the stream of changes, where there is one.
     """
-    response.headers.update(PRIVATE if find_hold(request.scope) is None else PRIVATE | OFFER)
-    return await service.current_run(caller, after=after, wait=wait)
+    headers = PRIVATE if find_hold(request.scope) is None else PRIVATE | OFFER
+    return Response(await service.current_run(caller, after=after, wait=wait), 200, headers, "application/json")
 
 
 @client_routes.get(CHANGES.removeprefix("/v1"), response_class=Response, responses=STREAM)

@@ -31,6 +31,7 @@ from shared.protocol.schemas import (
 from shared.protocol.secure.server import PHASES, SecureRound
 from shared.strategies.strategy import Strategy
 
+NO_TIME_LEFT = '"seconds_left":0.0'  # first of its kind in a state's text: within a string it would have other quotes
 QuarantineTimes = Sequence[tuple[float, float | None]]
 
 
@@ -233,6 +234,26 @@ def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOu
         over=run.request.over,
         makes_models=run.request.makes_models,
     )
+
+
+class StateTexts:
+    """JSON texts of a run's states, each written once; only the time left is written anew."""
+
+    def __init__(self) -> None:
+        self._run: Run | None = None
+        self._texts: dict[tuple[int, Standing], tuple[str, str, str]] = {}
+
+    def write(self, run: Run, client: str, *, sequence: int, now: float) -> str:
+        """Writes what `run_for_client` returns."""
+        if run is not self._run:
+            self._run, self._texts = run, {}
+        known = sequence, _client_status(run, client)
+        if (text := self._texts.get(known)) is None:
+            state = run_for_client(run, client, sequence=sequence, now=run.deadline)
+            text = self._texts[known] = state.model_dump_json(by_alias=True).partition(NO_TIME_LEFT)
+        before, mark, after = text
+        left = mark and f"{mark[:-3]}{max(0.0, run.deadline - now)!r}"
+        return f"{before}{left}{after}"
 
 
 def state_of_all(run: Run | None, clients: Collection[str], *, sequence: int, now: float) -> RunOut | None:

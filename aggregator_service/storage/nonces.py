@@ -11,6 +11,7 @@ again: so the newest deleted time of each client stays for good, and no signatur
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from shared.timeouts import NONCE_SECONDS
 
 NAME = "nonces.sqlite"
 MOST = 10_000  # stored nonces of one client: too many requests block only that client
+FORGET_SECONDS = 1.0  # time between two looks for old nonces, by the clock of the requests
+KNOWN = "SELECT (SELECT created FROM floors WHERE client = :client), (SELECT count(*) FROM seen WHERE client = :client)"
 WAITING = f"PRAGMA busy_timeout={NONCE_SECONDS * 1000:.0f}"
 PRAGMAS = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", WAITING, f"PRAGMA {CACHE}", f"PRAGMA {LOG}")
 TABLES = (
@@ -46,7 +49,7 @@ class Nonces:
     """Nonces of the last `seconds`, for as long as a signature is valid."""
 
     def __init__(self, directory: Path, disk: Disk, *, seconds: float) -> None:
-        self._disk, self._seconds = disk, seconds
+        self._disk, self._seconds, self._forgot = disk, seconds, -math.inf
         with disk.translate_errors(f"a file {NAME} that can be opened"):
             self._connection = sqlite3.connect(directory / NAME, isolation_level=None, check_same_thread=False)
             try:
@@ -66,9 +69,10 @@ class Nonces:
         """
         with self._disk.translate_errors(f"a file {NAME} that can be written"), self._connection as transaction:
             transaction.execute("BEGIN IMMEDIATE")
-            self._forget(now - self._seconds)
-            self._require_remembered(client, created)
-            self._require_room(client)
+            if abs(now - self._forgot) >= FORGET_SECONDS:
+                self._forget(now - self._seconds)
+                self._forgot = now
+            self._require_new(client, created)
             row = (client, nonce, created)
             return transaction.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", row).rowcount == 1
 
@@ -88,13 +92,11 @@ class Nonces:
             self._connection.execute(RAISED, values)
             self._connection.execute("DELETE FROM seen WHERE created < :old", values)
 
-    def _require_remembered(self, client: str, created: float) -> None:
-        found = self._connection.execute("SELECT created FROM floors WHERE client = ?", (client,)).fetchone()
-        if found is not None and created <= found[0]:
-            raise ClockError(describe_forgotten(found[0], created))
-
-    def _require_room(self, client: str) -> None:
-        (held,) = self._connection.execute("SELECT count(*) FROM seen WHERE client = ?", (client,)).fetchone()
+    def _require_new(self, client: str, created: float) -> None:
+        """Raises an error for a time that is forgotten, and for a client with too many recent requests."""
+        newest, held = self._connection.execute(KNOWN, {"client": client}).fetchone()
+        if newest is not None and created <= newest:
+            raise ClockError(describe_forgotten(newest, created))
         if held >= MOST:
             raise UnavailableError(describe_too_many(self._seconds))
 

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from shared.errors import UnavailableError
 from shared.web.connection_limits import LimitedConnection
+from shared.web.request_bodies import CLOSE
 
 HOLD = "hold_connection"  # in the state of a request's scope
 MAY_HOLD = "may_hold_connection"
@@ -26,7 +27,8 @@ UNANSWERED_SECONDS = 60  # after which the system gives up a caller whose machin
 GOODBYE_SECONDS = 1.0  # for a caller by TLS to agree to the end: asyncio alone would wait for half a minute
 INTERNET = (socket.AF_INET, socket.AF_INET6)
 LAST_CHUNK = b"0\r\n\r\n"
-HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # the second asks nginx not to collect the answer
+# The caller must not use the connection for its next call, which is closed behind the end; nginx must not collect.
+HEADERS = CLOSE | {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 def encode_chunk(content: bytes) -> bytes:

@@ -247,6 +247,11 @@ def find_status(error: errors.FederationError) -> int:
 
 async def _answer_project_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.FederationError)
+    return answer_error(request, error)
+
+
+def answer_error(request: Request, error: errors.FederationError) -> Response:
+    """Answers one of the project's errors, and notes its code."""
     _note_code(request, error.code)
     return error_response(error)
 

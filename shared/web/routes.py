@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, get_origin
@@ -12,12 +12,12 @@ from fastapi import FastAPI, Request, Response, params
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute, iter_route_contexts
 from starlette.datastructures import Headers
-from starlette.routing import Match
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shared.errors import Fault, MediaTypeError, ProtocolError
+from shared.errors import Fault, FederationError, MediaTypeError, ProtocolError
 from shared.web.held_streams import HOLD
-from shared.web.problems import name_undeclared
+from shared.web.problems import answer_error, name_undeclared
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
@@ -119,6 +119,34 @@ class HeadAsGet:
             scope["method"] = "HEAD"
 
 
+class PlainPaths:
+    """Middleware that answers plain requests for fixed paths.
+
+    The framework's way to a route, with a match of each path before it, takes a fifth of a poll's time. It belongs
+    inside all other middleware; the framework gets every request that a route's plain handler leaves to it.
+    """
+
+    def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute]) -> None:
+        self._app = app
+        known = [one for one in routes if isinstance(one, DeclaredRoute) and one.answer_plainly is not None]
+        self._routes = {one.path: one for one in known if "{" not in one.path and one.methods == {"GET"}}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = self._routes.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
+        if route is None or route.answer_plainly is None:
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive, send)
+        scope["route"], scope["path_params"] = route, {}
+        try:
+            await route.authorise(request)
+            answering = route.answer_plainly(request)
+            response = None if answering is None else await answering
+        except FederationError as error:
+            response = answer_error(request, error)
+        await (response or self._app)(scope, receive, send)
+
+
 SLASH = "\ud800"  # stands for a slash within a segment: no UTF-8 decodes to it
 
 
@@ -162,8 +190,11 @@ PlainHandler = Callable[[Request], Coroutine[Any, Any, Response] | None]
 class DeclaredRoute(SegmentRoute):
     """Route that refuses an undeclared query, body or content type."""
 
+    answer_plainly: PlainHandler | None
+
     def get_route_handler(self) -> Handler:
-        answer, answer_plainly = super().get_route_handler(), self.plain_handler()
+        answer = super().get_route_handler()
+        answer_plainly = self.answer_plainly = self.plain_handler()
 
         async def handle(request: Request) -> Response:
             await self.authorise(request)

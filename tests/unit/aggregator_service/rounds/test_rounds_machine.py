@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from aggregator_service.rounds import transitions
-from aggregator_service.rounds.history import run_for_client
+from aggregator_service.rounds.history import StateTexts, run_for_client
 from aggregator_service.rounds.run import Run
 from aggregator_service.storage.records import Receipt
 from shared.method.parameters import State, Update
 from shared.method.settings import MethodSettings
-from shared.protocol.schemas import RunIn
+from shared.protocol.schemas import RunIn, RunOut
 from shared.strategies import build_strategy
 from shared.strategies.lpsfed import similarities
 from tests.support.model_of_rounds import DEADLINE_SECONDS, NAMES, Model
@@ -45,6 +45,7 @@ class Rounds(RuleBasedStateMachine):
     def begin(self, count: int, clients: int, quorum: int | None, joined: set[str]) -> None:
         quorum = None if quorum is None else min(quorum, clients)
         request = RunIn(rounds=count, clients=clients, quorum=quorum, deadline_seconds=DEADLINE_SECONDS)
+        self.texts = StateTexts()
         self.model = Model(count, clients, quorum or clients, set(joined))
         self.run = transitions.start_run("run-1", request, clients=frozenset(joined), now=0.0)
         self.state = State({"weight": np.zeros(2, dtype=np.float32)})
@@ -175,6 +176,9 @@ class Rounds(RuleBasedStateMachine):
             expected = "expected" if self.run.active and client in self.model.enrolled else "absent"
             assert told.standing == ("received" if client in self.model.here else expected)
             assert (told.received, told.joined) == (len(self.model.here), len(self.model.enrolled))
+            for _ in range(2):  # the second time from what is kept
+                written = self.texts.write(self.run, client, sequence=1, now=self.model.now)
+                assert RunOut.model_validate_json(written) == told
 
 
 TestRounds = Rounds.TestCase
