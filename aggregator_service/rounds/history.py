@@ -237,7 +237,10 @@ def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOu
 
 
 class StateTexts:
-    """JSON texts of a run's states, each written once; only the time left is written anew."""
+    """JSON texts of a run's states, each written once.
+
+    Only the time left is written anew.
+    """
 
     def __init__(self) -> None:
         self._run: Run | None = None
