@@ -93,7 +93,7 @@ class Nonces:
             self._connection.execute("DELETE FROM seen WHERE created < :old", values)
 
     def _require_new(self, client: str, created: float) -> None:
-        """Raises an error for a time that is forgotten, and for a client with too many recent requests."""
+        """Raises an error for a forgotten time, or too many recent requests."""
         newest, held = self._connection.execute(KNOWN, {"client": client}).fetchone()
         if newest is not None and created <= newest:
             raise ClockError(describe_forgotten(newest, created))
