@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import TypeVar
 
 import httpx
@@ -33,6 +34,7 @@ from shared.web.outgoing import describe_call_failure
 
 Model = TypeVar("Model", bound=BaseModel)
 NO_QUERY: Mapping[str, str] = {}
+OWN_HEADERS = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
 CURRENT = "/v1/runs/current"
 SHORT_WAIT = 1.0  # seconds of a first poll, before a client waits by its stream: most answers come sooner
 RETRYABLE = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS)  # refusals of this moment alone
@@ -74,16 +76,16 @@ class Aggregator:
 
     def __init__(
         self,
-        http: httpx.AsyncClient,
         gate: GateTransport,
         ledger: Ledger,
         limits: CallLimits,
         traffic: Traffic,
         schedule: RetrySchedule,
     ) -> None:
-        self._http, self._ledger, self._limits = http, ledger, limits
+        self._ledger, self._limits = ledger, limits
         self.gate, self.traffic, self.schedule = gate, traffic, schedule
         self._client, self._declaration = gate.boundary.client, gate.boundary.declaration
+        self._url = str(gate.boundary.aggregator).rstrip("/")
         self.changes = ChangeStream(self.open_stream, schedule)
 
     async def join(self, declaration: Declaration, counts: Counts | None) -> JoinOut:
@@ -111,7 +113,7 @@ class Aggregator:
         """
         await self.schedule.wait_turn(CHANGES)
         limits = httpx.Timeout(self._limits.timeout, read=None)  # the stream has its own limit
-        request = self._http.build_request("GET", CHANGES, params={"after": str(after)}, timeout=limits)
+        request = self._build_request("GET", CHANGES, {"after": str(after)}, timeout=limits)
         try:
             answer = await self.gate.open_stream(request)
         except httpx.TransportError as lost:
@@ -206,9 +208,25 @@ class Aggregator:
             await self.schedule.wait_turn(path)
         raise AssertionError("the last attempt ends by returning or raising")
 
+    def _build_request(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] = NO_QUERY,
+        *,
+        timeout: httpx.Timeout,
+        headers: Mapping[str, str] = NO_QUERY,
+        content: bytes | None = None,
+    ) -> httpx.Request:
+        """Builds a request; `httpx.AsyncClient` would join and parse its URL anew, and look for cookies."""
+        query = "&".join(f"{name}={value}" for name, value in params.items())
+        url = _parse_url(f"{self._url}{path}?{query}" if query else self._url + path)
+        extensions = {"timeout": timeout.as_dict()}
+        return httpx.Request(method, url, headers={**OWN_HEADERS, **headers}, content=content, extensions=extensions)
+
     async def _attempt(self, method: str, path: str, **what: object) -> httpx.Response:
         try:
-            answer = await self._http.request(method, path, **what)  # type: ignore[arg-type]
+            answer = await self.gate.handle_async_request(self._build_request(method, path, **what))  # type: ignore[arg-type]
         except httpx.TransportError as lost:
             raise _RetryableError(_unreachable(lost)) from None
         except errors.UnavailableError as stranger:  # an answer that is not the aggregator's own
@@ -233,16 +251,15 @@ async def connect(
     trusted_key: Callable[[str], PublicKey] | None = None,
     schedule: RetrySchedule | None = None,
 ) -> AsyncIterator[Aggregator]:
-    """Opens the client's only outgoing HTTP client, which sends through the gate.
+    """Opens the gate, the only way out of a client.
 
-    It follows no redirect and ignores proxies of the environment. trusted_key: returns the key that an answer must be
-    signed with, for the key that it names; None: any answer is trusted. schedule: by default the one of the limits.
+    It follows no redirect, keeps no cookie and ignores proxies of the environment. trusted_key: returns the key that an
+    answer must be signed with, for the key that it names; None: any answer is trusted. schedule: by default the one of
+    the limits.
     """
-    headers = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
     transport = GateTransport(inner, boundary, ledger, key, call_seconds=limits.call, trusted_key=trusted_key)
-    http = httpx.AsyncClient(transport=transport, base_url=boundary.aggregator, headers=headers, trust_env=False)
-    async with http:
-        found = Aggregator(http, transport, ledger, limits, transport.traffic, schedule or RetrySchedule(limits.poll))
+    async with transport:
+        found = Aggregator(transport, ledger, limits, transport.traffic, schedule or RetrySchedule(limits.poll))
         try:
             yield found
         finally:
@@ -260,6 +277,11 @@ def require_known_update(ledger: Ledger, nonce: str | None) -> None:
             f"the ledger: expected the entry {nonce} of the last update that the aggregator accepted, got none: the"
             " state directory is an older copy; put back the newest, or give the entry up (lpsfed ledger adopt)"
         )
+
+
+@lru_cache(maxsize=64)  # a client asks the same again and again
+def _parse_url(url: str) -> httpx.URL:
+    return httpx.URL(url)
 
 
 def _unreachable(lost: httpx.TransportError) -> errors.UnavailableError:

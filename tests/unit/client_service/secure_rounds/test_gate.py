@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from client_service.boundary.aggregator_api import connect
+from client_service.boundary.aggregator_api import OWN_HEADERS, connect
 from client_service.boundary.gate import Boundary, declared_calls
 from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError
@@ -150,7 +150,8 @@ async def gated(tmp_path: Path) -> AsyncIterator[Gated]:
     boundary = Boundary("east", httpx.URL(HOME), DECLARATION, False, 100_000)
     ledger, inner = Ledger(tmp_path / "ledger.jsonl"), httpx.MockTransport(answered)
     async with connect(boundary, ledger, new_key(), limits=CallLimits(), inner=inner) as link:
-        yield Gated(link._http, ledger, reached)
+        http = httpx.AsyncClient(transport=link.gate, base_url=HOME, headers=OWN_HEADERS, trust_env=False)
+        yield Gated(http, ledger, reached)
 
 
 @pytest.mark.parametrize("call", sorted(SAID))
