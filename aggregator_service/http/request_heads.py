@@ -101,14 +101,22 @@ class RequestHeads:
 
 
 def _require_names(headers: Iterable[heads.Header], *, proxied: bool) -> None:
-    counts = Counter([name for name, _ in headers])
+    if (fault := _find_fault(tuple([name for name, _ in headers]), proxied=proxied)) is not None:
+        raise HeadError(fault)
+
+
+@lru_cache(maxsize=256)  # every call of a client has the same names
+def _find_fault(names: tuple[str, ...], *, proxied: bool) -> str | None:
+    """Describes names of headers that no client sends, or None."""
+    counts = Counter(names)
     allowed = WITH_PROXIES if proxied else OWN_NAMES
     if strange := [name for name in counts if name not in allowed]:
-        raise HeadError(f"expected only the headers of a client, got {len(strange)} more: {_listed_names(strange)}")
+        return f"expected only the headers of a client, got {len(strange)} more: {_listed_names(strange)}"
     if twice := [name for name, count in counts.items() if count > 1 and name in heads.WORDS]:
-        raise HeadError(f"expected each header once, got twice: {_listed_names(twice)}")
+        return f"expected each header once, got twice: {_listed_names(twice)}"
     if not proxied and (missing := sorted(REQUIRED - counts.keys())):
-        raise HeadError(f"expected every header that a client sends, got none of: {', '.join(missing)}")
+        return f"expected every header that a client sends, got none of: {', '.join(missing)}"
+    return None
 
 
 def _require_words(headers: Iterable[heads.Header], *, proxied: bool) -> None:
