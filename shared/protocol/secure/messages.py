@@ -202,7 +202,7 @@ class Roster(Message):
         return self
 
     def __copy__(self) -> Roster:
-        """Copies the fields alone: what was computed from them would be another's after `model_copy`."""
+        """Copies the fields alone, because a changed copy has other names, keys and digest."""
         return type(self).model_construct(
             self.model_fields_set, **{name: getattr(self, name) for name in type(self).model_fields}
         )
