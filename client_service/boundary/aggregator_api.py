@@ -117,7 +117,7 @@ class Aggregator:
         try:
             answer = await self.gate.open_stream(request)
         except httpx.TransportError as lost:
-            raise _unreachable(lost) from None
+            raise _unreachable(lost, request) from None
         if isinstance(answer, httpx.Response):
             raise _read_error(answer)
         return answer
@@ -225,10 +225,11 @@ class Aggregator:
         return httpx.Request(method, url, headers={**OWN_HEADERS, **headers}, content=content, extensions=extensions)
 
     async def _attempt(self, method: str, path: str, **what: object) -> httpx.Response:
+        request = self._build_request(method, path, **what)  # type: ignore[arg-type]
         try:
-            answer = await self.gate.handle_async_request(self._build_request(method, path, **what))  # type: ignore[arg-type]
+            answer = await self.gate.handle_async_request(request)
         except httpx.TransportError as lost:
-            raise _RetryableError(_unreachable(lost)) from None
+            raise _RetryableError(_unreachable(lost, request)) from None
         except errors.UnavailableError as stranger:  # an answer that is not the aggregator's own
             raise _RetryableError(stranger) from None
         error = None if answer.is_success else _read_error(answer)
@@ -284,7 +285,8 @@ def _parse_url(url: str) -> httpx.URL:
     return httpx.URL(url)
 
 
-def _unreachable(lost: httpx.TransportError) -> errors.UnavailableError:
+def _unreachable(lost: httpx.TransportError, request: httpx.Request) -> errors.UnavailableError:
+    lost.request = request  # the words depend on whether it went by TLS
     return errors.UnavailableError(f"the aggregator cannot be reached: {describe_call_failure(lost)}")
 
 

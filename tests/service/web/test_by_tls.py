@@ -128,7 +128,7 @@ async def test_a_silo_that_is_kept_out_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # One try: a second one could be cut off in its handshake.
-    monkeypatch.setattr(RetrySchedule, "record_failure", lambda schedule, _: schedule._pause(60.0))
+    monkeypatch.setattr(RetrySchedule, "record_failure", lambda schedule, _: schedule.delay(60.0))
     files = {"tls_client_key": papers.key}
     wrong = {name: name_of and files.get(name, papers.crt)(name_of) for name, name_of in spoilt.items()}
     with (
