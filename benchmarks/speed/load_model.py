@@ -341,15 +341,18 @@ async def _gather_reports(pipes: Sequence[Connection], progress: LoadProgress, u
 
     Shows a progress bar.
     """
+    working = set(pipes)  # of which the last report, None, has not come
     with tqdm(total=clients, desc=until, disable=None) as bar:
         while bar.n < clients:
             for pipe in pipes:
-                while pipe.poll():
+                while pipe in working and pipe.poll():
                     try:
                         found = pipe.recv()
                     except EOFError:
                         raise RuntimeError("expected clients that take part, a process of them has ended") from None
-                    if found is not None:
+                    if found is None:
+                        working.remove(pipe)
+                    else:
                         progress.add(found)
             bar.n = len(progress.marks.get(until, []))
             bar.refresh()
