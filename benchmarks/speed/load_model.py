@@ -2,7 +2,7 @@
 
 python -m benchmarks.speed.load_model [--clients 100] [--rounds 2] [--megabytes 1] [--json] [--way polls]
     [--generators 1] [--at-once 64] [--against COMMIT] [--database URL [--workers 2] [--kill-seconds 30]]
-python -m benchmarks.speed.load_model --waiting 1000 [--seconds 60] [--json]
+python -m benchmarks.speed.load_model --waiting 1000 [--way streams] [--seconds 60] [--json]
 
 The aggregator is a process of its own with its state on the disk; the clients live in other ones (load_clients.py),
 each with a key, signed requests and real updates. Times of the aggregator are processor times, which the clients' own
@@ -52,6 +52,7 @@ from shared.protocol.wire import encode_body
 from simulation.experiments.processes import HOST, free_ports, start_aggregator, stop_services, wait_until_ready
 
 TOKEN = "the-load-model's-operator"  # of an aggregator that ends with this command
+WAYS = ("streams", "polls")  # of waiting
 LOOK_SECONDS = 0.25
 MEGABYTE = 1_000_000
 CALL_SECONDS = 300.0
@@ -440,7 +441,7 @@ def main() -> None:
     parser.add_argument("--database", help="URL of an empty PostgreSQL database")
     parser.add_argument("--workers", type=int, default=1, help="processes of the aggregator, with --database")
     parser.add_argument("--kill-seconds", type=float, help="seconds between two kills of a worker")
-    parser.add_argument("--way", choices=("streams", "polls"), default="streams", help="in which clients wait")
+    parser.add_argument("--way", choices=WAYS, help="in which clients wait; else by streams, with --waiting by both")
     parser.add_argument("--generators", type=int, default=1, help="processes of clients")
     parser.add_argument("--at-once", type=int, default=64, help="calls under way at a time, for each of them")
     parser.add_argument("--against", metavar="COMMIT", help="whose aggregator runs; before streams: --way polls")
@@ -450,13 +451,14 @@ def main() -> None:
         if given.waiting is not None:
             from benchmarks.speed import waiting_clients  # it starts aggregators by this module
 
-            told = asyncio.run(waiting_clients.measure_waiting(given.waiting, given.seconds, Path(folder)))
+            ways = WAYS if given.way is None else (given.way,)
+            told = asyncio.run(waiting_clients.measure_waiting(given.waiting, ways, given.seconds, Path(folder)))
             print(waiting_clients.as_json(told) if given.json else waiting_clients.waiting_table(told))
             return
         tree = None if given.against is None else commit_tree(REPOSITORY, given.against, Path(folder) / "tree")
         deployment = LoadDeployment(given.database, given.workers, given.kill_seconds, tree)
         sizes = given.clients, given.rounds, given.megabytes
-        load = LoadPlan(*sizes, given.way, given.generators, given.at_once, deployment=deployment)
+        load = LoadPlan(*sizes, given.way or WAYS[0], given.generators, given.at_once, deployment=deployment)
         found = asyncio.run(measure_load(load, Path(folder)))
     if given.json:
         print(json.dumps(asdict(found) | {"processor": found.processor, "minutes": found.minutes}))

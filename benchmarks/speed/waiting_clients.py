@@ -1,6 +1,6 @@
 """Load of one aggregator by many silos that wait: with polls, and with held streams.
 
-python -m benchmarks.speed.load_model --waiting 1000 [--seconds 60] [--json]
+python -m benchmarks.speed.load_model --waiting 1000 [--way streams] [--seconds 60] [--json]
 
 Each client is a socket and a key: it sends the signed requests of a genuine client, and reads its answers without
 looking at them. The clients have joined before; a run then starts, and all of them are told.
@@ -136,10 +136,10 @@ def enrol_clients(settings: AggregatorSettings, clients: Sequence[Signatory]) ->
     database.close()
 
 
-async def measure_waiting(clients: int, seconds: float, folder: Path) -> list[WaitingFigures]:
-    """Measures both ways of waiting, each with an aggregator of its own."""
+async def measure_waiting(clients: int, ways: Sequence[str], seconds: float, folder: Path) -> list[WaitingFigures]:
+    """Measures ways of waiting, each with an aggregator of its own."""
     raise_file_limit(clients + FILES_BESIDE)
-    return [await _measure_way(way, clients, seconds, folder / way) for way in ("streams", "polls")]
+    return [await _measure_way(way, clients, seconds, folder / way) for way in ways]
 
 
 async def _measure_way(way: str, clients: int, seconds: float, folder: Path) -> WaitingFigures:
