@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from client_service.federation.messages import StatusOut
 from shared.errors import FederationError
-from simulation.cli import app, experiments, main
+from simulation.cli import app, main
 from simulation.cli import demo as demo_command
 from simulation.datasets.synthetic import generate_dataset
 from simulation.demo import DemoResult
+from simulation.engines import choose_engine
+from simulation.engines.study import RunExperiment
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Observe, Outcome, Progress
 from simulation.experiments.processes import Addresses
 from simulation.experiments.tasks import Example
 from simulation.reports import terminal
@@ -87,13 +90,21 @@ def test_an_interrupted_simulation_says_how_to_go_on_and_ends_as_if_it_had_not_b
     folder = tmp_path / "a run"
     words = ["simulate", str(shards), "--rounds", "2", *SMALL, "--out", str(folder)]
 
-    def interrupt_after_a_round(status: StatusOut) -> int:
-        if (done := terminal.rounds_done(status)) >= 1:
-            raise KeyboardInterrupt
-        return done
+    def choose_interrupted_engine(*chosen: Any) -> RunExperiment:
+        conduct = choose_engine(*chosen)
+
+        def conduct_one_round(experiment: Experiment, observe: Observe) -> Outcome:
+            def interrupt_after_a_round(seen: Progress) -> None:
+                observe(seen)
+                if min((terminal.rounds_done(status) for status in seen.statuses.values()), default=0) >= 1:
+                    raise KeyboardInterrupt
+
+            return conduct(experiment, interrupt_after_a_round)
+
+        return conduct_one_round
 
     with monkeypatch.context() as patched:
-        patched.setattr(experiments, "rounds_done", interrupt_after_a_round)
+        patched.setattr("simulation.engines.choose_engine", choose_interrupted_engine)
         patched.setattr(sys, "argv", ["lpsfed", *words])
         done = run(*words)
     assert done.exit_code == 130

@@ -396,6 +396,7 @@ async def test_metrics_count_calls_by_route_template_and_nothing_of_the_silo(
             "rounds",
             "seconds_since_round",
             "serving",
+            "stream",
             "upload_bytes",
             "uploads_refused",
         )
