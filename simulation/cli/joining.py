@@ -319,12 +319,12 @@ def _start_client(silo: SiloFolder, *, detach: bool) -> None:
     from simulation.joining.join import APPLICATION, OPERATOR
 
     settings = client_settings(silo.settings)
-    if not detach:
-        serve_client(settings)
-    url = write_address(settings.host, settings.port, tls=settings.tls_certificate is not None)
     if (running := read_lock_owner(settings.state_directory)) is not None:
         words = f"{settings.name}: expected no client of this silo, one is running with the settings of its start"
         raise ConflictError(f"{words}: `kill {running}` ends it, then the same command starts it with the present ones")
+    if not detach:
+        serve_client(settings)
+    url = write_address(settings.host, settings.port, tls=settings.tls_certificate is not None)
     pid = serve_in_background(["client", "--settings", str(silo.settings)], silo.path / "client.log", settings)
     print_on_stderr(f"{url} answers until `kill {pid}`; log: {silo.path / 'client.log'}")
     print_on_stderr(f"applications use the key in {silo.path / APPLICATION}")
