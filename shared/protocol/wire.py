@@ -282,7 +282,7 @@ def _read_places(path: str | Path) -> tuple[int, Places]:
     return LENGTH_BYTES + length, places
 
 
-_SHARED: dict[None, Places] = {}
+_LAST_PLACES: dict[None, Places] = {}  # at most one
 
 
 def _share_places(start: int, places: Places) -> tuple[int, Places]:
@@ -291,10 +291,10 @@ def _share_places(start: int, places: Places) -> tuple[int, Places]:
     Ten thousand updates of a round differ in their heads' scalars alone: each with positions of its own, they would
     take more memory than a model.
     """
-    last = _SHARED.get(None)
+    last = _LAST_PLACES.get(None)
     if last == places:
         return start, last
-    _SHARED[None] = places
+    _LAST_PLACES[None] = places
     return start, places
 
 

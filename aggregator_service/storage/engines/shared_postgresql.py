@@ -151,15 +151,10 @@ class SharedPostgreSQL(PostgreSQL):
     @contextmanager
     def leading(self) -> Iterator[Connection]:
         """Opens a transaction on the session of the worker that leads; raises ConnectionError for another's."""
-        with self._hold_write_lock():
-            if self._owner is None or not self.leads:
+        with super().writing() as connection:
+            if not self.leads:
                 raise ConnectionError("the lead was lost")
-            try:
-                with commit(self._owner) as connection:
-                    yield connection
-            finally:
-                if self._owner.invalidated:
-                    self._release_lock()
+            yield connection
 
     @contextmanager
     def recording(self) -> Iterator[Connection]:
