@@ -69,14 +69,14 @@ async def test_killed_in_the_middle_of_a_round_it_goes_on_with_what_it_had_accep
                     service.kill()
 
         async with anyio.create_task_group() as tasks:
-            for client in clients:
+            for client in clients[:-1]:  # with the last one the round would close, and its model would be a body too
                 tasks.start_soon(send, client)
     async with service.started() as federation:
         held = place.rows("select client, digest, blob from updates")
         assert set(accepted) <= {client for client, _, _ in held}
         late = store.names() - {blob for _, _, blob in held}
         assert {blob for _, _, blob in held} <= store.names()
-        assert len(late) <= len(NAMES) - len(held)  # bodies that the bucket had whole at the kill, and shows afterwards
+        assert len(late) < len(NAMES) - len(held)  # bodies that the bucket had whole at the kill, and shows afterwards
         for client in [federation.client(name) for name in NAMES]:
             answer = await client.put(1, body_of(client, 1))
             assert answer.status_code == (200 if client.name in {name for name, _, _ in held} else 201)
