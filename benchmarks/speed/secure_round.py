@@ -35,7 +35,7 @@ from shared.method.parameters import Parameters
 from shared.protocol.gate import pass_gate
 from shared.protocol.schemas import RunIn, RunOut
 from shared.protocol.secure import client as protocol
-from shared.protocol.secure import keys, proofs, server, verification
+from shared.protocol.secure import group, keys, proofs, server, verification
 from shared.protocol.secure.graph import default_bounds
 from shared.protocol.secure.messages import CommonTerms, RoundTerms, least_threshold
 from shared.protocol.secure.tags import PairKeys
@@ -171,7 +171,7 @@ def count_pair_work(clients: int, *, sparse: bool) -> PairWork:
     """Counts the pair work of a round on the graph or the full graph."""
     found, patched = PairWork(clients, sparse), []
     watched = {
-        "agreements": [(keys, "agree"), (proofs, "open_share")],
+        "agreements": [(group, "agree")],
         "sealed": [(keys, "seal")],
         "verified": [(proofs, "is_signed"), (protocol, "require_possession"), (verification, "require_possession")],
     }
@@ -201,7 +201,8 @@ def count_pair_work(clients: int, *, sparse: bool) -> PairWork:
 
 def _count_calls_of(work: PairWork, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def counting(*given: Any, **named: Any) -> Any:
-        setattr(work, name, getattr(work, name) + 1)
+        count = len(given[1]) if function.__name__ == "agree" else 1
+        setattr(work, name, getattr(work, name) + count)
         return function(*given, **named)
 
     return counting

@@ -81,7 +81,7 @@ def longest_relayed(declaration: Declaration, clients: int) -> int:
 @cache
 def _length(kind: type[messages.ClientMessage], clients: int) -> int:
     """Returns the bytes of a message about one or two clients."""
-    content: Any = {"version": 2, "run": RUN, "round": ROUND, "client": LONGEST_NAME}
+    content: Any = {"version": messages.VERSION, "run": RUN, "round": ROUND, "client": LONGEST_NAME}
     return len(kind.model_construct(**content, **_content(kind, TWO_NAMES[:clients])).model_dump_json())
 
 

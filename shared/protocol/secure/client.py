@@ -66,15 +66,18 @@ def split_secrets(secrets: Secrets, holders: Sequence[str], threshold: int) -> d
     return dict(zip(holders, pieces, strict=True))
 
 
-def seal_piece(
-    state: BegunState, context: Context, peer: PublicKeys, piece: Piece, identity: PrivateKey
-) -> SealedShare:
-    """Encrypts and signs a piece for its holder."""
-    names, deal = (state.client, peer.client), int(state.secrets.deal, 16)
-    key = keys.agree(deal, bytes.fromhex(peer.cipher), context.label("seal", *names))
-    sealed = keys.seal(key, piece.pair.encode(), context.label("shares", *names)).hex()
-    share = SealedShare(sealed=sealed, key_commitment=piece.commitments[0], seed_commitment=piece.commitments[1])
-    return sign_share(context, *names, share, identity)
+def seal_pieces(
+    state: BegunState, roster: Roster, pieces: Mapping[str, Piece], identity: PrivateKey
+) -> dict[str, SealedShare]:
+    """Encrypts and signs a piece for each of its holders."""
+    context, members, sealed, own = roster.context, roster.keys, dict[str, SealedShare](), state.client
+    ends = {name: (bytes.fromhex(members[name].cipher), context.label("seal", own, name)) for name in pieces}
+    for name, key in keys.agree(int(state.secrets.deal, 16), ends).items():
+        piece = pieces[name]
+        content = keys.seal(key, piece.pair.encode(), context.label("shares", own, name)).hex()
+        share = SealedShare(sealed=content, key_commitment=piece.commitments[0], seed_commitment=piece.commitments[1])
+        sealed[name] = sign_share(context, own, name, share, identity)
+    return sealed
 
 
 def open_delivery(state: SharingState, delivery: Delivery) -> tuple[dict[str, SharePair], dict[str, Complaint]]:
@@ -84,10 +87,14 @@ def open_delivery(state: SharingState, delivery: Delivery) -> tuple[dict[str, Sh
     """
     members, context, cipher = state.roster.keys, state.roster.context, int(state.secrets.cipher, 16)
     shares, refused = {state.client: state.own}, dict[str, Complaint]()
+    ends = {
+        dealer: (bytes.fromhex(members[dealer].deal), context.label("seal", dealer, state.client))
+        for dealer in delivery.shares
+    }
+    sealing = keys.agree(cipher, ends)
     for dealer, given in delivery.shares.items():
-        point = group.multiply(cipher, bytes.fromhex(members[dealer].deal))
         try:
-            shares[dealer] = proofs.open_share(context, dealer, state.client, point, given)
+            shares[dealer] = proofs.open_share(context, dealer, state.client, sealing[dealer], given)
         except ProtocolError:
             _require_complainable(state.roster, context, members[dealer], state.client, given)
             refused[dealer] = proofs.make_complaint(context, members[dealer], state.client, cipher)
@@ -234,14 +241,12 @@ def share_secrets(
     """
     require_protective_roster(state, roster, colluders)
     require_members(roster, members)
-    own_draw, context, keys_of = _own_draw(roster, state), roster.context, roster.keys
+    own_draw, context = _own_draw(roster, state), roster.context
     others = set(_own_neighbours(roster, state))
     require_signed_keys(roster, sorted(others))  # nothing is sealed for a key of the aggregator's making
     holders = sorted({state.client, *others})
     split = split_secrets(state.secrets, holders, roster.share_threshold)
-    sealed = {
-        name: seal_piece(state, context, keys_of[name], split[name], identity) for name in holders if name in others
-    }
+    sealed = seal_pieces(state, roster, {name: split[name] for name in holders if name in others}, identity)
     own = split[state.client]
     message = SealedShares(
         **_roster_fields(context, state.client),
@@ -301,17 +306,14 @@ def _make_tags(
     """Makes this client's tags of a content for other members; none without keys."""
     if pairs is None:
         return {}
-    members, context = roster.keys, roster.context
-    made = (
-        (name, pairs.make_tag(members[name].identity, context.label(f"tagged {purpose}", own, name) + content))
-        for name in names
-        if name != own
-    )
+    members, said = roster.keys, roster.context.label(f"tagged {purpose}", own, "") + content
+    pairs.agree(members[name].identity for name in names if name != own)
+    made = ((name, pairs.make_tag(members[name].identity, said)) for name in names if name != own)
     return {name: tag for name, tag in made if tag is not None}
 
 
 def _find_tagged(
-    roster: Roster, own: str, tags: Mapping[str, str], purpose: str, pairs: PairKeys | None, content: bytes = b""
+    roster: Roster, tags: Mapping[str, str], purpose: str, pairs: PairKeys | None, content: bytes = b""
 ) -> set[str]:
     """Finds the members that have tagged a content for this client."""
     if pairs is None or roster.graph is None:
@@ -321,7 +323,7 @@ def _find_tagged(
         name
         for name, tag in tags.items()
         if name in members
-        and pairs.is_tag_of(members[name].identity, context.label(f"tagged {purpose}", name, own) + content, tag)
+        and pairs.is_tag_of(members[name].identity, context.label(f"tagged {purpose}", name, "") + content, tag)
     }
 
 
@@ -382,7 +384,7 @@ def _require_authentic(state: CheckedState | ReadyState, sharers: Sharers, pairs
     """
     roster, own = state.roster, state.client
     if roster.graph is not None:
-        known = {own, *_own_neighbours(roster, state), *_find_tagged(roster, own, sharers.tags, "roster", pairs)}
+        known = {own, *_own_neighbours(roster, state), *_find_tagged(roster, sharers.tags, "roster", pairs)}
         require_signed_keys(roster, [name for name in sharers.sharers if name not in known])
 
 
@@ -416,13 +418,9 @@ def list_mask_streams(state: ReadyState) -> tuple[MaskStream, ...]:
     context, members, own = state.roster.context, state.roster.keys, state.client
     private, seed = int(state.secrets.mask, 16), int(state.secrets.seed, 16)
     neighbours = {*state.shares, *_own_neighbours(state.roster, state)} & set(state.sharers)
-    pairwise = (
-        MaskStream(
-            keys.agree_on_mask(private, bytes.fromhex(members[name].mask), context, own, name),
-            vectors.mask_sign(own, name),
-        )
-        for name in sorted(neighbours - {own})
-    )
+    public = {name: bytes.fromhex(members[name].mask) for name in sorted(neighbours - {own})}
+    agreed = keys.agree_on_masks(private, public, context, own)
+    pairwise = (MaskStream(key, vectors.mask_sign(own, name)) for name, key in agreed.items())
     return (MaskStream(keys.derive_self_mask(seed, context, own), 1), *pairwise)
 
 
@@ -473,7 +471,7 @@ def answer_unmask_request(state: ReadyState, consents: Consents, pairs: PairKeys
     require_round(state.roster.terms, consents)
     if state.consent is None:
         raise PrivacyError("expected a request after this client's consent, got one before it")
-    tagged = _find_tagged(state.roster, state.client, consents.tags, "lists", pairs, _lists_digest(state.consent))
+    tagged = _find_tagged(state.roster, consents.tags, "lists", pairs, _lists_digest(state.consent))
     agreed = _require_agreed(state.roster, state.consent, consents, tagged & set(consents.signatures))
     _require_same_sharers(state, state.consent, consents, agreed)
     return UnmaskAnswer(

@@ -7,8 +7,8 @@ the masks of all its other rounds would be known with it.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -35,19 +35,17 @@ class Context:
     run: str
     round: int
     transcript: str
+    _starts: dict[str, bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def label(self, purpose: str, first: str, second: str) -> bytes:
         """Returns bytes that are unique to a purpose, a round and a pair of names.
 
         Each part follows its length.
         """
-        return _label_start(self, purpose) + _with_length(first) + _with_length(second)
-
-
-@lru_cache(maxsize=256)
-def _label_start(context: Context, purpose: str) -> bytes:
-    parts = (PROTOCOL, str(context.version), purpose, context.run, str(context.round), context.transcript)
-    return b"".join(map(_with_length, parts))
+        if (start := self._starts.get(purpose)) is None:
+            parts = (PROTOCOL, str(self.version), purpose, self.run, str(self.round), self.transcript)
+            start = self._starts[purpose] = b"".join(map(_with_length, parts))
+        return start + _with_length(first) + _with_length(second)
 
 
 def _with_length(part: str) -> bytes:
@@ -60,17 +58,19 @@ def derive(secret: bytes, label: bytes) -> bytes:
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=label).derive(secret)
 
 
-def agree(private: int, peer: bytes, label: bytes) -> bytes:
-    """Derives 32 bytes that only the owners of both keys can derive.
+def agree(private: int, peers: Mapping[str, tuple[bytes, bytes]]) -> dict[str, bytes]:
+    """Derives for each peer, by its key and a label, 32 bytes that only the owners of both keys can derive.
 
     Raises ProtocolError for a peer's key that is no point.
     """
-    return derive(group.multiply(private, peer), label)
+    agreed = group.agree(private, [key for key, _ in peers.values()])
+    return {name: derive(point, label) for point, (name, (_, label)) in zip(agreed, peers.items(), strict=True)}
 
 
-def agree_on_mask(private: int, peer: bytes, context: Context, own: str, other: str) -> bytes:
-    """Derives the seed of the mask that two clients share, alike for both."""
-    return agree(private, peer, context.label("mask", *sorted((own, other))))
+def agree_on_masks(private: int, peers: Mapping[str, bytes], context: Context, own: str) -> dict[str, bytes]:
+    """Derives the seed of the mask that a client shares with each peer, alike for both."""
+    labels = {name: context.label("mask", *sorted((own, name))) for name in peers}
+    return agree(private, {name: (key, labels[name]) for name, key in peers.items()})
 
 
 def derive_self_mask(seed: int, context: Context, own: str) -> bytes:

@@ -7,7 +7,7 @@ UnmaskRequest -> Consent -> Consents -> UnmaskAnswer.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -23,7 +23,7 @@ from shared.protocol.secure.group import BYTES, ORDER
 from shared.protocol.secure.keys import NONCE_BYTES, PROTOCOL, TAG_BYTES, Context
 from shared.strategies import find_strategy
 
-VERSION = 2
+VERSION = 3
 FEWEST_CLIENTS = 3  # in a sum of two, each knows the other's part
 SHARE_PAIR_BYTES = 2 * BYTES
 
@@ -81,7 +81,7 @@ def _tags(description: str) -> Any:
 class RoundMessage(Message):
     """Message of a round, with its version, run and round."""
 
-    version: Literal[2] = Field(2, description="version of the protocol")
+    version: Literal[3] = Field(3, description="version of the protocol")
     run: RunName
     round: int = Field(ge=1, le=100_000, description="number of the round")
 
@@ -271,6 +271,14 @@ class SealedShares(ClientMessage):
     def holders(self) -> tuple[str, ...]:
         """Holders of the sender's shares, itself among them, in the order of their x."""
         return tuple(sorted({self.client, *self.shares}))
+
+    def reaches(self, client: str) -> bool:
+        """Tells whether a client holds shares of the sender."""
+        return client in self.shares or client == self.client
+
+    def count_holders(self, clients: Set[str]) -> int:
+        """Counts those of the clients that hold shares of the sender."""
+        return len(clients & self.shares.keys()) + (self.client in clients)
 
 
 class Delivery(RoundMessage):

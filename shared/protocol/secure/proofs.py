@@ -151,12 +151,11 @@ def _challenge(label: bytes, *points: bytes) -> int:
     return int.from_bytes(hashlib.sha512(label + b"".join(points)).digest()) % ORDER
 
 
-def open_share(context: Context, dealer: str, holder: str, point: bytes, given: SealedShare) -> SharePair:
-    """Opens shares with the point that both keys agree on.
+def open_share(context: Context, dealer: str, holder: str, key: bytes, given: SealedShare) -> SharePair:
+    """Opens shares with the key that dealer and holder have derived.
 
     Raises ProtocolError for other content, or for shares that the dealer has not committed to.
     """
-    key = keys.derive(point, context.label("seal", dealer, holder))
     content = keys.unseal(key, bytes.fromhex(given.sealed), context.label("shares", dealer, holder))
     pair = SharePair.decode(content)
     committed = (given.key_commitment, given.seed_commitment)
@@ -184,8 +183,9 @@ def require_valid_evidence(roster: Roster, evidence: ExpulsionEvidence) -> None:
     own, peer = bytes.fromhex(members[holder].cipher), bytes.fromhex(members[dealer].deal)
     label = context.label("complaint", dealer, holder)
     point = require_agreement(own, peer, evidence.complaint, label)
+    key = keys.derive(group.convert_points([point])[0], context.label("seal", dealer, holder))
     try:
-        open_share(context, dealer, holder, point, evidence.share)
+        open_share(context, dealer, holder, key, evidence.share)
     except ProtocolError:
         return
     raise ProtocolError(f"expected a complaint about shares that {dealer!r} has not committed to, they are in order")

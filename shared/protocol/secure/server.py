@@ -102,10 +102,11 @@ def _restore_pairwise(state: SecureRound, roster: Roster, lost: Mapping[str, int
     """Yields the masks that survivors share with drop-outs, by these' restored mask keys."""
     context, public = roster.context, {name: bytes.fromhex(member.mask) for name, member in roster.keys.items()}
     for name, private in lost.items():
-        for other in state.survivors:
-            if other in state.shares[name].shares or name in state.shares[other].shares:
-                seed = keys.agree_on_mask(private, public[other], context, name, other)
-                yield MaskStream(seed, masks.mask_sign(name, other))
+        others = (
+            one for one in state.survivors if one in state.shares[name].shares or name in state.shares[one].shares
+        )
+        for other, seed in keys.agree_on_masks(private, {one: public[one] for one in others}, context, name).items():
+            yield MaskStream(seed, masks.mask_sign(name, other))
 
 
 Phase = Literal["keys", "shares", "checks", "masked", "consents", "answers"]
@@ -234,7 +235,7 @@ def require_expected(state: SecureRound, phase: Phase, message: ClientMessage) -
                 raise ProtocolError("expected consent to the lists that were asked for, got consent to others")
             _require_tags(message.tags, set(state.survivors))
         case UnmaskAnswer():
-            held = {dealer for dealer, sent in state.shares.items() if message.client in sent.holders}
+            held = {dealer for dealer, sent in state.shares.items() if sent.reaches(message.client)}
             _require_names("shares of seeds", set(message.seeds), held & set(state.survivors))
             _require_names("shares of mask keys", set(message.keys), held & set(state.dropped))
 
@@ -311,7 +312,7 @@ def _find_unrestorable(state: SecureRound) -> str | None:
     if everybody.graph is None:
         return None
     answered, threshold = set(state.answers), everybody.share_threshold
-    short = (name for name in state.sharers if len(answered.intersection(state.shares[name].holders)) < threshold)
+    short = (name for name in state.sharers if state.shares[name].count_holders(answered) < threshold)
     return next(short, None)
 
 

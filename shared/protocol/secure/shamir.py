@@ -15,6 +15,8 @@ from shared.errors import ProtocolError
 from shared.protocol.secure import group
 from shared.protocol.secure.group import ORDER
 
+STEPS = 24  # of Horner's rule between two reductions
+
 
 def split_secret(secret: int, count: int, threshold: int) -> list[int]:
     """Splits a secret into shares for x = 1 to `count`.
@@ -30,10 +32,15 @@ def split_secret(secret: int, count: int, threshold: int) -> list[int]:
 
 
 def _evaluate(coefficients: Sequence[int], x: int) -> int:
-    """Evaluates a polynomial at x by Horner's rule; `coefficients` begin with the constant."""
+    """Evaluates a polynomial at x by Horner's rule; `coefficients` begin with the constant.
+
+    It is reduced now and then: x is small, so that each step adds few bits.
+    """
     value = 0
-    for coefficient in reversed(coefficients):
-        value = (value * x + coefficient) % ORDER
+    for begin in range(len(coefficients), 0, -STEPS):
+        for coefficient in reversed(coefficients[max(0, begin - STEPS) : begin]):
+            value = value * x + coefficient
+        value %= ORDER
     return value
 
 

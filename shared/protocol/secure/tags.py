@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Iterable
 
 from shared.errors import ProtocolError
 from shared.protocol.secure import keys
@@ -29,6 +30,15 @@ class PairKeys:
         self._secret = _secret_scalar(identity)
         self._keys: dict[str, bytes | None] = {}
 
+    def agree(self, peers: Iterable[str]) -> None:
+        """Agrees on keys with other identities at once, in less time than with each when it is needed."""
+        new = [peer for peer in peers if peer not in self._keys]
+        try:
+            self._keys |= keys.agree(self._secret, {peer: (bytes.fromhex(peer), self._label(peer)) for peer in new})
+        except ProtocolError:  # one of them is no key: each by itself
+            for peer in new:
+                self._key(peer)
+
     def make_tag(self, receiver: str, content: bytes) -> str | None:
         """Makes the tag of a content for another identity; None if that is no key."""
         key = self._key(receiver)
@@ -43,12 +53,15 @@ class PairKeys:
     def _key(self, peer: str) -> bytes | None:
         """Returns the key of a pair; None if the other identity is no key."""
         if peer not in self._keys:
-            label = f"{PROTOCOL}\npair of identities\n{min(self._own, peer)}\n{max(self._own, peer)}\n"
             try:
-                self._keys[peer] = keys.agree(self._secret, bytes.fromhex(peer), label.encode())
+                self._keys |= keys.agree(self._secret, {peer: (bytes.fromhex(peer), self._label(peer))})
             except ProtocolError:
                 self._keys[peer] = None
         return self._keys[peer]
+
+    def _label(self, peer: str) -> bytes:
+        first, second = sorted((self._own, peer))
+        return f"{PROTOCOL}\npair of identities\n{first}\n{second}\n".encode()
 
 
 def _secret_scalar(identity: PrivateKey) -> int:

@@ -125,7 +125,7 @@ def test_a_draw_names_as_many_neighbours_as_the_degree_and_both_ways_of_asking_a
         assert draw is not None
         holders = graph.find_holders(roster, name, draw)
         assert len(set(holders)) == 25 and name not in holders and set(shared.round.shares[name].shares) == set(holders)
-        assert {one for one in roster.names if graph.holds_shares(roster, name, draw, one)} == set(holders)
+        assert {one for one in roster.names if graph._find_drawers(roster, {name: draw}, one)} == set(holders)
 
 
 def test_neighbours_follow_from_everybody_s_keys_and_one_s_own_number(shared: Rehearsal) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nacl.bindings import crypto_sign_ed25519_pk_to_curve25519
 
 from shared.errors import ProtocolError
 from shared.protocol.secure import group
@@ -47,3 +50,44 @@ def test_zero_has_no_point() -> None:
     for scalar in (0, ORDER):
         with pytest.raises(ProtocolError, match="other than 0"):
             group.multiply_base(scalar)
+
+
+SCALARS = (
+    1,
+    2,
+    8,
+    ORDER - 1,
+    ORDER - 8,
+    8 * (1 << 251),
+    8 * (1 << 251) - 8,
+    8 * (1 << 252),
+    *(3**n for n in range(150, 158)),
+)
+
+
+@pytest.mark.parametrize("scalar", SCALARS)
+def test_an_agreement_is_the_u_of_the_product_as_libsodium_has_both(scalar: int) -> None:
+    """Whether X25519's form of the scalar, or that of its negative, or neither, is a number from 2^254 on."""
+    points = [group.multiply_base(other) for other in (1, 5, ORDER - 7)]
+    expected = [crypto_sign_ed25519_pk_to_curve25519(group.multiply(scalar, point)) for point in points]
+    assert group.agree(scalar, points) == expected == group.convert_points([group.multiply(scalar, p) for p in points])
+
+
+@given(st.integers(1, ORDER - 1), st.integers(1, ORDER - 1))
+@settings(max_examples=50, deadline=None)
+def test_both_sides_agree_on_one_u(ada: int, bob: int) -> None:
+    assert group.agree(ada, [group.multiply_base(bob)]) == group.agree(bob, [group.multiply_base(ada)])
+
+
+@pytest.mark.parametrize("point", SMALL)
+def test_points_of_small_order_and_a_scalar_of_0_give_no_agreement(point: str) -> None:
+    with pytest.raises(ProtocolError, match="got another value"):
+        group.agree(5, [BASE, bytes.fromhex(point)])
+    with pytest.raises(ProtocolError):
+        group.agree(ORDER, [BASE])
+
+
+def test_a_point_with_a_part_of_small_order_tells_nothing_of_the_scalar() -> None:
+    """The multiple of it is that of its part in the group alone."""
+    mixed = group.add(BASE, bytes.fromhex(SMALL[2]))
+    assert group.agree(5, [mixed]) == group.agree(5, [BASE])

@@ -18,15 +18,17 @@ KEY, LABEL = bytes(range(32)), b"from ada to bob"
 
 def test_both_clients_of_a_pair_derive_the_same_seed() -> None:
     ada, bob = group.draw_scalar(), group.draw_scalar()
-    seed = keys.agree_on_mask(ada, group.multiply_base(bob), CONTEXT, "ada", "bob")
-    assert len(seed) == 32 and seed == keys.agree_on_mask(bob, group.multiply_base(ada), CONTEXT, "bob", "ada")
+    seeds = keys.agree_on_masks(ada, {"bob": group.multiply_base(bob)}, CONTEXT, "ada")
+    back = keys.agree_on_masks(bob, {"ada": group.multiply_base(ada)}, CONTEXT, "bob")
+    assert len(seeds["bob"]) == 32 and seeds["bob"] == back["ada"]
 
 
 def test_agreement_is_a_point_of_both_and_hkdf_sha256_of_rfc_5869() -> None:
-    point = group.multiply_base(6)
-    extracted = hmac.digest(bytes(32), point, hashlib.sha256)
+    (u,) = group.convert_points([group.multiply_base(6)])
+    extracted = hmac.digest(bytes(32), u, hashlib.sha256)
     expected = hmac.digest(extracted, LABEL + b"\x01", hashlib.sha256)
-    assert keys.agree(2, group.multiply_base(3), LABEL) == keys.agree(3, group.multiply_base(2), LABEL) == expected
+    for private, public in ((2, 3), (3, 2)):
+        assert keys.agree(private, {"bob": (group.multiply_base(public), LABEL)}) == {"bob": expected}
 
 
 def test_every_part_of_the_context_changes_the_label_and_parts_cannot_run_into_each_other() -> None:

@@ -96,7 +96,7 @@ REFUSED: tuple[tuple[type, dict[str, Any]], ...] = (
     (PublicKeys, {"mask": "ab" * 31}),
     (PublicKeys, {"commitment": "ab" * 33}),
     (PublicKeys, {"client": "../ada"}),
-    (PublicKeys, {"version": 1}),
+    (PublicKeys, {"version": 2}),
     (PublicKeys, {"round": 0}),
     (PublicKeys, {"signature": "ab" * 63}),
     (SealedShares, {"shares": {"bob": {**SHARE.model_dump(), "sealed": "ab" * 91}}}),
