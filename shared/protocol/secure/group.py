@@ -54,7 +54,7 @@ def multiply(scalar: int, point: bytes) -> bytes:
 
 
 def agree(scalar: int, points: Sequence[bytes]) -> list[bytes]:
-    """Computes for each point P what its owner agrees on with the owner of scalar G: the u of scalar P.
+    """Computes the agreement with each point P: the u of scalar P.
 
     Raises ProtocolError for a scalar of 0, and for a value that cannot be an agreement with a point of the group. A
     point outside the group tells nothing of the scalar: X25519's is a multiple of 8, and the curve's twist is as safe.
@@ -71,7 +71,10 @@ def agree(scalar: int, points: Sequence[bytes]) -> list[bytes]:
 
 
 def convert_points(points: Sequence[bytes]) -> list[bytes]:
-    """Computes u = (1 + y) / (1 - y) of each point, by one inversion for all (RFC 7748, 4.1)."""
+    """Computes u = (1 + y) / (1 - y) of each point (RFC 7748, 4.1).
+
+    One inversion serves all of them.
+    """
     heights = [int.from_bytes(point, "little") & (1 << 255) - 1 for point in points]
     if not all(1 < y < FIELD for y in heights):
         raise ProtocolError("expected a point of the group of prime order, got another value")

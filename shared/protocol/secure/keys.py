@@ -59,16 +59,16 @@ def derive(secret: bytes, label: bytes) -> bytes:
 
 
 def agree(private: int, peers: Mapping[str, tuple[bytes, bytes]]) -> dict[str, bytes]:
-    """Derives for each peer, by its key and a label, 32 bytes that only the owners of both keys can derive.
+    """Derives 32 bytes with each peer that only the owners of both keys can derive.
 
-    Raises ProtocolError for a peer's key that is no point.
+    peers: key and label of each. Raises ProtocolError for a peer's key that is no point.
     """
     agreed = group.agree(private, [key for key, _ in peers.values()])
     return {name: derive(point, label) for point, (name, (_, label)) in zip(agreed, peers.items(), strict=True)}
 
 
 def agree_on_masks(private: int, peers: Mapping[str, bytes], context: Context, own: str) -> dict[str, bytes]:
-    """Derives the seed of the mask that a client shares with each peer, alike for both."""
+    """Derives the seeds of the masks that a client shares with peers, alike for both."""
     labels = {name: context.label("mask", *sorted((own, name))) for name in peers}
     return agree(private, {name: (key, labels[name]) for name, key in peers.items()})
 

@@ -31,7 +31,7 @@ class PairKeys:
         self._keys: dict[str, bytes | None] = {}
 
     def agree(self, peers: Iterable[str]) -> None:
-        """Agrees on keys with other identities at once, in less time than with each when it is needed."""
+        """Agrees on keys with other identities at once, in less time than one by one."""
         new = [peer for peer in peers if peer not in self._keys]
         try:
             self._keys |= keys.agree(self._secret, {peer: (bytes.fromhex(peer), self._label(peer)) for peer in new})
