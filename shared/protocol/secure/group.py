@@ -71,9 +71,9 @@ def agree(scalar: int, points: Sequence[bytes]) -> list[bytes]:
 
 
 def convert_points(points: Sequence[bytes]) -> list[bytes]:
-    """Computes u = (1 + y) / (1 - y) of each point (RFC 7748, 4.1).
+    """Computes the u of each point, by one inversion for all of them.
 
-    One inversion serves all of them.
+    u = (1 + y) / (1 - y): RFC 7748, 4.1.
     """
     heights = [int.from_bytes(point, "little") & (1 << 255) - 1 for point in points]
     if not all(1 < y < FIELD for y in heights):
