@@ -8,14 +8,16 @@ The aggregator is a process of its own with its state on the disk; the clients l
 each with a key, signed requests and real updates. Times of the aggregator are processor times, which the clients' own
 work on the same machine hardly changes. With --against it is that of another commit, to which the same clients talk.
 With --workers times are those of all workers, each of which runs on a core of its own, and the memory is that of the
-largest; the database is an empty one on PostgreSQL, whose own work is not in the figures. With --kill-seconds a worker
-drawn at random is killed so often.
+largest; the database is an empty one on PostgreSQL, whose processor time is told by itself where it runs on this
+machine. With --kill-seconds a worker drawn at random is killed so often. A soak of many rounds tells whether memory
+grows, by its mean in the first and the last quarter of the rounds, and how many acknowledged updates have no row.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import math
 import multiprocessing
@@ -28,8 +30,8 @@ import sys
 import tempfile
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from multiprocessing.connection import Connection
@@ -37,6 +39,7 @@ from pathlib import Path
 
 import httpx
 from sqlalchemy import URL, create_engine, inspect, text
+from sqlalchemy import Connection as SQLConnection
 from tqdm import tqdm
 
 from aggregator_service.settings import AggregatorSettings
@@ -110,7 +113,8 @@ class LoadFigures:
     """Measurements of a run; `generator`: processor seconds of the clients.
 
     sent, received: bytes of the clients' calls, their answers and streams, after joining. rows, disk: rows and bytes
-    that the aggregator has stored since.
+    that the aggregator has stored since. quarters: mean MiB in the first and the last quarter of the rounds. lost:
+    acknowledged updates without a row of their bytes. server: processor seconds of PostgreSQL, None elsewhere.
     """
 
     clients: int
@@ -127,6 +131,14 @@ class LoadFigures:
     errors: dict[str, int]
     workers: int = 1
     killed: int = 0
+    quarters: tuple[float, float] = (0.0, 0.0)
+    lost: int = 0
+    server: float | None = None
+
+    @property
+    def uploads_a_second(self) -> float:
+        """Updates a second by the clock, while they come."""
+        return self.clients * self.rounds / sum(one.seconds for one in self.phases if one.name.startswith("updates"))
 
     @property
     def processor(self) -> float:
@@ -193,6 +205,12 @@ class Watcher:
         times = [one[0] for one in self.samples]
         seen = self.samples[max(0, bisect_right(times, begin) - 1) : bisect_left(times, end) + 1]
         return LoadPhase(name, end - begin, seen[-1][1] - seen[0][1], max(one[2] for one in seen))
+
+    def mean_mib(self, begin: float, end: float) -> float:
+        """Returns the mean MiB between two times."""
+        times = [one[0] for one in self.samples]
+        seen = self.samples[bisect_left(times, begin) : bisect_right(times, end)] or self.samples[-1:]
+        return sum(one[2] for one in seen) / len(seen)
 
 
 def is_worker(pid: int) -> bool:
@@ -273,6 +291,7 @@ async def measure_load(load: LoadPlan, folder: Path) -> LoadFigures:
             often = given.kill_seconds
             killing = None if often is None else asyncio.create_task(watcher.kill_until_cancelled(often))
             began = time.monotonic()
+            server = server_seconds(settings)
             await _gather_reports(pipes, progress, "join", load.clients)
             joined, rows = replace(progress), count_rows(settings)
             disk = stored_bytes(settings)
@@ -285,6 +304,7 @@ async def measure_load(load: LoadPlan, folder: Path) -> LoadFigures:
                 killing.cancel()
             watcher.sample()
             phases, added = _phases(watcher, progress, load.rounds, began), count_rows(settings) - rows
+            held, spent = count_updates(settings, hashlib.sha256(update).hexdigest()), server_seconds(settings)
     return LoadFigures(
         clients=load.clients,
         rounds=load.rounds,
@@ -300,6 +320,9 @@ async def measure_load(load: LoadPlan, folder: Path) -> LoadFigures:
         errors=dict(progress.errors),
         workers=given.workers,
         killed=watcher.killed,
+        quarters=_quarters(watcher, progress, load.rounds),
+        lost=sum(len(progress.marks[f"update {number}"]) for number in range(1, load.rounds + 1)) - held,
+        server=None if server is None or spent is None else spent - server,
     )
 
 
@@ -360,16 +383,54 @@ async def _gather_reports(pipes: Sequence[Connection], progress: LoadProgress, u
             await asyncio.sleep(LOOK_SECONDS)
 
 
-def count_rows(settings: AggregatorSettings) -> int:
-    """Counts the rows of the aggregator's database, which does not hold the nonces."""
+@contextmanager
+def open_database(settings: AggregatorSettings) -> Iterator[SQLConnection]:
+    """Opens the aggregator's database, which does not hold the nonces of one process."""
     url = settings.database_url() or URL.create("sqlite", database=str(settings.state_directory / SQLITE))
     engine = create_engine(url)
     try:
         with engine.connect() as connection:
-            names = inspect(connection).get_table_names()
-            return sum(connection.execute(text(f'SELECT count(*) FROM "{name}"')).scalar_one() for name in names)
+            yield connection
     finally:
         engine.dispose()
+
+
+def count_rows(settings: AggregatorSettings) -> int:
+    """Counts the rows of the aggregator's database."""
+    with open_database(settings) as connection:
+        names = inspect(connection).get_table_names()
+        return sum(connection.execute(text(f'SELECT count(*) FROM "{name}"')).scalar_one() for name in names)
+
+
+def count_updates(settings: AggregatorSettings, digest: str) -> int:
+    """Counts the stored updates with these bytes."""
+    with open_database(settings) as connection:
+        counted = text("SELECT count(*) FROM updates WHERE digest = :digest")
+        return int(connection.execute(counted, {"digest": digest}).scalar_one())
+
+
+def server_seconds(settings: AggregatorSettings) -> float | None:
+    """Returns the processor seconds of PostgreSQL so far; None without one on this machine."""
+    if settings.database is None:
+        return None
+    with open_database(settings) as connection:
+        session = int(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
+        try:
+            server = int(_process_fields(session)[1])
+            children = Path(f"/proc/{server}/task/{server}/children").read_text(encoding="ascii").split()
+        except FileNotFoundError:
+            return None
+        ended = sum(map(int, _process_fields(server)[11:15]))  # its own, and that of sessions that have ended
+        running = 0
+        for pid in children:
+            with suppress(FileNotFoundError, ProcessLookupError):
+                running += sum(map(int, _process_fields(int(pid))[11:13]))
+        return (ended + running) / os.sysconf("SC_CLK_TCK")
+
+
+def _process_fields(pid: int) -> list[str]:
+    """Returns the fields of a process's status behind its name."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
 
 
 def stored_bytes(settings: AggregatorSettings) -> int:
@@ -395,6 +456,14 @@ def _phases(watcher: Watcher, progress: LoadProgress, rounds: int, began: float)
         found += [watcher.phase(name, *pair) for name, pair in zip(names, pairwise(edges), strict=True)]
         last = answers[-1]
     return tuple(found)
+
+
+def _quarters(watcher: Watcher, progress: LoadProgress, rounds: int) -> tuple[float, float]:
+    """Returns the mean MiB in the first and the last quarter of the rounds."""
+    part, ends = max(1, rounds // 4), [max(progress.marks[f"answer {number}"]) for number in range(1, rounds + 1)]
+    begin = max(progress.marks["join"])
+    later = ends[-part - 1] if rounds > part else begin
+    return watcher.mean_mib(begin, ends[part - 1]), watcher.mean_mib(later, ends[-1])
 
 
 def as_table(found: LoadFigures) -> str:
@@ -424,6 +493,9 @@ def describe(found: LoadFigures) -> Sequence[str]:
         f"the clients' own work took {found.generator:.0f} s of the processor, the aggregator's "
         f"{sum(one.processor for one in found.phases):.0f} s",
         f"calls: {found.calls}; errors: {found.errors or 'none'}",
+        f"{found.uploads_a_second:.0f} updates a second, {found.lost} of the acknowledged ones lost; mean memory "
+        f"{found.quarters[0]:.0f} MiB in the first quarter of the rounds, {found.quarters[1]:.0f} in the last",
+        *([f"PostgreSQL took {found.server:.0f} s of the processor"] if found.server is not None else []),
         *([f"{found.workers} workers, {found.killed} times one was killed"] if found.workers > 1 else []),
     )
 
@@ -461,7 +533,8 @@ def main() -> None:
         load = LoadPlan(*sizes, given.way or WAYS[0], given.generators, given.at_once, deployment=deployment)
         found = asyncio.run(measure_load(load, Path(folder)))
     if given.json:
-        print(json.dumps(asdict(found) | {"processor": found.processor, "minutes": found.minutes}))
+        more = {"processor": found.processor, "minutes": found.minutes, "uploads_a_second": found.uploads_a_second}
+        print(json.dumps(asdict(found) | more))
         return
     print("\n".join((*describe(found), "", as_table(found))))
 

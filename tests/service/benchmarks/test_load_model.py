@@ -41,7 +41,8 @@ def test_a_few_clients_go_through_two_rounds(tmp_path: Path, way: Way) -> None:
     assert 0.04e6 < found.update_bytes < 0.06e6
     assert found.each(found.sent) > found.update_bytes < found.each(found.received)
     assert 2 <= found.each(found.rows) < 3  # the update, and its arrival
-    assert as_table(found).count("\n") == 8 and "errors: none" in describe(found)[-1]
+    assert as_table(found).count("\n") == 8 and "errors: none" in describe(found)[3]
+    assert found.lost == 0 and min(found.quarters) > 10
 
 
 def test_the_aggregator_of_other_files_runs(tmp_path: Path) -> None:
