@@ -28,11 +28,11 @@ TRAINING_TESTS := tests/system/client_service/federation/test_killed.py tests/se
 WORKERS ?= 2
 
 # The workers share the cores already, and many processes are started: none spins threads, and each file is compiled once.
-TESTING := test test-fast test-system rounding faults engines engine-ray engine-flower storage
+TESTING := test test-fast test-system rounding faults faults-of-workers engines engine-ray engine-flower storage
 $(TESTING) generated-client e2e-compose: export OMP_NUM_THREADS := 1
 $(TESTING) check guard generated-client e2e-compose: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo stop check format test test-fast test-system rounding faults engines engine-ray engine-flower storage generated-client environments soak nightly benchmark guard \
+.PHONY: help install demo stop check format test test-fast test-system rounding faults faults-of-workers engines engine-ray engine-flower storage generated-client environments soak nightly benchmark guard \
 	e2e-compose site notebook dist lock sbom audit platforms images base-digest clean
 
 help: ## print this list
@@ -85,6 +85,9 @@ rounding: install ## run the tests that train as two other processors would roun
 
 faults: install ## kill, cut off and misuse the services in every way that is known, about ten minutes
 	$(BIN)/pytest -n 2 --dist worksteal -m slow tests/service tests/system --ignore tests/system/soak
+
+faults-of-workers: .venv-storage/.installed ## kill workers of one aggregator at every step, on PostgreSQL and S3, about half an hour
+	.venv-storage/bin/python -m pytest -rs -m slow tests/system/aggregator_service/servers
 
 engines: engine-ray engine-flower ## run the tests of Ray and of Flower, each in an environment of its own
 

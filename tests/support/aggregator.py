@@ -49,6 +49,7 @@ class FakeClient:
     name: str
     http: httpx.AsyncClient
     declaration: Declaration
+    run: str = "run-1"  # that it takes part in
 
     @property
     def auth(self) -> Signing:
@@ -78,7 +79,7 @@ class FakeClient:
         return encode_body(Parameters(self.arrays(value), scalars))
 
     async def put(self, number: int, body: bytes | AsyncIterator[bytes], **headers: str) -> httpx.Response:
-        return await self.put_at(f"run-1/rounds/{number}/clients/{self.name}/update", body, **headers)
+        return await self.put_at(f"{self.run}/rounds/{number}/clients/{self.name}/update", body, **headers)
 
     async def put_at(self, path: str, body: bytes | AsyncIterator[bytes], **headers: str) -> httpx.Response:
         kind = {"Content-Type": MEDIA_TYPE} | {name.replace("_", "-"): value for name, value in headers.items()}
@@ -91,7 +92,7 @@ class FakeClient:
         return {"client": self.name, "call": call, **place, **came, "status": status, "code": None} | others
 
     async def personalised(self, number: int, wait: float = 30.0) -> httpx.Response:
-        return await self.get(f"/v1/runs/run-1/rounds/{number}/clients/{self.name}/personalized", wait=wait)
+        return await self.get(f"/v1/runs/{self.run}/rounds/{number}/clients/{self.name}/personalized", wait=wait)
 
     async def level(self, number: int, wait: float = 30.0) -> float:
         """The one value that all parameters of this client have after that round."""
@@ -116,13 +117,14 @@ class Federation:
     http: httpx.AsyncClient
     settings: AggregatorSettings
     clock: Any
+    run: str = "run-1"  # that is asked for
 
     def client(self, name: str) -> FakeClient:
         """It has not joined, but its key is registered."""
         registered = public_file(name, self.settings.registry)
         registered.parent.mkdir(parents=True, exist_ok=True)
         registered.write_bytes(public_pem(KEYS[name].public_key()))
-        return FakeClient(name, self.http, self.settings.declaration())
+        return FakeClient(name, self.http, self.settings.declaration(), self.run)
 
     async def joined(self, *names: str) -> list[FakeClient]:
         clients = [self.client(name) for name in names]
@@ -156,7 +158,7 @@ class Federation:
         return [{k: v for k, v in one.items() if k not in passing} for one in answer.json()["entries"]]
 
     async def history(self) -> dict[str, Any]:
-        history: dict[str, Any] = (await self.operate("GET", "/v1/runs/run-1")).json()
+        history: dict[str, Any] = (await self.operate("GET", f"/v1/runs/{self.run}")).json()
         return history
 
 

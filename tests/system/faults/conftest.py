@@ -15,6 +15,7 @@ import pytest
 from shared.method.settings import MethodSettings
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.in_process import simulate_experiment
+from tests.support.cells import print_cells
 from tests.system.faults.federation import Disturbed, Ending, disturbed, endings_of
 from tests.system.faults.points import RECOVERED
 
@@ -57,10 +58,4 @@ async def undisturbed(endings: list[dict[str, Ending]], three: Experiment, tmp_p
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How long each cell of the kill matrix took to recover, as a table."""
-    passed = [report for report in terminalreporter.getreports("passed") if report.when == "call"]
-    cells = [value for report in passed for name, value in report.user_properties if name == RECOVERED]
-    if cells:
-        terminalreporter.section("recovered after a kill, seconds")
-        for moment, victim, seconds in sorted(cells):
-            terminalreporter.line(f"{moment:<30}{victim:<14}{seconds:6.2f}")
+    print_cells(terminalreporter, RECOVERED, "recovered after a kill, seconds")

@@ -38,7 +38,7 @@ from tests.support.questions import LONGEST_SECONDS
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Running
 
-ROUND = "/v1/runs/run-1/rounds/{number}/clients/{name}"
+ROUND = "/v1/runs/{run}/rounds/{number}/clients/{name}"
 M = TypeVar("M", bound=Message)
 PHASES = ("keys", "shares", "checks", "masked", "consents", "answers")
 NAMES = ("ada", "bob", "cyd", "dan", "eve")
@@ -75,7 +75,7 @@ class Masking:
         self.body = b""
 
     def path(self, call: str, name: str = "") -> str:
-        return f"{ROUND.format(number=self.number, name=name or self.name)}/{call}"
+        return f"{ROUND.format(run=self.fake.run, number=self.number, name=name or self.name)}/{call}"
 
     async def said(self, call: str, body: bytes, *, at: str = "") -> httpx.Response:
         headers = {"Content-Type": "application/json"}
@@ -95,8 +95,8 @@ class Masking:
     async def terms(self) -> RoundTerms:
         """What this client takes the round to be held on, from what it was told."""
         run = RunOut.model_validate_json((await self.fake.get("/v1/runs/current")).content)
-        before = f"/v1/runs/run-1/rounds/{self.number - 1}/clients/{self.name}/personalized"
-        given = await self.fake.get("/v1/runs/run-1/model" if self.number == 1 else before)
+        before = f"/v1/runs/{self.fake.run}/rounds/{self.number - 1}/clients/{self.name}/personalized"
+        given = await self.fake.get(f"/v1/runs/{self.fake.run}/model" if self.number == 1 else before)
         assert run.method is not None and run.threshold is not None and given.status_code == 200
         key = self.federation.app.state.coordinator.signing_key
         common = CommonTerms(
@@ -108,7 +108,7 @@ class Masking:
             anchor=digest_anchor(run.method, seed=run.seed, number=self.number),
             changing_members=run.changing_members,
         )
-        place = {"run": "run-1", "round": self.number, "threshold": run.threshold}
+        place = {"run": self.fake.run, "round": self.number, "threshold": run.threshold}
         return RoundTerms(**place, declaration=self.fake.declaration, common=common)
 
     async def keys(self, **flags: bool) -> httpx.Response:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from aggregator_service.rounds import round_loop
+from tests.support.cells import print_cells
 from tests.support.postgres import PostgresServer, find_binaries, postgres_server
 from tests.support.serving import HOST
 
 ENVIRONMENT = "needs the environment that `make storage` makes"
 SECRET = "s3cret-of-the-store"
+TAKEN_OVER = "taken over"  # the property under which a cell of the kill matrix reports its seconds
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    print_cells(terminalreporter, TAKEN_OVER, "over after a worker was killed, all digests as undisturbed, seconds")
 
 
 @pytest.fixture(scope="session")
@@ -102,9 +109,9 @@ def one_store() -> Iterator[Store]:
     made.stop()
 
 
-@pytest.fixture
-def store(one_store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """With a bucket of this test's own, and the variables by which the service finds it."""
+@contextmanager
+def at_the_store(one_store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """With a bucket of this caller's own, and the variables by which the service finds it."""
     variables = {
         "AWS_ENDPOINT_URL": f"http://{HOST}:{one_store.port}",
         "AWS_ACCESS_KEY_ID": "somebody",
@@ -116,7 +123,13 @@ def store(one_store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     bucket = f"bucket-{uuid.uuid4().hex}"
     one_store.url = f"s3://{bucket}/federations/one"
     one_store.make_bucket(bucket)
-    return one_store
+    yield one_store
+
+
+@pytest.fixture
+def store(one_store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    with at_the_store(one_store, monkeypatch) as found:
+        yield found
 
 
 @pytest.fixture

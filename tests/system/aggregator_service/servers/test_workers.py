@@ -156,7 +156,8 @@ STEPS = ("updates", "runs", "states")
 """Row by row: a receipt, the end of a round, its sum. It is killed before the commit."""
 
 
-async def test_whoever_is_killed_at_a_step_the_round_ends_as_undisturbed(
+@pytest.mark.slow  # the kills of test_kill_matrix_of_workers.py, here in the middle of a transaction
+async def test_whoever_is_killed_in_a_transaction_the_round_ends_as_undisturbed(
     workers: Callable[[int], Workers], place: Place, running: Running
 ) -> None:
     """Three workers: the one that takes an upload is killed, then twice the one that leads."""
