@@ -18,7 +18,8 @@ import httpx
 from benchmarks.compare_commits.cases import SMALL, write_small_data
 from benchmarks.compare_commits.runs import Launcher
 from benchmarks.compare_commits.trees import Tree
-from simulation.experiments.processes import free_ports, stop_services
+from simulation.experiments.processes import stop_services
+from simulation.ports import free_ports
 
 CLIENTS = ("client-1", "client-2", "client-3")
 AGGREGATOR = "aggregator"

@@ -32,7 +32,8 @@ from client_service.data.interactions import Shard
 from client_service.http.service import ClientService
 from client_service.settings import client_settings
 from shared.errors import FederationError
-from simulation.experiments.processes import HOST, free_ports, start_client, stop_services
+from simulation.experiments.processes import start_client, stop_services
+from simulation.ports import HOST, free_ports
 
 KEY = "the-key-of-the-applications-of-the-guard"
 ASKED, BASKETS, BATCH, K = 500, 100, 100, 20

@@ -55,14 +55,13 @@ from client_service.data.interactions import Shard
 from client_service.settings import ClientSettings
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.processes import (
-    HOST,
     choose_addresses,
     connect_services,
-    free_ports,
     start_client,
     start_services,
     stop_services,
 )
+from simulation.ports import HOST, free_ports
 
 FIT_SECONDS = 900.0
 IMPLICIT = "implicit"

@@ -30,7 +30,7 @@ from shared.protocol.signing.events import CHANGES
 from shared.protocol.signing.keys import new_key, public_pem
 from shared.protocol.signing.requests import RequestTarget, Signatory, sign_request
 from shared.protocol.wire import MEDIA_TYPE
-from simulation.experiments.processes import HOST
+from simulation.ports import HOST
 
 WAIT_SECONDS = 20
 PAUSE_SECONDS = 1.0  # after a call that failed

@@ -52,7 +52,8 @@ from shared.method.declaration import Declaration
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, method_settings
 from shared.protocol.wire import encode_body
-from simulation.experiments.processes import HOST, free_ports, start_aggregator, stop_services, wait_until_ready
+from simulation.experiments.processes import start_aggregator, stop_services, wait_until_ready
+from simulation.ports import HOST, free_ports
 
 TOKEN = "the-load-model's-operator"  # of an aggregator that ends with this command
 WAYS = ("streams", "polls")  # of waiting

@@ -33,7 +33,8 @@ from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from shared.method.settings import MethodSettings, method_settings
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.processes import HOST, choose_addresses, connect_services, free_ports, start_services
+from simulation.experiments.processes import choose_addresses, connect_services, start_services
+from simulation.ports import HOST, free_ports
 
 K, BATCH = 20, 100
 CLIENT, EMPTY_ROUTE = "client", "empty route"

@@ -28,7 +28,7 @@ from shared.protocol.schemas import RunIn
 from shared.protocol.signing.events import CHANGES
 from shared.protocol.signing.requests import Signatory
 from shared.timeouts import WAIT_SECONDS
-from simulation.experiments.processes import HOST
+from simulation.ports import HOST
 
 CURRENT = "/v1/runs/current"
 KNOWN = b'"sequence":0'

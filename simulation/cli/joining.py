@@ -130,10 +130,9 @@ def join(
     """
     from shared.protocol.signing.invitation import read_invitation
     from shared.sums import WORDS
-    from simulation.experiments.processes import HOST
-    from simulation.joining.background import require_free_port
     from simulation.joining.join import SiloFolder, replace_settings, require_same_silo
     from simulation.joining.silo_toml import SiloChoices, parse_policy, read_toml
+    from simulation.ports import HOST, require_free_port
 
     parsed = read_invitation(invitation)
     silo = SiloFolder(folder or Path(parsed.name))

@@ -83,8 +83,9 @@ def aggregator(
     from aggregator_service.__main__ import serve as serve_aggregator
     from aggregator_service.settings import aggregator_settings
     from shared.web.address import write_address
-    from simulation.joining.background import require_free_port, serve_in_background
+    from simulation.joining.background import serve_in_background
     from simulation.operating.text_files import read_small_file
+    from simulation.ports import require_free_port
 
     flags = {name: value for name, value in flags.items() if name not in INVITATION_OPTIONS}
     flags = _load_saved_choice(flags) | flags

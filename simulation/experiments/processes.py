@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -24,10 +23,10 @@ from shared.timeouts import TIMEOUT_SECONDS
 from shared.web.health import ENDS_WITH_PARENT
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Federation
+from simulation.ports import HOST, free_ports, is_free
 
 START_SECONDS = 180.0  # a bound alone: a process that ends is noticed at once, and a busy machine starts slowly
 STOP_SECONDS = 15.0
-HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -36,31 +35,6 @@ class Addresses:
 
     aggregator: str
     clients: Mapping[str, str]
-
-
-def free_ports(count: int) -> list[int]:
-    """Finds free ports that the system gives to no other process for a minute.
-
-    Each is left in TIME_WAIT by a connection that its own side has closed first: a server, which reuses addresses, may
-    listen there; a process that asks for any free port, or calls out, gets another one.
-    """
-    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
-    try:
-        for listener in sockets:
-            with socket.create_connection(listener.getsockname()):
-                listener.accept()[0].close()
-        return [listener.getsockname()[1] for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()
-
-
-def free_port_from(first: int) -> int:
-    """Finds the first free port from this one on; any free one after a hundred."""
-    for port in range(first, first + 100):
-        if is_free(port):
-            return port
-    return free_ports(1)[0]
 
 
 def choose_addresses(experiment: Experiment, first_port: int = 0) -> Addresses:
@@ -73,17 +47,6 @@ def choose_addresses(experiment: Experiment, first_port: int = 0) -> Addresses:
     ports = [port if is_free(port) else free_ports(1)[0] for port in wished] or free_ports(count)
     first, *others = (f"http://{HOST}:{port}" for port in ports)
     return Addresses(first, dict(zip(experiment.names, others, strict=True)))
-
-
-def is_free(port: int) -> bool:
-    """Tells whether this port of loopback is free."""
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((HOST, port))
-        except OSError:
-            return False
-        return True
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import subprocess
 import sys
 import time
@@ -15,33 +14,12 @@ from shared.errors import SettingsError, UnavailableError
 from shared.web.address import write_address
 from shared.web.health import READY_PIPE, READY_WORD
 from shared.web.listening import ListenSettings
+from simulation.ports import require_free_port
 from simulation.progress import step
 
 START_SECONDS = 120.0
 POLL_SECONDS = 0.1
 LOG_BYTES = 4096  # of the log's end, for the line that says why a service has ended
-
-
-def require_free_port(host: str, port: int) -> None:
-    """Raises SettingsError if the port is taken, or the host is not of this machine."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise SettingsError(f"host: expected a name or an address of this machine, got {host!r} ({error})") from None
-    with socket.socket(family, kind, protocol) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        try:
-            listener.bind(address)
-        except OSError as error:
-            words = (
-                "end the process that listens there, or choose another port with --port"
-                if port
-                else "choose one by --port"
-            )
-            expected = f"port: expected a free one, got {write_address(host, port)} ({error.strerror})"
-            raise SettingsError(f"{expected}: {words}") from None
 
 
 @step("waiting for the service to be ready")

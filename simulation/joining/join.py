@@ -46,7 +46,6 @@ from shared.protocol.signing.keys import public_key, read_private, read_public
 from shared.protocol.signing.members import Registry
 from shared.protocol.signing.responses import require_answer
 from shared.web.outgoing import OutgoingTls, describe_call_failure, describe_tls_failure
-from simulation.experiments.processes import free_port_from
 from simulation.joining.own_data import USUAL_TASK, own_data_of
 from simulation.joining.silo_toml import (
     AgreedSettings,
@@ -58,6 +57,7 @@ from simulation.joining.silo_toml import (
     write_toml,
 )
 from simulation.partitioning.item_matches import read_proposals
+from simulation.ports import free_port_from
 
 CALL_SECONDS = 30.0
 FIRST_PORT = 8801

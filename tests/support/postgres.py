@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulation.experiments.processes import free_ports
+from simulation.ports import free_ports
 from tests.support.serving import HOST
 
 USER, PASSWORD = "lpsfed", "s3cret-of-postgres"

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from simulation.experiments.processes import free_ports
+from simulation.ports import free_ports
 from tests.support.gauge import Gauge
 from tests.support.serving import HOST
 from tests.support.small import SMALL, TOKEN

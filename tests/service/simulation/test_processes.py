@@ -10,7 +10,8 @@ import pytest
 from shared.errors import UnavailableError
 from simulation.experiments import processes as subject
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.processes import choose_addresses, connect_services, free_ports
+from simulation.experiments.processes import choose_addresses, connect_services
+from simulation.ports import free_ports
 
 Described = Callable[..., Experiment]
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from simulation.datasets.synthetic import generate_dataset
-from simulation.experiments.processes import free_port_from
+from simulation.ports import free_port_from
 from tests.system.containers.conftest import ROOT, compose_command, knows_start_interval
 
 pytestmark = pytest.mark.containers

@@ -18,7 +18,7 @@ import httpx
 
 from client_service.event_log.store import EventStore
 from shared.protocol.signing.enrolment import ensure_key_pair
-from simulation.experiments.processes import free_ports
+from simulation.ports import free_ports
 from tests.support.given import Silos
 from tests.support.questions import LONGEST_SECONDS
 

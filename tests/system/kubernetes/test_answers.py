@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from shared.protocol.signing.enrolment import ensure_key_pair
-from simulation.experiments.processes import HOST, STOP_SECONDS, free_ports
+from simulation.experiments.processes import STOP_SECONDS
+from simulation.ports import HOST, free_ports
 from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import typer
 import yaml
 
 from audit.cli import app as audit
-from simulation.experiments.processes import free_ports
+from simulation.ports import free_ports
 from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:

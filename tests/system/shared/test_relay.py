@@ -10,7 +10,7 @@ import sys
 import anyio
 import pytest
 
-from simulation.experiments.processes import free_ports
+from simulation.ports import free_ports
 from tests.support.echo import asked, echo, listening
 from tests.support.questions import LONGEST_SECONDS
 

@@ -18,9 +18,9 @@ from aggregator_service.settings import AggregatorSettings
 from shared.errors import SettingsError, UnavailableError
 from shared.protocol.signing.invitation import read_invitation
 from simulation.cli import app
-from simulation.experiments.processes import free_ports
 from simulation.joining import background
 from simulation.joining.background import serve_in_background
+from simulation.ports import free_ports
 from tests.support.small import small_aggregator
 
 

@@ -23,7 +23,8 @@ from simulation.datasets import chain
 from simulation.datasets.synthetic import generate_dataset
 from simulation.demo import demos_folder, read_start_time, stop_demos
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.processes import choose_addresses, free_ports, is_free
+from simulation.experiments.processes import choose_addresses
+from simulation.ports import free_ports, is_free
 from simulation.reports.joining_value import ALONE, COMMON, CONTENT, STRICT
 from tests.support.questions import LONGEST_SECONDS
 

@@ -14,7 +14,7 @@ import pytest
 
 from client_service.settings import client_settings
 from shared.method.settings import MethodSettings
-from simulation.experiments.processes import free_ports
+from simulation.ports import free_ports
 from tests.support.joining import AGREED, BASIS, ITEMS, invited, write_listed_data
 from tests.support.joining import join_north as join
 from tests.support.small import BEARER

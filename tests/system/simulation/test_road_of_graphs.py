@@ -17,9 +17,9 @@ import polars as pl
 import pytest
 
 from client_service.data.node_graphs import UNKNOWN, NodeShard
-from simulation.experiments.processes import free_ports
 from simulation.graphs.cut import select_nodes
 from simulation.graphs.generator import GraphSizes, generate_graph
+from simulation.ports import free_ports
 from tests.support.questions import LONGEST_SECONDS
 
 BANKS = ("bank-1", "bank-2", "bank-3")

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from simulation.cli import app
 from simulation.datasets.chain import generate_chain
-from simulation.experiments.processes import free_ports
+from simulation.ports import free_ports
 from tests.support.questions import LONGEST_SECONDS
 
 SHOPS = ("shop-1", "shop-2", "shop-3")

@@ -33,7 +33,7 @@ from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError, UnavailableError
 from shared.web.listening import ListenSettings
 from shared.web.server import open_shared_socket
-from simulation.experiments.processes import free_ports
+from simulation.ports import free_ports
 from tests.support.kept import keep_first_model, publish_model
 from tests.support.mapped import mapped_bytes
 from tests.support.questions import LONGEST_SECONDS

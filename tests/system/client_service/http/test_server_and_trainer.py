@@ -20,7 +20,7 @@ from client_service.data.interaction_files import load_shard
 from client_service.runtime.trainer_process import find_socket
 from client_service.settings import ClientSettings
 from shared.protocol.signing.enrolment import ensure_key_pair
-from simulation.experiments.processes import free_ports
+from simulation.ports import free_ports
 from tests.support.kept import keep_first_model
 from tests.support.questions import LONGEST_SECONDS
 
