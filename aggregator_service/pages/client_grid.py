@@ -9,7 +9,8 @@ from functools import cached_property
 
 from aggregator_service.storage.records import instant
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut
-from shared.web.pages import Verdict, format_time
+from shared.web.pages import Verdict
+from shared.words import format_time
 
 SLOW = 2.0  # times the slowest recent update: a client that takes longer is late
 LEAST_SLOW_SECONDS = 10.0  # a shorter delay never counts as late: in rounds of a few seconds it is normal

@@ -12,8 +12,8 @@ from shared.method.declaration import TRAINING
 from shared.protocol.gate import warn_of_few_clients
 from shared.protocol.schemas import ENDED, RoundOut, RunHistoryOut
 from shared.sums import describe_part
-from shared.web.pages import DASH, Fact, Verdict, format_bytes, format_duration, format_time
-from shared.words import count_noun
+from shared.web.pages import Fact, Verdict
+from shared.words import DASH, count_noun, format_bytes, format_duration, format_time
 
 GAIN = "Each client compares the new model with its own: its page shows what joining brought, which is not sent here."
 NAMED = 6  # names that one sentence holds

@@ -11,8 +11,8 @@ from aggregator_service.storage.arrivals import LEAST_REFUSED
 from shared.method.declaration import TRAINING
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut, ParticipantOut, RoundOut, RunHistoryOut
 from shared.sums import describe_part
-from shared.web.pages import Verdict, format_duration, format_time
-from shared.words import count_noun
+from shared.web.pages import Verdict
+from shared.words import count_noun, format_duration, format_time
 
 SHOWN_ROUNDS, SHOWN_CLIENTS = 10, 100
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-import polars as pl
-from scipy import sparse
+if TYPE_CHECKING:
+    import polars as pl
+    from scipy import sparse
 
-NO_TIME = np.iinfo(np.int64).min  # stands for a time that is not known
+NO_TIME = -(1 << 63)  # stands for a time that is not known
 
 
 def content_digest(ids: Sequence[Sequence[str | None] | None], matrices: Sequence[sparse.csr_array]) -> str:
@@ -41,6 +42,8 @@ def table_digest(content: str, tables: Sequence[pl.DataFrame]) -> str:
 
 def _column_bytes(column: pl.Series) -> bytes:
     """Encodes a column; equal values give equal bytes, whatever their width."""
+    import polars as pl  # it takes a while, and lists of ids do not need it
+
     if column.dtype == pl.String:
         return json.dumps(column.to_list()).encode()
     if column.dtype.is_integer():

@@ -14,8 +14,7 @@ from client_service.joining_value.messages import ComparisonOut, FigureOut, Grou
 from client_service.tasks.page_texts import USERS, Nouns
 from client_service.tasks.task import Task
 from shared.web.charts import Chart, IntervalChart, IntervalGroup, Line
-from shared.web.pages import format_number
-from shared.words import count_noun
+from shared.words import count_noun, format_number
 
 
 def draw_measures(quality: QualityOut, task: Task[Any, Any]) -> tuple[Chart, ...]:

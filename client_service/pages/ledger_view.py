@@ -12,7 +12,8 @@ from client_service.boundary.call_attempts import Attempt, list_attempts
 from client_service.boundary.ledger import GENESIS, Ledger, follow_chain
 from shared.method.declaration import Declaration
 from shared.protocol.masked_wire import body_forms, readable_scalars
-from shared.web.pages import Verdict, format_shape
+from shared.web.pages import Verdict
+from shared.words import format_shape
 
 REFUSED = 400  # the least status of a refusal
 CLOSED = 409  # of a call to a round that needs it no more

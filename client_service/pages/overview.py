@@ -13,8 +13,8 @@ from client_service.tasks.page_texts import USERS, Nouns
 from shared.method.declaration import Part
 from shared.sums import SUMS, describe_part
 from shared.sums.content import CONTENT
-from shared.web.pages import Fact, Verdict, format_bytes, format_number, format_time
-from shared.words import count_noun
+from shared.web.pages import Fact, Verdict
+from shared.words import count_noun, format_bytes, format_number, format_time
 
 BUSY = {
     "starting": "Starting",

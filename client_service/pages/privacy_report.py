@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from client_service.boundary.call_attempts import Attempt
 from client_service.pages.ledger_view import CallTally, SentUpdate, Summary, describe_update
 from shared.method.declaration import Declaration
-from shared.web.pages import DASH, DeclaredFields, Verdict, describe_declaration
-from shared.words import count_noun
+from shared.web.pages import DeclaredFields, Verdict, describe_declaration
+from shared.words import DASH, count_noun
 
 SHOWN, EARLIER = 6, 24  # updates that are listed, and those folded away beneath them
 CALLS = {

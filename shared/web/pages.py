@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from shared.errors import NotFoundError
 from shared.method.declaration import Declaration
 from shared.protocol.masked_wire import body_forms, readable_scalars
 from shared.web.routes import DeclaredRoute
-from shared.words import count_noun
+from shared.words import count_noun, format_bytes, format_number, format_shape, format_time, shorten_digest
 
 
 @dataclass(frozen=True)
@@ -82,8 +81,6 @@ KINDS = {
     ".txt": "text/plain; charset=utf-8",  # licences
 }
 HTML = "text/html; charset=utf-8"
-DASH = "–"
-SHORT = 12  # characters of a digest that are shown; the whole is in the title
 
 static_router = APIRouter(include_in_schema=False, route_class=DeclaredRoute)
 
@@ -178,44 +175,6 @@ def _answer_tagged(request: Request, body: bytes, kind: str, headers: dict[str, 
     if tag in [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]:
         return Response(status_code=304, headers=headers)
     return Response(body, media_type=kind, headers=headers)
-
-
-def format_bytes(count: int) -> str:
-    """Formats a number of bytes in decimal units: 812 B, 18.4 kB, 1.25 MB."""
-    if count < 1000:
-        return f"{count}\N{NO-BREAK SPACE}B"
-    power = min(int(math.log10(count) // 3), 4)
-    return f"{count / 1000**power:.3g}\N{NO-BREAK SPACE}{' kMGT'[power]}B"
-
-
-def format_time(instant: str | None) -> str:
-    """Formats a UTC time of ISO 8601 to the second."""
-    return DASH if not instant else f"{instant[:10]} {instant[11:19]}"
-
-
-def shorten_digest(digest: str | None) -> str:
-    return digest[:SHORT] if digest else DASH
-
-
-def format_number(value: float | None, digits: int = 4) -> str:
-    """Formats a number to `digits` decimals; a dash for none."""
-    return DASH if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
-
-
-def format_shape(lengths: Sequence[int]) -> str:
-    return " × ".join(map(str, lengths)) or "one number"
-
-
-def format_duration(value: float | None) -> str:
-    """Formats a duration in its two largest units."""
-    if value is None:
-        return DASH
-    whole = round(value)
-    if whole < 60:
-        return f"{value:.2f}\N{NO-BREAK SPACE}s" if value < 10 else f"{whole}\N{NO-BREAK SPACE}s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 _STATIC = {path.name: path.read_bytes() for path in sorted((FOLDER / "static").iterdir()) if path.suffix in KINDS}

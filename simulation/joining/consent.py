@@ -15,7 +15,7 @@ from shared.strategies.strategy import Strategy
 from shared.sums import find_sum, list_sums, method_of_part, needs_list
 from shared.sums.common_items import ITEMS
 from shared.sums.content import CONTENT
-from shared.web.pages import format_bytes
+from shared.words import format_bytes
 from simulation.joining.own_data import own_data_of
 
 MASKED = (

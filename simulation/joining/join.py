@@ -18,8 +18,6 @@ from pydantic import ValidationError
 
 from client_service.data.digests import list_digest
 from client_service.data.files import read_lines
-from client_service.data.item_matches import NAME as MATCHES
-from client_service.data.item_matches import is_signed, read_matches, sign_matches
 from client_service.data.shard_head import load_rating_scale
 from client_service.settings import read_outbound_proxy
 from shared.errors import (
@@ -56,7 +54,6 @@ from simulation.joining.silo_toml import (
     require_startable,
     write_toml,
 )
-from simulation.partitioning.item_matches import read_proposals
 from simulation.ports import free_port_from
 
 CALL_SECONDS = 30.0
@@ -208,8 +205,13 @@ def copy_catalogue(folder: SiloFolder, agreed: AgreedSettings, given: Path | Non
 
 def sign_own_matches(folder: SiloFolder, given: Path | None) -> None:
     """Signs and saves the matches of own items. Raises DataError for duplicates."""
-    own = folder.path / MATCHES
-    if given is not None and not (own.exists() and given.samefile(own)):
+    if given is None:
+        return
+    from client_service.data.item_matches import NAME, is_signed, read_matches, sign_matches
+    from simulation.partitioning.item_matches import read_proposals
+
+    own = folder.path / NAME
+    if not (own.exists() and given.samefile(own)):
         sign_matches(read_matches(given) if is_signed(given) else read_proposals(given), own)
 
 
@@ -291,12 +293,20 @@ def silo_values(
         **({"fit_everything": True} if own.refits else {}),
         **_trust_settings(path, invitation, federation, members),
         **({"catalogue": str(path / CATALOGUE)} if catalogue else {}),
-        **({"matches": str(path / MATCHES)} if choices.matches is not None else {}),
+        **_matches_setting(path, choices),
         **({"least_rating": rating.least} if rating is not None else {}),
         "port": choices.port or free_port_from(FIRST_PORT),
         **({"policy": dict(agreed.policy)} if agreed.policy else {}),
         **({"method": method} if method else {}),
     }
+
+
+def _matches_setting(path: Path, choices: SiloChoices) -> dict[str, Any]:
+    if choices.matches is None:
+        return {}
+    from client_service.data.item_matches import NAME  # imports polars, which other joins do not need
+
+    return {"matches": str(path / NAME)}
 
 
 def _trust_settings(

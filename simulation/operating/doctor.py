@@ -14,7 +14,6 @@ from pathlib import Path
 
 import httpx
 
-from client_service.data.interaction_files import load_shard, shard_head
 from client_service.runtime.device import choose_device
 from client_service.settings import client_settings, read_outbound_proxy
 from shared.errors import DataError, FederationError, UnavailableError
@@ -118,6 +117,8 @@ def _describe_aggregator(url: str, tls: OutgoingTls, settings: Path | None) -> s
 
 
 def _describe_shard(path: Path) -> str:
+    from client_service.data.interaction_files import load_shard, shard_head  # imports polars, for a shard alone
+
     head = shard_head(load_shard(path))
     sizes = ((head.users, "user"), (head.items, "item"), (head.train, "training interaction"))
     return ", ".join(count_noun(number, one) for number, one in sizes)

@@ -27,8 +27,7 @@ from shared.sums import (
 )
 from shared.sums.common_items import ITEMS, MATCH_HINT
 from shared.sums.sum import BASIS
-from shared.web.pages import format_bytes, format_time
-from shared.words import count_noun
+from shared.words import count_noun, format_bytes, format_time
 from simulation.operating import operator_calls
 from simulation.operating.operator_calls import Operator, call_as_operator
 

@@ -10,6 +10,7 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from jinja2 import UndefinedError
 
+from shared import words
 from shared.method.declaration import Declaration, TensorSpec
 from shared.web import pages, problems
 from shared.web.pages import describe_declaration
@@ -118,7 +119,7 @@ def test_every_template_and_every_static_file_is_part_of_the_package() -> None:
     [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (18_432, "18.4 kB"), (116_492, "116 kB"), (5 * 10**9, "5 GB")],
 )
 def test_a_size_is_said_in_decimal_units(count: int, said: str) -> None:
-    assert pages.format_bytes(count) == said.replace(" ", SPACE)
+    assert words.format_bytes(count) == said.replace(" ", SPACE)
 
 
 @pytest.mark.parametrize(
@@ -126,21 +127,21 @@ def test_a_size_is_said_in_decimal_units(count: int, said: str) -> None:
     [(None, "–"), (0.4213, "0.42 s"), (12.7, "13 s"), (59.7, "1 min 00 s"), (83.0, "1 min 23 s"), (7500, "2 h 05 min")],
 )
 def test_a_length_of_time_is_said_in_its_two_largest_units(value: float | None, said: str) -> None:
-    assert pages.format_duration(value).replace(SPACE, " ") == said
+    assert words.format_duration(value).replace(SPACE, " ") == said
 
 
 def test_other_figures_in_words() -> None:
     assert (
-        pages.format_time("2026-03-04T05:06:07.891+00:00") == "2026-03-04 05:06:07" and pages.format_time(None) == "–"
+        words.format_time("2026-03-04T05:06:07.891+00:00") == "2026-03-04 05:06:07" and words.format_time(None) == "–"
     )
-    assert pages.shorten_digest("0123456789abcdef") == "0123456789ab" and pages.shorten_digest(None) == "–"
-    assert (pages.format_number(0.12345), pages.format_number(float("nan")), pages.format_number(None)) == (
+    assert words.shorten_digest("0123456789abcdef") == "0123456789ab" and words.shorten_digest(None) == "–"
+    assert (words.format_number(0.12345), words.format_number(float("nan")), words.format_number(None)) == (
         "0.1235",
         "–",
         "–",
     )
     assert (count_noun(1, "entry", "entries"), count_noun(2000, "user")) == ("1 entry", "2,000 users")
-    assert (pages.format_shape((64, 192)), pages.format_shape(())) == ("64 × 192", "one number")
+    assert (words.format_shape((64, 192)), words.format_shape(())) == ("64 × 192", "one number")
 
 
 def test_a_declaration_is_said_field_by_field_with_its_bytes() -> None:

@@ -56,6 +56,27 @@ FOREIGN = (
     *("aggregator_service", "audit.probes", "client_service.serving", "client_service.settings", "ray", "torch"),
     *("client_service.training", "shared.protocol", "shared.strategies", "simulation.engines", "simulation.sessions"),
 )
+RUNNING = """
+import sys
+from importlib import import_module
+for name in sys.argv[1].split(","):
+    import_module(name)
+print(*(name for name in sys.argv[2].split(",") if name in sys.modules))
+"""
+TRAINING = ("torch", "scipy", "polars", "client_service.training", "client_service.models", "simulation.partitioning")
+LOADED = {  # what a command works with, once it is called -> what none of it may load
+    "join": (
+        ("simulation.joining.join", "simulation.joining.background", "simulation.joining.consent"),
+        (*TRAINING, "aggregator_service", "fastapi", "sqlalchemy", "simulation.experiments", "simulation.datasets"),
+    ),
+    "client": (("client_service.__main__", "client_service.settings"), (*TRAINING, "fastapi", "simulation")),
+    "aggregator": (
+        ("aggregator_service.__main__", "aggregator_service.settings", "simulation.joining.invite"),
+        (*TRAINING, "client_service", "simulation.experiments"),
+    ),
+    "run": (("simulation.operating.operator",), (*TRAINING, "fastapi", "sqlalchemy", "simulation.experiments")),
+    "doctor": (("simulation.operating.doctor",), (*TRAINING, "aggregator_service", "simulation.experiments")),
+}
 MOST_ENTERED = 50  # product files of which a function or a class body runs, imports included: 44 at first
 
 
@@ -78,6 +99,15 @@ def test_no_help_text_imports_what_a_command_works_with() -> None:
     lines = [line.split("\t") for line in done.stdout.splitlines()]
     assert len(lines) == 1 + len(COMMANDS)
     assert [line for line in lines if line[-3:-1] != ["0", "[]"]] == []
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_a_command_loads_nothing_that_trains_or_that_another_service_needs(name: str) -> None:
+    modules, heavy = LOADED[name]
+    words = [sys.executable, "-c", RUNNING, ",".join(modules), ",".join(heavy)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=LONGEST_SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
 
 
 def test_cutting_a_file_passes_few_modules_and_none_that_trains_or_serves(tmp_path: Path) -> None:

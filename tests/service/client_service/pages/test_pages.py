@@ -28,7 +28,7 @@ from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.settings import MethodSettings
-from shared.web.pages import format_number
+from shared.words import format_number
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Progress, execute_run
 from simulation.experiments.in_process import open_federation
