@@ -24,6 +24,10 @@ TRAINING_TESTS := tests/system/client_service/federation/test_killed.py tests/se
 	$(foreach level,unit service system,$(wildcard tests/$(level)/client_service/secure_rounds tests/$(level)/strategies)) \
 	tests/service/simulation/test_secure_run.py tests/unit/equations
 
+# Tests that `make check` runs. With CHECKED=1 `make test` leaves them out, because they have just run.
+CHECKS := $(addprefix tests/unit/project/test_,architecture.py plain_english.py names_in_docstrings.py)
+CHECKED ?=
+
 # As many as a small machine has cores. One more is a tenth faster there.
 WORKERS ?= 2
 
@@ -63,7 +67,7 @@ check: install ## lint, types, architecture, plain English
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
-	$(BIN)/pytest tests/unit/project/test_architecture.py tests/unit/project/test_plain_english.py tests/unit/project/test_names_in_docstrings.py
+	$(BIN)/pytest $(CHECKS)
 
 format: install ## rewrite the code in the house's format, and the Python client's awaitable twin
 	$(BIN)/python requirements/make_async_client.py
@@ -71,7 +75,7 @@ format: install ## rewrite the code in the house's format, and the Python client
 	$(BIN)/ruff format .
 
 test: install ## run the tests that need no process but their own
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/unit tests/service
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/unit tests/service $(if $(CHECKED),$(addprefix --ignore=,$(CHECKS)))
 
 test-fast: install ## run those that start no service, in less than a minute
 	$(BIN)/pytest -n 2 --dist worksteal tests/unit

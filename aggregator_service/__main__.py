@@ -6,18 +6,21 @@ import importlib
 import sys
 from multiprocessing.synchronize import Event
 
-import anyio
+from shared.memory import pause_collections
 
-from aggregator_service.app import create_app
-from aggregator_service.coordinator import Coordinator
-from aggregator_service.process import LOGGER, limit_math_threads, return_freed_memory
-from aggregator_service.settings import AggregatorSettings, aggregator_settings
-from aggregator_service.worker_processes import WorkerProcesses, open_port
-from shared.errors import FederationError, SettingsError
-from shared.files import remove_public_access, use_private_umask
-from shared.web.health import ENDS_WITH_PARENT, end_with_parent
-from shared.web.logs import configure_logging
-from shared.web.server import START_CHECK_SECONDS, run_server
+with pause_collections():
+    import anyio
+
+    from aggregator_service.app import create_app
+    from aggregator_service.coordinator import Coordinator
+    from aggregator_service.process import LOGGER, limit_math_threads, return_freed_memory
+    from aggregator_service.settings import AggregatorSettings, aggregator_settings
+    from aggregator_service.worker_processes import WorkerProcesses, open_port
+    from shared.errors import FederationError, SettingsError
+    from shared.files import remove_public_access, use_private_umask
+    from shared.web.health import ENDS_WITH_PARENT, end_with_parent
+    from shared.web.logs import configure_logging
+    from shared.web.server import START_CHECK_SECONDS, run_server
 
 BAD_SETTINGS = 2
 

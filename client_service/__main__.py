@@ -34,6 +34,7 @@ from client_service.runtime.trainer_process import (
     unblock_stop_signals,
 )
 from shared.errors import FederationError, SettingsError
+from shared.memory import pause_collections
 from shared.web.health import ENDS_WITH_PARENT, end_with_parent
 
 if TYPE_CHECKING:
@@ -88,14 +89,16 @@ def main() -> int:
         lower_priority()
     try:
         if kept is not None and TRAINER not in words:
-            from client_service.http.server_app import serve_kept_settings
+            with pause_collections():
+                from client_service.http.server_app import serve_kept_settings
 
             def follow_parent() -> None:
                 if tether:
                     end_with_parent() if trainer is not None else end_at_once_with_parent()
 
             return serve_kept_settings(kept, trainer, follow_parent)
-        from client_service.settings import client_settings
+        with pause_collections():
+            from client_service.settings import client_settings
 
         if TRAINER in words:
             if tether:
@@ -117,18 +120,21 @@ def _train(settings: ClientSettings, words: list[str]) -> int:
     if (refusal := find_descriptor(words, REFUSAL)) is not None:
         os.set_inheritable(refusal, False)  # only a first image tells its parent why it cannot start
     if handover_file is None:
-        from client_service.app import serve_trainer
+        with pause_collections():
+            from client_service.app import serve_trainer
 
         server = None if kept is None else os.getppid()
         return serve_trainer(settings, keep_settings(settings) if kept is None else kept, server)
-    from client_service.http.waiting_trainer import Handover, serve_waiting
+    with pause_collections():
+        from client_service.http.waiting_trainer import Handover, serve_waiting
 
     handover = Handover(**read_kept_settings(handover_file))
     os.close(handover_file)
     handover.kept.set_inheritable(False)
     if WAITING in words:
         return serve_waiting(settings, handover)
-    from client_service.app import serve_trainer
+    with pause_collections():
+        from client_service.app import serve_trainer
 
     return serve_trainer(settings, handover.kept.settings, handover.server, handover)
 

@@ -1,10 +1,11 @@
-"""Finds the memory that this process may use."""
+"""Finds the memory that this process may use, and spares its start garbage collections."""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -32,3 +33,18 @@ def _cgroup_limits() -> Iterator[int]:
             for name in CGROUP_FILES:
                 with suppress(OSError, ValueError):  # no such file, or "max"
                     yield int((folder / name).read_text(encoding="ascii"))
+
+
+@contextmanager
+def pause_collections() -> Iterator[None]:
+    """Pauses garbage collections while a process imports what it works with.
+
+    Modules live to the end: collections would go through them again and again, a sixth of the time of a trainer's
+    imports. Afterwards the collector skips all that is alive.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

@@ -33,6 +33,7 @@ from tests.support.given import Federate, Opened, Silos, Until
 from tests.support.questions import LONGEST_SECONDS, wait_until
 from tests.support.small import SMALL, small_aggregator, small_client
 
+gc.disable()  # until the first test: what is collected and imported before lives to the end
 for part in ("connect", "read", "write", "pool"):  # by default a call waits 5 s, which a busy machine may well need
     setattr(DEFAULT_TIMEOUT_CONFIG, part, LONGEST_SECONDS)
 
@@ -111,6 +112,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         BEGUN.add(item.path)
         gc.collect()
         gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 TARGETS = ("test", "test-system", "faults", "soak")
 PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")})
 MAKE = """#!/bin/sh
-echo "make $1"
+echo "make $*"
 if [ "$1" = test-system ]; then
   mkdir -p "$LPSFED_SCREENSHOTS" && echo picture > "$LPSFED_SCREENSHOTS/page-390-dark.png"
 fi
@@ -65,6 +65,16 @@ def test_a_run_that_ends_before_there_is_a_picture_says_so(tmp_path: Path) -> No
     done = run_ci(tmp_path, "check")
     assert done.returncode != 0 and "0 pictures of the pages in " in done.stdout
     assert "make test" not in done.stdout
+
+
+def test_what_a_run_leaves_out_of_the_tests_is_what_it_has_checked_before(tmp_path: Path) -> None:
+    done = run_ci(tmp_path, "")
+    assert done.stdout.index("make check") < done.stdout.index("make test CHECKED=1")
+    planned = subprocess.run(["make", "-n", "check", "test", "CHECKED=1"], cwd=ROOT, capture_output=True, text=True)
+    [checked, tested] = [line for line in planned.stdout.splitlines() if "bin/pytest" in line]
+    assert re.findall(r"--ignore=(\S+)", tested) == re.findall(r"tests/\S+", checked) != []
+    whole = subprocess.run(["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True).stdout
+    assert "--ignore" not in whole
 
 
 def test_every_test_lies_in_a_level_and_each_level_is_run() -> None:

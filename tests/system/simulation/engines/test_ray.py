@@ -13,6 +13,7 @@ import pytest
 
 from shared.errors import FederationError, SettingsError, UnavailableError
 from simulation.engines.ray_engine import RayCluster, RayWorkers, run_on_ray
+from simulation.engines.sequential import run_sequentially
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import ignore_progress
 from simulation.experiments.in_process import simulate_experiment
@@ -72,6 +73,23 @@ def test_a_federation_over_two_nodes_ends_as_that_of_the_services(
     assert found(here) == found(there)
     assert len(two_nodes.list_all_nodes()) == len(crews[0].hosts) == 2  # neither node has a CPU for both
     assert len({id(host) for host in crews[0].places.values()}) == 2
+
+
+def test_silos_that_wait_on_the_disk_of_a_host_end_as_those_in_memory(
+    experiment: Described, found: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting: dict[str, bool] = {}
+
+    def look_and_close(workers: RayWorkers) -> None:
+        for host in workers.hosts:
+            look = host.__ray_call__.remote(lambda host: {name: one.silo is None for name, one in host._silos.items()})
+            waiting.update(ray.get(look))
+            ray.kill(host)
+
+    monkeypatch.setattr(RayWorkers, "close", look_and_close)
+    here = run_on_ray(experiment("disk"), ignore_progress, RayCluster(cpus=1), most_bytes=1)
+    assert found(here) == found(run_sequentially(experiment("memory"), ignore_progress))
+    assert waiting == {"client-1": True, "client-2": True}
 
 
 def test_a_node_that_dies_is_told_and_the_run_goes_on_with_those_that_are_left(
