@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+import sqlite3
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -18,6 +19,7 @@ import httpx
 import numpy as np
 import polars as pl
 import pytest
+import sqlalchemy
 from fastapi.routing import _IncludedRouter
 from httpx._config import DEFAULT_TIMEOUT_CONFIG, create_ssl_context
 
@@ -158,6 +160,13 @@ def hurry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     if request.node.get_closest_marker("processes") is not None:
         for name, value in UNHURRIED.items():
             monkeypatch.setattr(name, value)
+
+
+@sqlalchemy.event.listens_for(sqlalchemy.Engine, "connect")
+def hurry_database(connection: Any, _: object) -> None:
+    """A database of another package, as that of a search, waits for the disk only where files do."""
+    if os.fsync is not UNHURRIED["os.fsync"] and isinstance(connection, sqlite3.Connection):
+        connection.execute("pragma synchronous=off")
 
 
 @pytest.fixture
