@@ -25,6 +25,7 @@ from httpx._config import DEFAULT_TIMEOUT_CONFIG, create_ssl_context
 
 from aggregator_service.storage.engines.sqlite import PRAGMAS
 from client_service.data.interaction_files import write_shard
+from client_service.event_log.database import PRAGMAS as LOG_PRAGMAS
 from client_service.settings import ClientSettings
 from client_service.training.margins import TABLE_STEPS
 from shared.method.settings import MethodSettings
@@ -125,17 +126,20 @@ def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TABLES, SQLITE = "client_service.training.margins.TABLE_STEPS", "aggregator_service.storage.engines.sqlite.PRAGMAS"
+EVENT_LOG = "client_service.event_log.database.PRAGMAS"
 UNHURRIED = {
     "os.fsync": os.fsync,
     "client_service.runtime.memory.gc": gc,
     TABLES: TABLE_STEPS,
     SQLITE: PRAGMAS,
+    EVENT_LOG: LOG_PRAGMAS,
 }
 HURRIED = {
     "os.fsync": lambda _: None,
     "client_service.runtime.memory.gc": SimpleNamespace(collect=gc.collect, freeze=lambda: None, unfreeze=lambda: None),
     TABLES: 10,
     SQLITE: tuple("synchronous=OFF" if pragma.startswith("synchronous") else pragma for pragma in PRAGMAS),
+    EVENT_LOG: tuple("synchronous=OFF" if pragma.startswith("synchronous") else pragma for pragma in LOG_PRAGMAS),
 }
 
 

@@ -104,6 +104,7 @@ NAME = f"{FOLDER}/{EARLIER_NAME}"
 JOURNAL = "-journal"
 WRITE_AHEAD_LOG = "-wal"  # ending of the write-ahead log beside the file: writes not yet moved into it
 VERSION = 3
+PRAGMAS = ("journal_mode = WAL", "synchronous = EXTRA", "secure_delete = ON", "temp_store = MEMORY")
 BUSY_SECONDS = 10.0
 KEY_BYTES = 32
 READER_CACHE = 512  # KiB of pages that the reading connection caches
@@ -228,7 +229,7 @@ class EventDatabase:
             raise DataError(f"{self.path}: expected version {VERSION}, got {found}")
         if not writing:
             return
-        for pragma in ("journal_mode = WAL", "synchronous = EXTRA", "secure_delete = ON", "temp_store = MEMORY"):
+        for pragma in PRAGMAS:
             self._rows.execute(f"PRAGMA {pragma}")
         if found < VERSION:
             with _open_transaction(self._rows, "BEGIN IMMEDIATE"):
