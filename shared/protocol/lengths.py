@@ -92,7 +92,7 @@ def _content(kind: type[messages.ClientMessage], names: tuple[str, ...]) -> dict
         of_basis = {"stamp": HEX, "catalogue": HEX, "draw": HEX}
         return points | of_basis | {"possession": proof, "common": _common(), "signature": messages.UNSIGNED}
     if kind is messages.SealedShares:
-        return {"transcript": HEX, "shares": dict.fromkeys(names, _share()), **_commitments(), "draw": HEX}
+        return {"transcript": HEX, "shares": dict.fromkeys(names, _share()), **_sharing(), "draw": HEX}
     if kind is messages.ShareCheck:
         complaint = messages.Complaint(point=HEX, challenge=HEX, response=HEX)
         told = dict.fromkeys(names, TAG)
@@ -118,9 +118,14 @@ def _common() -> messages.CommonTerms:
 
 def _share() -> messages.SealedShare:
     return messages.SealedShare(
-        sealed="0" * 2 * (NONCE_BYTES + messages.SHARE_PAIR_BYTES + TAG_BYTES), **_commitments()
+        sealed="0" * 2 * (NONCE_BYTES + messages.SHARE_PAIR_BYTES + TAG_BYTES), challenge=HEX, **_commitments()
     )
 
 
+def _sharing() -> dict[str, Any]:
+    proof = messages.SharingProof(head=HEX, response=HEX)
+    return {"own": messages.CommittedShares(**_commitments()), "key_proof": proof, "seed_proof": proof}
+
+
 def _commitments() -> dict[str, str]:
-    return {"key_commitment": HEX, "seed_commitment": HEX}
+    return {f"{kind}_{what}": HEX for kind in ("key", "seed") for what in ("commitment", "response")}

@@ -13,6 +13,7 @@ from shared.protocol.secure.common import describe_terms, describe_unlike_lists,
 from shared.protocol.secure.group import encode_scalar
 from shared.protocol.secure.keys import Context
 from shared.protocol.secure.messages import (
+    CommittedShares,
     CommonTerms,
     Complaint,
     Consent,
@@ -26,6 +27,7 @@ from shared.protocol.secure.messages import (
     SealedShares,
     ShareCheck,
     Sharers,
+    SharingProof,
     UnmaskAnswer,
     UnmaskRequest,
     least_threshold,
@@ -34,6 +36,7 @@ from shared.protocol.secure.messages import (
     visible_scalars,
 )
 from shared.protocol.secure.proofs import (
+    ShareKind,
     identity_key,
     require_peers,
     require_possession,
@@ -53,29 +56,63 @@ class Piece(NamedTuple):
     """Shares of a client's mask key and seed for one holder, with commitments to them."""
 
     pair: SharePair
-    commitments: tuple[str, str]
+    committed: CommittedShares
 
 
-def split_secrets(secrets: Secrets, holders: Sequence[str], threshold: int) -> dict[str, Piece]:
+class Sharing(NamedTuple):
+    """Pieces by holder, with the proofs that they are of the published points' secrets."""
+
+    pieces: dict[str, Piece]
+    challenge: str
+    key_proof: SharingProof
+    seed_proof: SharingProof
+
+
+def split_secrets(context: Context, own: str, secrets: Secrets, holders: Sequence[str], threshold: int) -> Sharing:
     """Splits both secrets into a piece for each holder."""
-    count = len(holders)
-    shares = [shamir.split_secret(int(secret, 16), count, threshold) for secret in (secrets.mask, secrets.seed)]
-    pairs = (SharePair(key=encode_scalar(key), seed=encode_scalar(seed)) for key, seed in zip(*shares, strict=True))
-    points = zip(*(shamir.commit_shares(one) for one in shares), strict=True)
-    pieces = (Piece(pair, (key.hex(), seed.hex())) for pair, (key, seed) in zip(pairs, points, strict=True))
-    return dict(zip(holders, pieces, strict=True))
+    kinds: dict[ShareKind, int] = {"key": int(secrets.mask, 16), "seed": int(secrets.seed, 16)}
+    nonces, count = {kind: group.draw_scalar() for kind in kinds}, len(holders)
+    shares = {kind: shamir.split_secret(secret, count, threshold) for kind, secret in kinds.items()}
+    blinds = {kind: shamir.split_secret(nonce, count, threshold) for kind, nonce in nonces.items()}
+    made = {
+        kind: [
+            proofs.commit_share(context, own, holder, kind, share, blind)
+            for holder, share, blind in zip(holders, shares[kind], blinds[kind], strict=True)
+        ]
+        for kind in kinds
+    }
+    heads = {kind: group.multiply_base(nonce).hex() for kind, nonce in nonces.items()}
+    challenge = proofs.challenge_sharing(context, own, heads.values(), zip(made["key"], made["seed"], strict=True))
+
+    def respond(blind: int, share: int) -> str:
+        return encode_scalar((blind + challenge * share) % group.ORDER)
+
+    pieces = {
+        holder: Piece(
+            SharePair(key=encode_scalar(shares["key"][place]), seed=encode_scalar(shares["seed"][place])),
+            CommittedShares(
+                key_commitment=made["key"][place],
+                seed_commitment=made["seed"][place],
+                key_response=respond(blinds["key"][place], shares["key"][place]),
+                seed_response=respond(blinds["seed"][place], shares["seed"][place]),
+            ),
+        )
+        for place, holder in enumerate(holders)
+    }
+    shown = (SharingProof(head=heads[kind], response=respond(nonces[kind], kinds[kind])) for kind in kinds)
+    return Sharing(pieces, encode_scalar(challenge), *shown)
 
 
 def seal_pieces(
-    state: BegunState, roster: Roster, pieces: Mapping[str, Piece], identity: PrivateKey
+    state: BegunState, roster: Roster, sharing: Sharing, others: Collection[str], identity: PrivateKey
 ) -> dict[str, SealedShare]:
-    """Encrypts and signs a piece for each of its holders."""
+    """Encrypts and signs a piece for each of the other holders."""
     context, members, sealed, own = roster.context, roster.keys, dict[str, SealedShare](), state.client
-    ends = {name: (bytes.fromhex(members[name].cipher), context.label("seal", own, name)) for name in pieces}
+    ends = {name: (bytes.fromhex(members[name].cipher), context.label("seal", own, name)) for name in others}
     for name, key in keys.agree(int(state.secrets.deal, 16), ends).items():
-        piece = pieces[name]
+        piece = sharing.pieces[name]
         content = keys.seal(key, piece.pair.encode(), context.label("shares", own, name)).hex()
-        share = SealedShare(sealed=content, key_commitment=piece.commitments[0], seed_commitment=piece.commitments[1])
+        share = SealedShare(**piece.committed.__dict__, sealed=content, challenge=sharing.challenge)
         sealed[name] = sign_share(context, own, name, share, identity)
     return sealed
 
@@ -245,14 +282,14 @@ def share_secrets(
     others = set(_own_neighbours(roster, state))
     require_signed_keys(roster, sorted(others))  # nothing is sealed for a key of the aggregator's making
     holders = sorted({state.client, *others})
-    split = split_secrets(state.secrets, holders, roster.share_threshold)
-    sealed = seal_pieces(state, roster, {name: split[name] for name in holders if name in others}, identity)
-    own = split[state.client]
+    sharing = split_secrets(context, state.client, state.secrets, holders, roster.share_threshold)
+    own = sharing.pieces[state.client]
     message = SealedShares(
         **_roster_fields(context, state.client),
-        shares=sealed,
-        key_commitment=own.commitments[0],
-        seed_commitment=own.commitments[1],
+        shares=seal_pieces(state, roster, sharing, sorted(others), identity),
+        own=own.committed,
+        key_proof=sharing.key_proof,
+        seed_proof=sharing.seed_proof,
         draw=own_draw,
     )
     return SharingState(client=state.client, secrets=state.secrets, roster=roster, own=own.pair, message=message)

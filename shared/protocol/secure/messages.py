@@ -240,12 +240,27 @@ class Roster(Message):
         return Context(self.terms.version, self.terms.run, self.terms.round, transcript)
 
 
-class SealedShare(Message):
+class SharingProof(Message):
+    """Proof that a sharing is of a published point's secret: see `shamir`."""
+
+    head: Hex32 = Field(description="point of the secret that blinds the responses")
+    response: Scalar = Field(description="response for the secret itself, at x = 0")
+
+
+class CommittedShares(Message):
+    """Commitments to a holder's shares of both secrets, and responses that show what they are of."""
+
+    key_commitment: Hex32 = Field(description="commitment to the share of the mask's secret")
+    seed_commitment: Hex32 = Field(description="commitment to the share of the seed")
+    key_response: Scalar = Field(description="response for the share of the mask's secret")
+    seed_response: Scalar = Field(description="response for the share of the seed")
+
+
+class SealedShare(CommittedShares):
     """Shares of a dealer's two secrets, sealed for one holder, with commitments."""
 
     sealed: Sealed = Field(description="both shares, sealed for the holder")
-    key_commitment: Hex32 = Field(description="commitment to the share of the mask's secret")
-    seed_commitment: Hex32 = Field(description="commitment to the share of the seed")
+    challenge: Scalar = Field(description="challenge that follows from all commitments of the dealer")
     signature: Signature = Field(
         UNSIGNED, description="the dealer's signature for this holder, round and roster: see `proofs`"
     )
@@ -259,8 +274,9 @@ class SealedShares(ClientMessage):
 
     transcript: Hex32 = Field(description="digest of the roster")
     shares: Mapping[ClientName, SealedShare] = Field(max_length=MOST_CLIENTS, description="sealed shares by holder")
-    key_commitment: Hex32 = Field(description="commitment to the sender's own share of the mask's secret")
-    seed_commitment: Hex32 = Field(description="commitment to the sender's own share of the seed")
+    own: CommittedShares = Field(description="commitments to the shares that the sender keeps")
+    key_proof: SharingProof = Field(description="proof that the shares of a key are of the mask's secret")
+    seed_proof: SharingProof = Field(description="proof that the shares of a seed are of the committed one")
     draw: Hex32 | None = Field(
         None,
         description="on a graph: number that has drawn the sender's neighbours",
@@ -271,6 +287,15 @@ class SealedShares(ClientMessage):
     def holders(self) -> tuple[str, ...]:
         """Holders of the sender's shares, itself among them, in the order of their x."""
         return tuple(sorted({self.client, *self.shares}))
+
+    def committed_to(self, holder: str) -> CommittedShares:
+        """Returns the commitments to the shares of a holder."""
+        return self.own if holder == self.client else self.shares[holder]
+
+    @property
+    def challenge(self) -> int:
+        """Challenge of the sharing, which is the same in all shares."""
+        return int(next(iter(self.shares.values())).challenge, 16)
 
     def reaches(self, client: str) -> bool:
         """Tells whether a client holds shares of the sender."""

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, TypeVar
 
 from nacl import bindings
 from nacl.exceptions import BadSignatureError
 
 from shared.errors import ProtocolError
-from shared.protocol.secure import group, keys
+from shared.protocol.secure import group, keys, shamir
 from shared.protocol.secure.group import ORDER, encode_scalar
 from shared.protocol.secure.keys import PROTOCOL, Context
 from shared.protocol.secure.messages import (
+    CommittedShares,
     Complaint,
     ExpulsionEvidence,
     Possession,
     PublicKeys,
     Roster,
     SealedShare,
+    SealedShares,
     SignedClientMessage,
 )
 from shared.protocol.secure.state import SharePair
 from shared.protocol.signing.keys import PrivateKey, PublicKey, public_key
 
 M = TypeVar("M", bound=SignedClientMessage)
+ShareKind = Literal["key", "seed"]
 
 
 def sign_message(message: M, key: PrivateKey) -> M:
@@ -102,7 +105,8 @@ def _signed_bytes(message: SignedClientMessage) -> bytes:
 
 
 def _share_bytes(context: Context, dealer: str, holder: str, share: SealedShare) -> bytes:
-    content = bytes.fromhex(share.sealed + share.key_commitment + share.seed_commitment)
+    parts = share.key_commitment, share.seed_commitment, share.key_response, share.seed_response, share.challenge
+    content = bytes.fromhex(share.sealed + "".join(parts))
     return context.label("signed share", dealer, holder) + content
 
 
@@ -151,6 +155,58 @@ def _challenge(label: bytes, *points: bytes) -> int:
     return int.from_bytes(hashlib.sha512(label + b"".join(points)).digest()) % ORDER
 
 
+def commit_share(context: Context, dealer: str, holder: str, kind: ShareKind, share: int, blind: int) -> str:
+    """Computes the commitment to a share and to what blinds its response."""
+    label = context.label(f"committed {kind}", dealer, holder)
+    return hashlib.sha256(label + share.to_bytes(group.BYTES) + blind.to_bytes(group.BYTES)).hexdigest()
+
+
+def require_committed(
+    context: Context, dealer: str, holder: str, pair: Mapping[ShareKind, str], given: CommittedShares, challenge: int
+) -> None:
+    """Raises ProtocolError unless a holder's shares are those that their dealer has committed to."""
+    for kind, text in pair.items():
+        share, key = int(text, 16), kind == "key"
+        response, expected = (
+            (given.key_response, given.key_commitment) if key else (given.seed_response, given.seed_commitment)
+        )
+        blind = (int(response, 16) - challenge * share) % ORDER
+        if commit_share(context, dealer, holder, kind, share, blind) != expected:
+            raise ProtocolError(f"expected the share that {dealer!r} has committed to, got another")
+
+
+def challenge_sharing(
+    context: Context, dealer: str, heads: Iterable[str], commitments: Iterable[tuple[str, str]]
+) -> int:
+    """Computes the challenge of a sharing from all that its dealer has committed to.
+
+    commitments: to the shares of each holder, in order.
+    """
+    points = (*map(bytes.fromhex, heads), *(bytes.fromhex(key + seed) for key, seed in commitments))
+    return _challenge(context.label("sharing", dealer, ""), *points)
+
+
+def require_shared(context: Context, message: SealedShares, published: Mapping[ShareKind, str], threshold: int) -> None:
+    """Raises ProtocolError unless the shares of a message are of the published points' secrets.
+
+    That is if every holder's shares are what is committed to, which each holder checks for itself.
+    """
+    pieces = [message.committed_to(name) for name in message.holders]
+    given = {"key": message.key_proof, "seed": message.seed_proof}
+    heads, commitments = [one.head for one in given.values()], [(p.key_commitment, p.seed_commitment) for p in pieces]
+    challenge = challenge_sharing(context, message.client, heads, commitments)
+    said = encode_scalar(challenge)
+    if any(share.challenge != said for share in message.shares.values()):
+        raise ProtocolError("expected commitments to shares of one secret with their own challenge, got another")
+    responses = {"key": [p.key_response for p in pieces], "seed": [p.seed_response for p in pieces]}
+    for kind, point in published.items():
+        answers = [int(text, 16) for text in (given[kind].response, *responses[kind])]
+        shamir.require_consistent(answers, threshold)
+        head = group.add(group.multiply_base(answers[0]), group.multiply(-challenge, bytes.fromhex(point)))
+        if head.hex() != given[kind].head:
+            raise ProtocolError("expected commitments to shares of one secret, the published one, got of another")
+
+
 def open_share(context: Context, dealer: str, holder: str, key: bytes, given: SealedShare) -> SharePair:
     """Opens shares with the key that dealer and holder have derived.
 
@@ -158,9 +214,7 @@ def open_share(context: Context, dealer: str, holder: str, key: bytes, given: Se
     """
     content = keys.unseal(key, bytes.fromhex(given.sealed), context.label("shares", dealer, holder))
     pair = SharePair.decode(content)
-    committed = (given.key_commitment, given.seed_commitment)
-    if tuple(group.multiply_base(int(one, 16)).hex() for one in (pair.key, pair.seed)) != committed:
-        raise ProtocolError("expected the shares that their dealer has committed to, got others")
+    require_committed(context, dealer, holder, {"key": pair.key, "seed": pair.seed}, given, int(given.challenge, 16))
     return pair
 
 

@@ -6,20 +6,27 @@ cheating client could end the round without being identified.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from shared.errors import ConflictError, ProtocolError
-from shared.protocol.secure import group, proofs, shamir
+from shared.protocol.secure import group, proofs
 from shared.protocol.secure.common import find_differences
 from shared.protocol.secure.messages import (
     Consent,
     ExpulsionEvidence,
     PublicKeys,
-    SealedShare,
     SealedShares,
     ShareCheck,
     UnmaskAnswer,
     possession_label,
 )
-from shared.protocol.secure.proofs import identity_key, require_possession, require_share_signature, require_signature
+from shared.protocol.secure.proofs import (
+    ShareKind,
+    identity_key,
+    require_possession,
+    require_share_signature,
+    require_signature,
+)
 from shared.protocol.secure.server import PHASE_OF, RelayedMessage, SecureRound, make_roster, require_expected
 
 
@@ -77,14 +84,9 @@ def _verify_share_signatures(state: SecureRound, message: SealedShares) -> None:
 
 
 def _verify_commitments(state: SecureRound, message: SealedShares) -> None:
-    own, names, threshold = state.keys[message.client], message.holders, make_roster(state).share_threshold
-    pieces: dict[str, SealedShare | SealedShares] = {**message.shares, message.client: message}
-    for secret, points in (
-        (own.mask, [pieces[name].key_commitment for name in names]),
-        (own.commitment, [pieces[name].seed_commitment for name in names]),
-    ):
-        commitments = [bytes.fromhex(point) for point in points]
-        shamir.require_consistent(bytes.fromhex(secret), commitments, threshold)
+    own, everybody = state.keys[message.client], make_roster(state)
+    published: dict[ShareKind, str] = {"key": own.mask, "seed": own.commitment}
+    proofs.require_shared(everybody.context, message, published, everybody.share_threshold)
 
 
 def _verify_complaints(state: SecureRound, message: ShareCheck) -> None:
@@ -99,18 +101,10 @@ def _verify_complaints(state: SecureRound, message: ShareCheck) -> None:
 
 def _verify_shares(state: SecureRound, message: UnmaskAnswer) -> None:
     """Checks that each share is the one that its dealer has committed to."""
-    for dealer, share in message.seeds.items():
-        _require_committed(_piece(state, dealer, message.client).seed_commitment, share, dealer)
-    for dealer, share in message.keys.items():
-        _require_committed(_piece(state, dealer, message.client).key_commitment, share, dealer)
-
-
-def _piece(state: SecureRound, dealer: str, holder: str) -> SealedShare | SealedShares:
-    """Returns the message with the commitments to a holder's shares."""
-    sent = state.shares[dealer]
-    return sent if dealer == holder else sent.shares[holder]
-
-
-def _require_committed(commitment: str, share: str, dealer: str) -> None:
-    if group.multiply_base(int(share, 16)).hex() != commitment:
-        raise ProtocolError(f"expected the share that {dealer!r} has committed to, got another")
+    context = make_roster(state).context
+    given: dict[ShareKind, Mapping[str, str]] = {"seed": message.seeds, "key": message.keys}
+    for kind, shares in given.items():
+        for dealer, share in shares.items():
+            sent = state.shares[dealer]
+            piece = sent.committed_to(message.client)
+            proofs.require_committed(context, dealer, message.client, {kind: share}, piece, sent.challenge)

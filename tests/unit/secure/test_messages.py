@@ -12,6 +12,7 @@ from shared.method.declaration import Declaration
 from shared.protocol.secure import messages
 from shared.protocol.secure.group import ORDER
 from shared.protocol.secure.messages import (
+    CommittedShares,
     CommonTerms,
     Complaint,
     Consent,
@@ -27,6 +28,7 @@ from shared.protocol.secure.messages import (
     SealedShares,
     ShareCheck,
     Sharers,
+    SharingProof,
     UnmaskAnswer,
     UnmaskRequest,
     hidden_scalars,
@@ -59,9 +61,11 @@ def test_two_lists_with_enough_signatures_have_an_honest_signer_in_common() -> N
         assert 2 * needed - clients > liars or needed == clients
 
 
-SHARE = SealedShare(sealed=SEALED, key_commitment=HEX, seed_commitment=HEX, signature=SIGNATURE)
+COMMITTED = CommittedShares(key_commitment=HEX, seed_commitment=HEX, key_response=SCALAR, seed_response=SCALAR)
+SHARE = SealedShare(**COMMITTED.model_dump(), sealed=SEALED, challenge=SCALAR, signature=SIGNATURE)
+PROVEN = SharingProof(head=HEX, response=SCALAR)
 SHARES = SealedShares(
-    **ROUND, client="ada", transcript=HEX, shares={"bob": SHARE}, key_commitment=HEX, seed_commitment=HEX
+    **ROUND, client="ada", transcript=HEX, shares={"bob": SHARE}, own=COMMITTED, key_proof=PROVEN, seed_proof=PROVEN
 )
 COMPLAINT = Complaint(point=HEX, challenge=SCALAR, response=SCALAR)
 EVIDENCE = ExpulsionEvidence(dealer="ada", holder="bob", share=SHARE, complaint=COMPLAINT)
@@ -101,7 +105,8 @@ REFUSED: tuple[tuple[type, dict[str, Any]], ...] = (
     (PublicKeys, {"signature": "ab" * 63}),
     (SealedShares, {"shares": {"bob": {**SHARE.model_dump(), "sealed": "ab" * 91}}}),
     (SealedShares, {"shares": {f"c{n}": SHARE for n in range(1025)}}),
-    (SealedShares, {"seed_commitment": "ab" * 31}),
+    (SealedShares, {"own": {**COMMITTED.model_dump(), "seed_commitment": "ab" * 31}}),
+    (SealedShares, {"seed_proof": {"head": HEX, "response": f"{ORDER:064x}"}}),
     (ShareCheck, {"complaints": {"ada": {**COMPLAINT.model_dump(), "challenge": f"{ORDER:064x}"}}}),
     (Sharers, {"evidence": (EVIDENCE,) * 1025}),
     (MaskedHeader, {"scalars": {"rho": float("nan")}}),

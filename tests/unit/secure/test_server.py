@@ -12,7 +12,7 @@ from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClos
 from shared.method.parameters import Parameters
 from shared.protocol.masked_wire import decode_masked, encode_masked
 from shared.protocol.secure import client, group, server
-from shared.protocol.secure.group import ORDER
+from shared.protocol.secure.group import ORDER, encode_scalar
 from shared.protocol.secure.proofs import sign_message, sign_share
 from shared.protocol.secure.server import SecureRound
 from shared.protocol.secure.verification import verify_message
@@ -262,13 +262,13 @@ def test_shares_about_another_roster_are_refused(made: Any) -> None:
 
 
 @pytest.mark.parametrize("whose", ["ada", "dan"])
-@pytest.mark.parametrize("kind", ["key_commitment", "seed_commitment"])
+@pytest.mark.parametrize("kind", ["key_commitment", "seed_commitment", "key_response", "seed_response"])
 def test_commitments_to_shares_that_restore_nothing_are_refused(made: Any, kind: str, whose: str) -> None:
     """A dealer whose shares are not of one polynomial could end the round when its secret is needed."""
     made.until_keys(ALL)
-    message, changed = made.share("ada").message, {kind: group.multiply_base(group.draw_scalar()).hex()}
+    message, changed = made.share("ada").message, {kind: encode_scalar(group.draw_scalar())}
     if whose == "ada":  # her own share, which she keeps
-        forged = message.model_copy(update=changed)
+        forged = message.model_copy(update={"own": message.own.model_copy(update=changed)})
     else:
         context, share = server.make_roster(made.round).context, message.shares[whose].model_copy(update=changed)
         signed = sign_share(context, "ada", whose, share, made.identities["ada"])

@@ -49,12 +49,14 @@ def names(count: int) -> list[str]:
 
 def messages(count: int) -> list[ClientMessage]:
     """Full ones, as they are validated when they come."""
-    commitments = {"key_commitment": HEX, "seed_commitment": HEX}
-    share = SealedShare(sealed="0" * 2 * (12 + 64 + 16), **commitments)
+    committed = {f"{kind}_{what}": HEX for kind in ("key", "seed") for what in ("commitment", "response")}
+    share = SealedShare(sealed="0" * 2 * (12 + 64 + 16), challenge=HEX, **committed)
+    proof = {"head": HEX, "response": HEX}
+    sharing = {"own": committed, "key_proof": proof, "seed_proof": proof}
     complaint = {"point": HEX, "challenge": HEX, "response": HEX}
     others = names(count)
     return [
-        SealedShares(**PLACE, shares=dict.fromkeys(others, share), **commitments, draw=HEX),
+        SealedShares(**PLACE, shares=dict.fromkeys(others, share), **sharing, draw=HEX),
         ShareCheck(**PLACE, complaints=dict.fromkeys(others, complaint), tags=dict.fromkeys(others, "0" * 32)),
         Consent(**PLACE, survivors=others[::2], dropped=others[1::2], tags=dict.fromkeys(others, "0" * 32)),
         UnmaskAnswer(
