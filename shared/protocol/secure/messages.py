@@ -248,7 +248,7 @@ class SharingProof(Message):
 
 
 class CommittedShares(Message):
-    """Commitments to a holder's shares of both secrets, and responses that show what they are of."""
+    """Commitments to a holder's shares of both secrets, and responses about them."""
 
     key_commitment: Hex32 = Field(description="commitment to the share of the mask's secret")
     seed_commitment: Hex32 = Field(description="commitment to the share of the seed")
