@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.main import IncEx
 from sqlalchemy import Connection
 
@@ -18,10 +19,12 @@ from aggregator_service.storage.records import Receipt, UncoveredSum
 from aggregator_service.storage.run_store import Write, stored_updates
 from shared.errors import ConflictError, ProtocolError
 from shared.protocol.schemas import ENDED, Cause, Phase, RunIn
+from shared.protocol.secure.messages import VERSION
 from shared.protocol.secure.server import PHASES, SecureRound
 from shared.strategies.robust_aggregation import least_updates
 
 CANCELLED = "the operator has cancelled it"
+EARLIER = "it was begun under an earlier version of secure aggregation"
 
 
 @dataclass(frozen=True)
@@ -154,12 +157,27 @@ def encode_run(run: Run) -> str:
 def decode_run(document: str) -> Run:
     """Decodes a run's document, without the parts stored in rows.
 
-    Earlier versions stored a cancelled run as a failed one.
+    Earlier versions stored a cancelled run as a failed one. A run in a secure round of an earlier version has failed.
     """
-    run = RunDocument.model_validate_json(document).run
+    try:
+        run = RunDocument.model_validate_json(document).run
+    except ValidationError as error:
+        if (found := _end_earlier_exchange(document)) is None:
+            raise error
+        run = found
     if (run.phase, run.reason) == ("failed", CANCELLED):
         return replace(run, phase="cancelled")
     return run
+
+
+def _end_earlier_exchange(document: str) -> Run | None:
+    """Reads a run without its secure round of an earlier version; None if it has none."""
+    content = json.loads(document)
+    exchange = content["run"].get("exchange")
+    if exchange is None or exchange["terms"].get("version") == VERSION:
+        return None
+    run = RunDocument.model_validate_json(json.dumps(content | {"run": content["run"] | {"exchange": None}})).run
+    return replace(run, phase="failed", reason=EARLIER, closed_at=run.opened_at) if run.active else run
 
 
 def load_run(connection: Connection, name: str | None = None) -> Run | None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from aggregator_service.rounds import transitions
-from aggregator_service.rounds.run import CANCELLED, Run, decode_run, differs_in_rows, encode_run
+from aggregator_service.rounds.run import CANCELLED, EARLIER, Run, decode_run, differs_in_rows, encode_run
 from aggregator_service.storage.records import Receipt
 from shared.errors import ConflictError
+from shared.method.declaration import Declaration
 from shared.protocol.schemas import Cause, RunIn
+from shared.protocol.secure.messages import VERSION, CommonTerms, RoundTerms
+from shared.protocol.secure.server import SecureRound
 
 RUN = Run("run-1", RunIn(rounds=2, clients=2), 1.0, 61.0, {"north": 1, "south": 1}, phase="open", round=1)
 
@@ -29,6 +33,25 @@ def test_what_was_cancelled_under_an_earlier_version_is_read_as_cancelled() -> N
     assert document["run"]["phase"] == "failed"
     assert decode_run(json.dumps(document)).phase == "cancelled"
     assert decode_run(encode_run(transitions.fail_run(RUN, "no quorum", now=2.0))).phase == "failed"
+
+
+@pytest.mark.parametrize("phase", ["open", "closed"])
+def test_a_secure_round_of_an_earlier_version_fails_its_run_unless_it_has_ended(phase: Any) -> None:
+    """Its messages mean something else by now; what the clients were told of it cannot be kept."""
+    digests = dict.fromkeys(("aggregator", "start", "method", "anchor"), "00" * 32)
+    declaration = Declaration(strategy="fedavg", tensors=(), scalars=())
+    common = CommonTerms(**digests, seed=0, rounds=2)
+    terms = RoundTerms(run="run-1", round=1, threshold=3, declaration=declaration, common=common)
+    ended = "finished" if phase == "closed" else "open"
+    document = json.loads(encode_run(replace(RUN, phase=ended, exchange=SecureRound(terms=terms))))
+    assert decode_run(json.dumps(document)).exchange is not None
+    document["run"]["exchange"]["terms"]["version"] = 2
+    run = decode_run(json.dumps(document))
+    assert run.exchange is None and run.active is False
+    assert (run.phase, run.reason) == (("failed", EARLIER) if ended == "open" else ("finished", None))
+    document["run"]["exchange"]["terms"] |= {"version": VERSION, "threshold": 0}
+    with pytest.raises(ValueError, match="threshold"):
+        decode_run(json.dumps(document))
 
 
 def test_an_update_changes_rows_alone_until_it_ends_the_round() -> None:
