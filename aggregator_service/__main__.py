@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Coroutine
 from multiprocessing.synchronize import Event
 
 from shared.memory import pause_collections
@@ -57,8 +58,14 @@ async def _serve(settings: AggregatorSettings, ready: Event | None) -> None:
         unready_reason=lambda: coordinator.unready_reason,
         logger=LOGGER,
         listen=None if ready is None else open_port,
-        background=[] if ready is None else [_announce_ready(coordinator, ready)],
+        background=[] if ready is None else _worker_jobs(coordinator, ready),
     )
+
+
+def _worker_jobs(coordinator: Coordinator, ready: Event) -> list[Coroutine[None, None, None]]:
+    """Lists the endless jobs of one of several workers at one port."""
+    shared = coordinator.metrics.share(coordinator.settings.state_directory)
+    return [_announce_ready(coordinator, ready), shared.keep_written()]
 
 
 async def _announce_ready(coordinator: Coordinator, ready: Event) -> None:

@@ -94,8 +94,7 @@ class OpenFederation:
 
     async def find_member(self, name: str) -> None:
         """Looks for a member that has joined by another worker."""
-        if self.round_loop.workers is not None and not self.members.has(name):
-            await self.take_members()
+        await self.members.take_joined(self.archive.database, name)
 
     async def take_members(self) -> None:
         """Takes the members that have joined by other workers."""

@@ -6,6 +6,7 @@ them all with itself.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -18,6 +19,7 @@ from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event
 
 from aggregator_service.process import LOGGER
+from aggregator_service.rounds.worker_metrics import forget_workers
 from aggregator_service.settings import AggregatorSettings
 from shared.errors import FederationError, SettingsError
 from shared.files import lock_directory
@@ -53,6 +55,7 @@ class WorkerProcesses:
         notice = os.environ.pop(READY_PIPE, "")
         with closing(lock_directory(settings.state_directory)), closing(open_shared_socket(settings)) as held:
             port = held.getsockname()[1]
+            forget_workers(settings.state_directory)
             for kind in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(kind, lambda *_: self._ending.set())
             self._running = [self._start(number, port) for number in range(settings.workers)]
@@ -92,12 +95,28 @@ class WorkerProcesses:
 
 
 def worker_settings(settings: AggregatorSettings, number: int, port: int) -> AggregatorSettings:
-    """Returns a worker's settings: a state directory of its own, all else shared."""
+    """Returns a worker's settings, with its own state directory and part of the port's limits."""
     folder = settings.state_directory
     key = settings.signing_key_file or ensure_key_pair(OWN, folder).private
     own = {"state_directory": folder / f"worker-{number}", "port": port, "workers": 1, "shared": True}
     common = {"keys_directory": settings.registry, "signing_key_file": key}
-    return settings.model_copy(update={**own, **common, "blobs": settings.blobs or str((folder / "blobs").absolute())})
+    limits = share_limits(settings, settings.workers)
+    blobs = settings.blobs or str((folder / "blobs").absolute())
+    return settings.model_copy(update={**own, **common, **limits, "blobs": blobs})
+
+
+def share_limits(settings: ListenSettings, workers: int) -> dict[str, float | None]:
+    """Divides the limits of a port among its workers, to which the system deals connections.
+
+    Together they take no more than one process would, and a caller with one connection gets its share.
+    """
+    kept = settings.kept_connections
+    return {
+        "requests_per_second": settings.rate_limit / workers,
+        "most_connections": math.ceil(settings.most_connections / workers),
+        "most_connections_of_address": math.ceil(settings.most_connections_of_address / workers),
+        "kept_connections": None if kept is None else kept // workers,
+    }
 
 
 def open_port(settings: ListenSettings) -> list[socket.socket]:

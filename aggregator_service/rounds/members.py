@@ -73,10 +73,13 @@ class Members:
     def add_client(self, client: JoinedClient) -> None:
         self._by_name[client.name] = client
 
-    async def take_joined(self, database: Database) -> None:
-        """Takes the clients that have joined by other workers; does nothing for one process alone."""
-        if database.workers is not None:
-            for client in (await run_in_worker(joined_clients, database)).values():
+    async def take_joined(self, database: Database, name: str | None = None) -> None:
+        """Takes the clients that have joined by other workers.
+
+        name: takes this one alone, where it is unknown here. Does nothing for one process alone.
+        """
+        if database.workers is not None and (name is None or name not in self._by_name):
+            for client in (await run_in_worker(joined_clients, database, name)).values():
                 self.add_client(client)
 
     def require_joined(self, name: str) -> None:
@@ -171,8 +174,7 @@ class Quarantines:
         return [_member_out(self._members[name], refused.get(name, 0), held.get(name)) for name in names]
 
     async def _require_member(self, client: str) -> None:
-        if not self._members.has(client):
-            await self._members.take_joined(self._database)
+        await self._members.take_joined(self._database, client)
         if not self._members.has(client):
             raise NotFoundError(f"there is no client {client!r}")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from aggregator_service.rounds.run import Run
+from aggregator_service.rounds.worker_metrics import WorkerMetrics
 from shared.protocol.schemas import Phase
 from shared.web.tls import TlsIdentity, register_expiry_metric
 
@@ -25,6 +26,7 @@ class AggregatorMetrics:
         self._registry = CollectorRegistry()
         self._clock = clock
         self._run: Run | None = None
+        self._workers: WorkerMetrics | None = None
         self._create_counters()
         self._create_histograms()
         self._create_gauges()
@@ -119,5 +121,10 @@ class AggregatorMetrics:
         """Exports the remaining lifetime of the service's certificates."""
         register_expiry_metric(identities, PREFIX, self._registry)
 
+    def share(self, directory: Path) -> WorkerMetrics:
+        """Lets each worker answer for all that have a state directory beside this one."""
+        self._workers = WorkerMetrics(self._registry, directory)
+        return self._workers
+
     def text(self) -> bytes:
-        return generate_latest(self._registry)
+        return generate_latest(self._registry) if self._workers is None else self._workers.text()

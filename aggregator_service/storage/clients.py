@@ -24,10 +24,11 @@ def add_client(database: Database, client: JoinedClient, *, declaration: Declara
         connection.execute(joined.on_conflict_do_update(index_elements=["name"], set_={"counts": counts}))
 
 
-def joined_clients(database: Database) -> dict[str, JoinedClient]:
-    """Returns all clients of the federation by name."""
+def joined_clients(database: Database, name: str | None = None) -> dict[str, JoinedClient]:
+    """Returns all clients of the federation by name, or the one of this name."""
+    chosen = select(CLIENTS) if name is None else select(CLIENTS).where(CLIENTS.c.name == name)
     with database.reading() as connection:
-        rows = connection.execute(select(CLIENTS)).all()
+        rows = connection.execute(chosen).all()
     return {row.name: JoinedClient(row.name, row.counts and Counts(**row.counts), row.joined_at) for row in rows}
 
 

@@ -247,7 +247,7 @@ def make_settings(
         keys_directory=folder / "registry",
         method=method,
         port=free_ports(1)[0],
-        most_connections=2 * clients + 64,
+        most_connections=(2 * clients + 64) * deployment.workers,
         log_level="warning",
         **({} if shared is None else {"database": shared, "workers": deployment.workers}),
     )

@@ -224,6 +224,7 @@ async def test_one_command_starts_workers_and_replaces_those_that_die(tmp_path: 
         children = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children")
         before = [int(pid) for pid in children.read_text().split() if b"spawn_main" in _command(int(pid))]
         assert len(before) == 2
+        await _until(lambda: accepted(service.url) == [3.0] * 8)
         os.kill(before[0], signal.SIGKILL)
         async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=60) as http:
             federation = Federation(FastAPI(), http, asked, None)
@@ -231,6 +232,15 @@ async def test_one_command_starts_workers_and_replaces_those_that_die(tmp_path: 
                 assert await _send_until_answered(client) in (200, 201)
             assert await federation.client(NAMES[0]).level(1, wait=30) == 3.5
         await _until(lambda: (tmp_path / "log").read_text().count("worker_ended"))
+        await _until(lambda: accepted(service.url) == [6.0] * 8)
+
+
+def accepted(url: str) -> list[float]:
+    """Accepted updates by `/metrics`, over connections that the workers share."""
+    texts = [httpx.get(f"{url}/metrics", trust_env=False, timeout=60).text for _ in range(8)]
+    series = 'lpsfed_aggregator_uploads_total{outcome="accepted"} '
+    found = [line for text in texts for line in text.splitlines() if line.startswith(series)]
+    return [float(line.rpartition(" ")[2]) for line in found]
 
 
 async def _send_until_answered(client: FakeClient) -> int:
