@@ -161,6 +161,6 @@ def _read_all(paths: Iterable[Path]) -> Iterator[tuple[WrittenSeries, bool]]:
 
 
 def forget_workers(folder: Path) -> None:
-    """Removes what the workers of an earlier start have written."""
+    """Removes the files of workers of an earlier start."""
     for path in folder.glob(f"worker-*/{FILE}"):
         path.unlink()
