@@ -365,7 +365,11 @@ class Coordinator:
             return None
         start = await here.archive.tensors.run_in_worker(computation.start_digest, here.archive, request)
         own = raw_hex(here.key.public_key())
-        pledge = Pledge(declaration=self.declaration.of_part(request.part), aggregator=own, start=start)
+        bounds = {
+            "colluders": self.settings.colluders if request.colluders is None else request.colluders,
+            "dropouts": self.settings.dropouts if request.dropouts is None else request.dropouts,
+        }
+        pledge = Pledge(declaration=self.declaration.of_part(request.part), aggregator=own, start=start, **bounds)
         if request.part != TRAINING:
             basis = await run_in_worker(new_basis_pledge, here.archive.database, request)
             return pledge.model_copy(update={"basis": basis})

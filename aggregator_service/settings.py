@@ -18,8 +18,9 @@ from shared.method.declaration import Declaration, describe_difference
 from shared.method.settings import BasisSettings, MethodSettings, read_catalogue_size, validate_settings
 from shared.protocol.item_list import ItemListOut, pack_item_list, read_item_list
 from shared.protocol.lengths import MOST_UPDATE_BYTES, least_update, longest_update
-from shared.protocol.schemas import RunIn
+from shared.protocol.schemas import MOST_DROPOUTS, RunIn
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
+from shared.protocol.secure.graph import COLLUDERS, DROPOUTS
 from shared.protocol.secure.messages import FEWEST_CLIENTS
 from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import STRATEGIES, build_strategy
@@ -142,6 +143,25 @@ class AggregatorSettings(ListenSettings, EnvironmentSettings):
             "updates arrive masked, and only their sum can be read: [secure aggregation](secure-aggregation.md)"
         ),
         validate_default=True,
+    )
+    colluders: float = Field(
+        COLLUDERS,
+        ge=0,
+        le=1,
+        description=(
+            "secure runs of 64 clients or more: share of the members that may collude without [the graph of "
+            "neighbours](secure-aggregation.md#from-64-clients-on-a-graph-of-neighbours) telling a part; each silo "
+            "holds it against its `policy.colluders`; 1: no graph, everybody is everybody's neighbour"
+        ),
+    )
+    dropouts: float = Field(
+        DROPOUTS,
+        ge=0,
+        le=MOST_DROPOUTS,
+        description=(
+            "secure runs of 64 clients or more: share of the members that may drop out of a round; more make its "
+            "graph denser"
+        ),
     )
     max_upload_bytes: int = Field(
         MOST_UPDATE_BYTES,

@@ -20,7 +20,7 @@ from shared.protocol.schemas import ClientName, RunIn
 from shared.protocol.secure import server
 from shared.protocol.secure.common import describe_few_parts, describe_unlike_lists, digest_anchor, digest_method
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
-from shared.protocol.secure.graph import default_bounds
+from shared.protocol.secure.graph import COLLUDERS, DROPOUTS, announce_bounds
 from shared.protocol.secure.membership import (
     MemberSum,
     Stamps,
@@ -69,6 +69,7 @@ class Pledge(Message):
     aggregator: key of this service. start: digest of the parameters that the current or next round begins with.
     threshold: fixed when the first round opens. sums: different ones, in the order of their rounds. proven: clients
     excluded for cheating. earlier: members of another run's sum from this start. basis: of a basis run only.
+    colluders, dropouts: shares of the members that the graph of neighbours must bear.
     """
 
     declaration: Declaration
@@ -79,6 +80,8 @@ class Pledge(Message):
     proven: tuple[ClientName, ...] = ()
     earlier: Names | None = None
     basis: BasisPledge | None = Field(None, exclude_if=lambda basis: basis is None)
+    colluders: float = COLLUDERS
+    dropouts: float = DROPOUTS
 
 
 def open_exchange(pledge: Pledge, request: RunIn, run: str, number: int, clients: int) -> tuple[Pledge, SecureRound]:
@@ -93,7 +96,7 @@ def open_exchange(pledge: Pledge, request: RunIn, run: str, number: int, clients
         rounds=request.rounds,
         anchor=digest_anchor(request.method, seed=request.seed, number=number),
         changing_members=request.changing_members,
-        graph=default_bounds(min(clients, MOST_CLIENTS)),
+        graph=announce_bounds(min(clients, MOST_CLIENTS), colluders=pledge.colluders, dropouts=pledge.dropouts),
     )
     terms = RoundTerms(run=run, round=number, threshold=threshold, declaration=pledge.declaration, common=common)
     return fixed, SecureRound(terms=terms)

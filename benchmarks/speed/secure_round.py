@@ -36,7 +36,7 @@ from shared.protocol.gate import pass_gate
 from shared.protocol.schemas import RunIn, RunOut
 from shared.protocol.secure import client as protocol
 from shared.protocol.secure import group, keys, proofs, server, verification
-from shared.protocol.secure.graph import default_bounds
+from shared.protocol.secure.graph import announce_bounds
 from shared.protocol.secure.messages import CommonTerms, RoundTerms, least_threshold
 from shared.protocol.secure.tags import PairKeys
 from shared.protocol.signing.enrolment import enrol_client, ensure_key_pair
@@ -228,7 +228,7 @@ def _play_protocol(federation: _Federation, *, sparse: bool) -> None:
     public = {name: key.public_key() for name, key in identities.items()}
     tensor = TensorSpec(name="w", dtype="F32", shape=(1,))
     digests = dict.fromkeys(("aggregator", "start", "method", "anchor"), "00" * 32)
-    common = CommonTerms(**digests, seed=0, rounds=1, graph=default_bounds(clients) if sparse else None)
+    common = CommonTerms(**digests, seed=0, rounds=1, graph=announce_bounds(clients) if sparse else None)
     declaration = Declaration(strategy="fedavg", tensors=(tensor,), scalars=())
     least = least_threshold(clients)
     terms = RoundTerms(run="run-1", round=1, threshold=least, declaration=declaration, common=common)

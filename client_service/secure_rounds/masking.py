@@ -24,7 +24,7 @@ from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunOut
 from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
-from shared.protocol.secure.graph import COLLUDERS
+from shared.protocol.secure.graph import COLLUDERS, require_bounds
 from shared.protocol.secure.membership import LEAST_SILOS
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
 from shared.protocol.secure.state import State, find_terms, read_state, write_state
@@ -165,8 +165,10 @@ class Masking:
     ) -> RoundTerms:
         """Builds the terms of a round from what this client received.
 
-        Raises PrivacyError for a round whose start this client did not receive.
+        Raises PrivacyError for a round whose start this client did not receive, or that announces a weaker graph than
+        its policy allows.
         """
+        require_bounds(state.graph, self.colluders)
         common = CommonTerms(
             aggregator=self.aggregator,
             start=self.memory.start_of(self.aggregator, run, number),

@@ -13,7 +13,6 @@ from shared.method.declaration import Counts, Declaration
 from shared.protocol.masked_wire import body_forms
 from shared.protocol.schemas import GraphBounds, JoinIn
 from shared.protocol.secure import messages, tags
-from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.group import BYTES
 from shared.protocol.secure.keys import NONCE_BYTES, TAG_BYTES
 from shared.protocol.wire import LENGTH_BYTES, body_head_with, require_short_head, scalars_text
@@ -26,6 +25,7 @@ LONGEST_NAME = "n" * 63
 RUN, ROUND, SEED = f"run-{'9' * 9}", 100_000, (1 << 32) - 1
 HEX = "0" * 2 * BYTES
 TWO_NAMES = (LONGEST_NAME, "z" * len(LONGEST_NAME))
+LONGEST_SHARE = 2.2250738585072014e-308  # no number from 0 to 1 has more digits
 TAG = "0" * 2 * tags.TAG_BYTES
 GREATEST, LONGEST_NUMBER = (1 << 40) - 1, -2.2250738585072014e-308
 
@@ -112,7 +112,7 @@ def _content(kind: type[messages.ClientMessage], names: tuple[str, ...]) -> dict
 
 def _common() -> messages.CommonTerms:
     digests = dict.fromkeys(("aggregator", "start", "method", "anchor"), HEX)
-    bounds = GraphBounds(colluders=MOST_CLIENTS, dropouts=MOST_CLIENTS)
+    bounds = GraphBounds(colluders=LONGEST_SHARE, dropouts=LONGEST_SHARE)
     return messages.CommonTerms(**digests, seed=SEED, rounds=ROUND, changing_members=False, graph=bounds)
 
 

@@ -21,6 +21,8 @@ Digest = Annotated[str, Field(examples=["9f" * 32])]
 """sha256 in hexadecimal."""
 Instant = Annotated[str, Field(examples=["2026-01-31T12:00:00+00:00"])]
 """UTC, ISO 8601."""
+MOST_DROPOUTS = 1 / 3  # of a secure round: more than two thirds of its members are in a sum
+ROUNDING = 1e-9  # a third is a float below a third
 Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", examples=["3f" * 16])]
 """Nonce of a request's signature: first half of the hash of the request's entry in the client's ledger."""
 
@@ -66,6 +68,20 @@ class RunIn(Message):
     )
     changing_members: bool = Field(
         False, description="secure runs: lets a single client whose silo allows it leave or join between rounds"
+    )
+    colluders: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="secure runs of 64 clients or more: share that may collude; default: the aggregator's",
+        exclude_if=lambda share: share is None,
+    )
+    dropouts: float | None = Field(
+        None,
+        ge=0,
+        le=MOST_DROPOUTS,
+        description="secure runs of 64 clients or more: share that may drop out; default: the aggregator's",
+        exclude_if=lambda share: share is None,
     )
     start: str | None = Field(
         None,
@@ -126,12 +142,20 @@ invalid, or the operator."""
 
 
 class GraphBounds(Message):
-    """Bounds that the graph of a round's neighbours of a secure run must bear."""
+    """Bounds that the graph of a round's neighbours of a secure run must bear, as shares of its members."""
 
-    colluders: int = Field(
-        ge=0, le=1024, description="number of members that may collude, with each other and the aggregator"
+    colluders: float = Field(
+        ge=0, le=1, description="share of the members that may collude, with each other and the aggregator"
     )
-    dropouts: int = Field(ge=0, le=1024, description="number of members that may drop out after the roster is fixed")
+    dropouts: float = Field(ge=0, le=1, description="share of the members that may drop out after the roster is fixed")
+
+    def count_colluders(self, members: int) -> int:
+        """Returns how many of these members may collude, rounded down; a third of 63 is 21."""
+        return int(self.colluders * members + ROUNDING)
+
+    def count_dropouts(self, members: int) -> int:
+        """Returns how many of these members may drop out, rounded down."""
+        return int(self.dropouts * members + ROUNDING)
 
 
 class RunOut(Message):

@@ -52,6 +52,16 @@ def run(
         bool,
         typer.Option("--changing-members", help="Let silos that allow it leave or join a secure run alone"),
     ] = False,
+    colluders: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Secure, 64 clients or more: share that may collude (default: the aggregator's)"
+        ),
+    ] = None,
+    dropouts: Annotated[
+        float | None,
+        typer.Option(min=0, max=1 / 3, help="As --colluders: share that may drop out of a round"),
+    ] = None,
     if_none: IfNone = False,
     silo: options.Silos = None,
     wait_seconds: WaitSeconds = PATIENCE_SECONDS,
@@ -91,6 +101,8 @@ def run(
         "deadline_seconds": deadline_seconds,
         "method": method_settings(preset.value, **options.parse_method_changes(changes, basis)),
         "changing_members": changing_members,
+        "colluders": colluders,
+        "dropouts": dropouts,
     }
     request = validate_settings(RunIn, values)
     accesses = _read_accesses(silo)

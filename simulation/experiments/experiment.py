@@ -19,6 +19,7 @@ from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
 from shared.method.settings import BasisSettings, MethodSettings, validate_settings
 from shared.protocol.schemas import RunIn
+from shared.protocol.secure.graph import COLLUDERS, DROPOUTS
 from shared.protocol.signing.enrolment import KeyFiles, enrol_client, ensure_key_pair
 from shared.protocol.signing.members import write_registry
 from shared.strategies import build_strategy
@@ -64,7 +65,8 @@ class Experiment:
     `folder` takes the services' state. `cache`, if given, keeps what follows from a shard alone for other experiments
     on the same shards. `token` is of the aggregator's operator; the two keys are of every client's applications and
     operator. `privacy` holds every client's settings of differential privacy: SettingsError if its budget is too small
-    for the run. `secure`: the aggregator can read only the sum of the updates. `fit_everything`: what a client serves
+    for the run. `secure`: the aggregator can read only the sum of the updates. `colluders`, `dropouts`: shares that the
+    graph of a secure run's neighbours bears. `fit_everything`: what a client serves
     is fitted again on all of its data. A strategy that shares items gets a catalogue of all shards' items, whatever
     size `method` names. `deadline_seconds`: of each phase of the run. `late`: shards whose silos join after the run;
     the list of items has only the others' items. `matches`: by a shard's name, its own items and the others' items
@@ -81,6 +83,8 @@ class Experiment:
     device: DeviceChoice = "auto"
     threads: int = 1
     secure: bool = False
+    colluders: float = COLLUDERS
+    dropouts: float = DROPOUTS
     fit_everything: bool = False
     cache: Path | None = None
     deadline_seconds: float = DEADLINE_SECONDS
@@ -168,6 +172,8 @@ class Experiment:
             strategy=self.strategy,
             method=self.agreed_method,
             secure=self.secure,
+            colluders=self.colluders,
+            dropouts=self.dropouts,
             port=port,
         )
 
@@ -212,6 +218,7 @@ class Experiment:
                 item_tables=self._shares_items,
                 scalars=tuple(build_strategy(self.strategy, self.agreed_method).scalars),
                 least_similarity=choose_similarity_floor(self.method, secure=self.secure).similarity_floor,
+                colluders=self.colluders,
                 **self._sum_policy,
             ),
             "cache_directory": self.cache_folder(shard),

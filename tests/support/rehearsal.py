@@ -10,10 +10,11 @@ import numpy as np
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.parameters import Parameters, memory_form
 from shared.protocol.schemas import GraphBounds
-from shared.protocol.secure import client, server, vectors
+from shared.protocol.secure import client, graph, server, vectors
 from shared.protocol.secure.messages import (
     CommonTerms,
     Delivery,
+    PublicKeys,
     Roster,
     RoundTerms,
     Sharers,
@@ -49,6 +50,12 @@ def terms_for(content: Parameters, clients: int, *, threshold: int | None = None
     told = CommonTerms(**{**TOLD, **common})
     least = threshold or least_threshold(clients)
     return RoundTerms(run="run-1", round=3, threshold=least, declaration=declaration, common=told)
+
+
+def roster_of(terms: RoundTerms, members: Iterable[PublicKeys]) -> Roster:
+    """The roster of these keys, with the graph that follows from the terms."""
+    listed, bounds = tuple(members), terms.common.graph
+    return Roster(terms=terms, members=listed, graph=None if bounds is None else graph.plan_graph(len(listed), bounds))
 
 
 def kept(state: S) -> S:
@@ -214,7 +221,7 @@ class GraphRehearsal(Rehearsal):
         self, contents: Mapping[str, Parameters], *, threshold: int | None = None, terms: RoundTerms | None = None
     ) -> None:
         count, first = len(contents), next(iter(contents.values()))
-        bounds = GraphBounds(colluders=count, dropouts=count)
+        bounds = GraphBounds(colluders=1, dropouts=1)
         super().__init__(contents, terms=terms or terms_for(first, count, threshold=threshold, graph=bounds))
 
 

@@ -170,7 +170,7 @@ def require_protective_roster(state: BegunState, roster: Roster, colluders: floa
     """Raises PrivacyError for a roster that does not protect this client.
 
     It has other terms than the round began with, lacks this client's own keys, has too few clients or too low a
-    threshold, or a graph that does not bear this share of colluders.
+    threshold, or another graph than follows from bounds that bear this share of colluders.
     """
     _require_same(state.terms.common, roster.terms.common, "the roster")
     if roster.terms != state.terms:
@@ -182,8 +182,7 @@ def require_protective_roster(state: BegunState, roster: Roster, colluders: floa
         raise PrivacyError(f"expected at least {threshold} clients in the roster, got {count}")
     if threshold < least_threshold(count):
         raise PrivacyError(f"expected a threshold of at least {least_threshold(count)} of {count}, got {threshold}")
-    if roster.graph is not None:
-        graph.require_protective_graph(roster, roster.graph, colluders)
+    graph.require_planned_graph(roster, colluders)
 
 
 def require_members(roster: Roster, members: Members) -> None:

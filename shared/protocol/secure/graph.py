@@ -29,16 +29,9 @@ COLLUDERS, DROPOUTS = 1 / 3, 1 / 20  # of the members, by default; a third as on
 WORD = 8  # bytes of a draw's number for one member
 
 
-def default_bounds(members: int) -> GraphBounds | None:
-    """Returns the bounds that a run declares by default; None for the full graph."""
-    if members < FEWEST_MEMBERS:
-        return None
-    return GraphBounds(colluders=share_of(COLLUDERS, members), dropouts=share_of(DROPOUTS, members))
-
-
-def share_of(share: float, members: int) -> int:
-    """Returns a share of the members, rounded down; a third of 63 is 21."""
-    return int(share * members + 1e-9)
+def announce_bounds(members: int, *, colluders: float = COLLUDERS, dropouts: float = DROPOUTS) -> GraphBounds | None:
+    """Returns the bounds that a run announces for its graph; None for few members, whose graph is full."""
+    return None if members < FEWEST_MEMBERS else GraphBounds(colluders=colluders, dropouts=dropouts)
 
 
 @lru_cache(maxsize=256)
@@ -49,8 +42,9 @@ def plan_graph(members: int, bounds: GraphBounds) -> GraphPlan | None:
     """
     if members < FEWEST_MEMBERS:
         return None
-    for degree in range(bounds.dropouts + 2, 9 * members // 10):
-        threshold = _largest_threshold(members, bounds.dropouts, degree)
+    dropouts = bounds.count_dropouts(members)
+    for degree in range(dropouts + 2, 9 * members // 10):
+        threshold = _largest_threshold(members, dropouts, degree)
         plan = GraphPlan(degree=degree, threshold=threshold) if threshold > 1 else None
         if plan is not None and exposure_bits(members, bounds, plan) <= -PRIVACY_BITS:
             return plan
@@ -75,13 +69,14 @@ def exposure_bits(members: int, bounds: GraphBounds, plan: GraphPlan) -> float:
     bound over all clients, all sets and all choices; the draws are independent and uniform. 0, no protection, for
     bounds that leave fewer than two honest clients, and for more neighbours than there are other members.
     """
-    honest = members - bounds.colluders
-    if honest - bounds.dropouts < 2 or plan.degree >= members:  # else the sum over separate parts would be empty
+    colluders, dropouts = bounds.count_colluders(members), bounds.count_dropouts(members)
+    honest = members - colluders
+    if honest - dropouts < 2 or plan.degree >= members:  # else the sum over separate parts would be empty
         return 0.0
-    held = log2(honest) + _tail_bits(members - 1, bounds.colluders, plan.degree, plan.threshold)
+    held = log2(honest) + _tail_bits(members - 1, colluders, plan.degree, plan.threshold)
     if held > -PRIVACY_BITS:  # the usual one to fail; the other is slow
         return held
-    return _log2_sum([held, *_split_bits(members, honest, bounds.dropouts, plan.degree)])
+    return _log2_sum([held, *_split_bits(members, honest, dropouts, plan.degree)])
 
 
 def _split_bits(members: int, honest: int, dropouts: int, degree: int) -> list[float]:
@@ -123,17 +118,30 @@ def _log2_sum(terms: list[float]) -> float:
     return most if most == -inf else most + log2(sum(exp2(term - most) for term in terms))
 
 
-def require_protective_graph(roster: Roster, plan: GraphPlan, colluders: float) -> None:
-    """Raises PrivacyError for too few neighbours, or bounds that a policy forbids."""
-    count, bounds = len(roster.members), roster.terms.common.graph
-    if bounds is None or count < FEWEST_MEMBERS:
-        raise PrivacyError(f"expected everybody to hold shares of everybody among {count} clients, got a graph")
-    if bounds.colluders < (least := share_of(colluders, count)):
-        words = f"expected a graph that bears {least} colluders of {count} (policy.colluders)"
-        raise PrivacyError(f"{words}, got one that bears {bounds.colluders}")
-    if (bits := exposure_bits(count, bounds, plan)) > -PRIVACY_BITS:
-        words = f"expected a graph that fails once in 2^{PRIVACY_BITS} rounds or more rarely"
-        raise PrivacyError(f"{words}, got degree {plan.degree} and threshold {plan.threshold}: 2^{-bits:.1f}")
+def require_bounds(bounds: GraphBounds | None, colluders: float) -> None:
+    """Raises PrivacyError for announced bounds that a silo's policy forbids."""
+    if bounds is None or bounds.colluders >= colluders:
+        return
+    words = f"expected a graph of neighbours that bears {colluders:.4g} or more of its members as colluders"
+    told = f"(policy.colluders), got a run that announces {bounds.colluders:.4g}"
+    raise PrivacyError(f"{words} {told}: ask the operator for colluders={colluders:.4g}, or lower the policy")
+
+
+def require_planned_graph(roster: Roster, colluders: float) -> None:
+    """Raises PrivacyError for another graph than follows from the bounds, or bounds that a policy forbids."""
+    bounds, told = roster.terms.common.graph, roster.graph
+    planned = None if bounds is None else plan_graph(len(roster.members), bounds)
+    if told != planned:
+        words = f"as follows from the announced bounds and {len(roster.members)} clients"
+        raise PrivacyError(f"expected {_describe_plan(planned)}, {words}, got {_describe_plan(told)}")
+    if told is not None:
+        require_bounds(bounds, colluders)
+
+
+def _describe_plan(plan: GraphPlan | None) -> str:
+    if plan is None:
+        return "everybody to hold shares of everybody"
+    return f"a graph of degree {plan.degree} and threshold {plan.threshold}"
 
 
 def derive_draw(secret: int, terms: RoundMessage, client: str) -> str:

@@ -231,7 +231,7 @@ class Roster(Message):
         bounds, threshold = self.terms.common.graph, self.terms.threshold
         if self.graph is None or bounds is None:
             return threshold
-        return max(threshold, len(self.members) - bounds.dropouts)
+        return max(threshold, len(self.members) - bounds.count_dropouts(len(self.members)))
 
     @cached_property
     def context(self) -> Context:

@@ -28,7 +28,9 @@ def rehearsal(request: pytest.FixtureRequest) -> Iterator[type[Rehearsal]]:
         patch.setattr(graph, "FEWEST_MEMBERS", 3)
         patch.setattr(graph, "exposure_bits", lambda *_: -99.0)
         patch.setattr(
-            graph, "plan_graph", lambda members, _: GraphPlan(degree=members - 1, threshold=members * 2 // 3 + 1)
+            graph,
+            "plan_graph",
+            lambda members, _: GraphPlan(degree=max(2, members - 1), threshold=members * 2 // 3 + 1),
         )
         yield GraphRehearsal
 

@@ -20,7 +20,7 @@ COUNT = 64
 
 def begin(*, tags: bool = True) -> Rehearsal:
     contents = many_contents(COUNT)
-    terms = terms_for(contents["silo-000"], COUNT, graph=graph.default_bounds(COUNT))
+    terms = terms_for(contents["silo-000"], COUNT, graph=graph.announce_bounds(COUNT))
     return Rehearsal(contents, terms=terms, tags=tags)
 
 
