@@ -23,7 +23,7 @@ from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.method.tensors import Tensor, initial_parameters
 from shared.protocol.masked_wire import decode_masked
-from shared.protocol.schemas import AnchorOut, JoinOut, ReceiptOut, RunOut
+from shared.protocol.schemas import AnchorOut, GraphBounds, JoinOut, ReceiptOut, RunOut
 from shared.protocol.secure import server
 from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
 from shared.protocol.secure.messages import (
@@ -85,6 +85,7 @@ class Liar:
     vectors: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     uncovered: bool = False  # the sum of the exchange at hand
     done: dict[int, Parameters] = field(default_factory=dict)  # what each round gave
+    bounds: GraphBounds | None = None  # what it announces of the graph of neighbours
 
     def __post_init__(self) -> None:
         if self.declaration.secure:
@@ -110,6 +111,7 @@ class Liar:
             seed=self.seed,
             rounds=self.rounds,
             anchor=digest_anchor(self.method, seed=self.seed, number=self.number),
+            graph=self.bounds,
         )
         place = {"run": self.run, "round": self.number, "threshold": self.threshold}
         self.exchange = SecureRound(terms=RoundTerms(**place, declaration=self.declaration, common=common))
@@ -139,6 +141,7 @@ class Liar:
             standing=standing,  # type: ignore[arg-type]
             joined=len(self.expected),
             threshold=self.threshold if self.declaration.secure else None,
+            graph=self.bounds,
             method=self.method,
         )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import exp2, inf, lgamma, log, log2
 
 import numpy as np
@@ -42,23 +42,26 @@ def plan_graph(members: int, bounds: GraphBounds) -> GraphPlan | None:
     """
     if members < FEWEST_MEMBERS:
         return None
-    dropouts = bounds.count_dropouts(members)
+    dropouts, threshold = bounds.count_dropouts(members), 0
     for degree in range(dropouts + 2, 9 * members // 10):
-        threshold = _largest_threshold(members, dropouts, degree)
+        threshold = _largest_threshold(members, dropouts, degree, threshold)
         plan = GraphPlan(degree=degree, threshold=threshold) if threshold > 1 else None
         if plan is not None and exposure_bits(members, bounds, plan) <= -PRIVACY_BITS:
             return plan
     return None
 
 
-def _largest_threshold(members: int, dropouts: int, degree: int) -> int:
-    """Returns the largest threshold that drop-outs at random leave enough holders for."""
-    fitting = (
-        threshold
-        for threshold in range(degree, 0, -1)
-        if log2(members) + _tail_bits(members - 1, dropouts, degree, degree - threshold + 1) <= -RECOVERY_BITS
-    )
-    return next(fitting, 0)
+def _largest_threshold(members: int, dropouts: int, degree: int, fitting: int = 0) -> int:
+    """Returns the largest threshold that drop-outs at random leave enough holders for.
+
+    fitting: that of a smaller degree, which fits this one too.
+    """
+    while fitting < degree:
+        too_many = log2(members) + _tail_bits(members - 1, dropouts, degree, degree - fitting)
+        if too_many > -RECOVERY_BITS:
+            break
+        fitting += 1
+    return fitting
 
 
 def exposure_bits(members: int, bounds: GraphBounds, plan: GraphPlan) -> float:
@@ -110,7 +113,12 @@ def _tail_bits(population: int, marked: int, draws: int, least: int) -> float:
 
 
 def _log2_choose(count: int, chosen: int) -> float:
-    return (lgamma(count + 1) - lgamma(chosen + 1) - lgamma(count - chosen + 1)) / log(2)
+    return _log2_factorial(count) - _log2_factorial(chosen) - _log2_factorial(count - chosen)
+
+
+@cache
+def _log2_factorial(count: int) -> float:
+    return lgamma(count + 1) / log(2)
 
 
 def _log2_sum(terms: list[float]) -> float:

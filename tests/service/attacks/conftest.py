@@ -19,10 +19,12 @@ from client_service.federation.training_run import TrainingRun
 from shared import timeouts
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
+from shared.protocol.schemas import GraphBounds
 from simulation.experiments.experiment import Experiment
 from tests.support.hasty import LEAST, Answer, Attacked, Hasty, VirtualTime
 from tests.support.liar import Liar
 from tests.support.misled import MOVING, Mislead, Misled, make_liar, members_of, settings_of
+from tests.support.neighbours import force_graph
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.small import small_client
 
@@ -51,7 +53,15 @@ def attacked(silos: Silos, tmp_path: Path, opened: Opened, monkeypatch: pytest.M
 
 
 @pytest.fixture
-def mislead(silos: Silos, opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mislead:
+def bounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> GraphBounds | None:
+    """Bounds of the graph of neighbours that `mislead` and `secure_run` announce: see BOTH_GRAPHS."""
+    return force_graph(monkeypatch) if getattr(request, "param", "everybody") == "drawn" else None
+
+
+@pytest.fixture
+def mislead(
+    silos: Silos, opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bounds: GraphBounds | None
+) -> Mislead:
     """`async with mislead(4, Kind, ...) as clients`: so many follow a liar of that kind until the context ends.
 
     `client`: settings of each client; what else is said is the liar's. The silos of a secure run have exchanged keys.
@@ -64,7 +74,7 @@ def mislead(silos: Silos, opened: Opened, tmp_path: Path, monkeypatch: pytest.Mo
         count: int, kind: type[Liar] = Liar, *, client: dict[str, object] | None = None, **how: object
     ) -> AsyncIterator[Misled]:
         shards, folder = silos(count), tmp_path / "state"
-        liar = make_liar(**({"names": [shard.name for shard in shards], "kind": kind} | how))
+        liar = make_liar(**({"names": [shard.name for shard in shards], "kind": kind, "bounds": bounds} | how))
         pinned = {"members": members_of(liar, shards, folder)} if liar.declaration.secure else {}
         async with AsyncExitStack() as stack:
             clients = {}
@@ -92,11 +102,15 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, int, str], Param
 
 
 @pytest.fixture
-def secure_run(silos: Silos, small: MethodSettings, tmp_path: Path) -> Callable[[int], Experiment]:
+def secure_run(
+    silos: Silos, small: MethodSettings, tmp_path: Path, bounds: GraphBounds | None
+) -> Callable[[int], Experiment]:
     """A secure run of one round with so many clients."""
 
     def describe(count: int) -> Experiment:
         method = small.model_copy(update=MOVING)
-        return replace(Experiment(silos(count), tmp_path / "run", method, rounds=1, device="cpu"), secure=True)
+        one = Experiment(silos(count), tmp_path / "run", method, rounds=1, device="cpu")
+        shares = {} if bounds is None else bounds.model_dump()
+        return replace(one, secure=True, **shares)
 
     return describe

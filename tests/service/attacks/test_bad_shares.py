@@ -20,9 +20,10 @@ from shared.protocol.secure.proofs import sign_share
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.in_process import open_federation
 from tests.support.misled import ending_of, start
+from tests.support.neighbours import BOTH_GRAPHS
 from tests.support.questions import LONGEST_SECONDS, read
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, BOTH_GRAPHS]
 BAD = "client-2"
 
 
@@ -48,7 +49,7 @@ def answer_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
         found = unmask(state, consents, *pairs)
         if state.client != BAD:
             return found
-        return found.model_copy(update={"seeds": {**found.seeds, "client-1": found.seeds["client-3"]}})
+        return found.model_copy(update={"seeds": {**found.seeds, min(found.seeds): "0b" * 32}})
 
     monkeypatch.setattr(client, "answer_unmask_request", spoil)
     let_the_bad_one_speak_first(monkeypatch)

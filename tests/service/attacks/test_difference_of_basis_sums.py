@@ -26,6 +26,7 @@ from simulation.experiments.federation import Federation
 from simulation.experiments.in_process import open_federation
 from tests.service.attacks.test_difference_of_two_sums import VICTIM, Described, shut_out
 from tests.support.misled import ending_of, start
+from tests.support.neighbours import BOTH_GRAPHS
 from tests.support.questions import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -70,6 +71,7 @@ async def sum_basis(federation: Federation, run: str, one: object, **changed: ob
     return reason
 
 
+@BOTH_GRAPHS
 async def test_four_silos_then_three_of_them_are_not_summed_whatever_the_kind(secure_run: Described) -> None:
     one = secure_run(4)
     one = replace(one, method=one.method.model_copy(update={"basis": BasisSettings(kind="exact")}))

@@ -19,6 +19,7 @@ from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Federation
 from simulation.experiments.in_process import open_federation
 from tests.support.misled import ending_of, start
+from tests.support.neighbours import BOTH_GRAPHS
 from tests.support.questions import read, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -31,6 +32,7 @@ async def shut_out(federation: Federation) -> None:
     assert (await federation.operator.post(f"/v1/clients/{VICTIM}/quarantine", json=content)).status_code == 201
 
 
+@BOTH_GRAPHS
 async def test_two_runs_from_one_start_are_summed_over_the_same_members_or_not_at_all(secure_run: Described) -> None:
     one = secure_run(4)
     async with open_federation(one) as federation:
@@ -57,6 +59,7 @@ async def test_another_seed_is_another_start_and_draws_follow_from_the_silo_too(
     assert max(float(np.abs(np.asarray(first[name], np.float64) - again[name]).max()) for name in again) > 1e-6
 
 
+@BOTH_GRAPHS
 async def test_who_leaves_alone_after_a_round_ends_the_run_and_is_not_told_by_difference(secure_run: Described) -> None:
     """The neighbour of the hole within one run: updates of two rounds differ little once training settles."""
     one = secure_run(4)

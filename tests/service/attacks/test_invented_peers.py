@@ -14,12 +14,13 @@ from shared.method.parameters import Parameters
 from shared.protocol.secure import client, server
 from shared.protocol.signing.keys import new_key
 from tests.support.liar import Liar
+from tests.support.neighbours import BOTH_GRAPHS
 
 if TYPE_CHECKING:
     from tests.support.misled import Mislead
 
-pytestmark = pytest.mark.anyio
-INVENTED = ("client-2", "client-3")
+pytestmark = [pytest.mark.anyio, BOTH_GRAPHS]
+INVENTED = ("client-2", "client-3", "client-4")
 
 
 class Inventor(Liar):
@@ -77,7 +78,7 @@ class Inventor(Liar):
 
 
 @pytest.mark.parametrize(
-    ("silos_there", "words"), [(3, "the key that this silo knows of 'client-2'"), (1, "this silo knows as members")]
+    ("silos_there", "words"), [(4, "the key that this silo knows of 'client-2'"), (1, "this silo knows as members")]
 )
 async def test_nobody_masks_with_clients_that_its_silo_does_not_know(
     mislead: Mislead, silos_there: int, words: str

@@ -21,6 +21,7 @@ from simulation.experiments.experiment import Experiment
 from simulation.experiments.in_process import open_federation
 from tests.service.attacks.test_difference_of_two_sums import VICTIM, Described
 from tests.support.misled import ending_of, start
+from tests.support.neighbours import BOTH_GRAPHS
 
 pytestmark = pytest.mark.anyio
 URL = "http://127.0.0.1"
@@ -60,6 +61,7 @@ def test_such_lists_would_part_the_victims_items_from_all_others(handed_out: Exp
     assert rows[VICTIM] and not rows[VICTIM] & others
 
 
+@BOTH_GRAPHS
 async def test_silos_with_different_lists_of_one_length_are_not_summed(handed_out: Experiment) -> None:
     async with open_federation(handed_out) as federation:
         assert (await start(federation, handed_out, part="basis")).status_code == 201

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.neighbours import BOTH_GRAPHS
 from tests.support.questions import in_phase, wait_until
 
 if TYPE_CHECKING:
     from tests.support.misled import Mislead, Misled
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, BOTH_GRAPHS]
 OTHERS = [f"client-{number}" for number in range(1, 5)]  # all but the victim
 
 

@@ -23,6 +23,7 @@ from simulation.experiments.experiment import Experiment
 from simulation.experiments.in_process import open_federation
 from tests.support.liar import Liar
 from tests.support.misled import ending_of, start
+from tests.support.neighbours import BOTH_GRAPHS
 
 if TYPE_CHECKING:
     from tests.support.misled import Mislead
@@ -44,6 +45,7 @@ def lying(floor: float | None) -> dict[str, Any]:
     return {"rounds": 2, "rhobars": RHOBARS, "optimiser": "rmsprop", "similarity_floor": floor}
 
 
+@BOTH_GRAPHS
 @pytest.mark.parametrize(
     ("floor", "policy", "words", "sums"),
     [
@@ -59,6 +61,7 @@ async def test_nobody_begins_elsewhere_than_the_run_and_the_silo_allow(
         await clients.require_refused(words, by=[VICTIM], sums=sums)
 
 
+@BOTH_GRAPHS
 async def test_where_both_allow_it_the_victim_is_uncovered_as_the_page_says(
     mislead: Mislead, trained: dict[tuple[str, int, str], Parameters]
 ) -> None:

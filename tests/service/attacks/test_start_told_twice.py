@@ -18,11 +18,12 @@ from shared.method.tensors import initial_parameters
 from shared.protocol.schemas import RunOut
 from shared.protocol.wire import MEDIA_TYPE, encode_body
 from tests.support.liar import Liar
+from tests.support.neighbours import BOTH_GRAPHS
 
 if TYPE_CHECKING:
     from tests.support.misled import Mislead
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, BOTH_GRAPHS]
 VICTIM = "client-4"
 
 

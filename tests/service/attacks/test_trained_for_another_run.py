@@ -13,11 +13,12 @@ import pytest
 
 from shared.protocol.schemas import RunOut
 from tests.support.liar import Liar
+from tests.support.neighbours import BOTH_GRAPHS
 
 if TYPE_CHECKING:
     from tests.support.misled import Mislead
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, BOTH_GRAPHS]
 VICTIM = "client-4"
 SHORT, LONG = 5, 6  # rounds of a run: the shorter one has one round of warm-up
 

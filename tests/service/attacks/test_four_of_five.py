@@ -1,8 +1,8 @@
 """Sums that each tell nothing to those who are in them must not tell everything together.
 
-Who: the aggregator. It holds each round of a run with three of four clients, in turn. Each client is in three of the
-four sums, and no combination of these three is one client. Before, each client looked at the sums that it was in, and
-agreed; the four together are a system of four equations for four updates.
+Who: the aggregator. It holds each round of a run with four of five clients, in turn. Each client is in four of the
+five sums, and no combination of these four is one client. Before, each client looked at the sums that it was in, and
+agreed; the five together are a system of five equations for five updates.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import pytest
 
 from shared.method.parameters import Parameters
 from tests.support.liar import Liar
+from tests.support.neighbours import BOTH_GRAPHS
 
 if TYPE_CHECKING:
     from tests.support.misled import Mislead
 
-pytestmark = pytest.mark.anyio
-GROUPS = [*combinations([f"client-{number}" for number in range(1, 5)], 3)]
+pytestmark = [pytest.mark.anyio, BOTH_GRAPHS]
+GROUPS = [*combinations([f"client-{number}" for number in range(1, 6)], 4)]
 
 
 class Rotating(Liar):
-    """Each round is held with the next three, from a start that is another one by its digest alone."""
+    """Each round is held with the next four, from a start that is another one by its digest alone."""
 
     def next_start(self) -> Parameters:
         """The same, nudged by the least that floats can."""
@@ -37,5 +38,5 @@ class Rotating(Liar):
 
 
 async def test_who_has_not_seen_all_sums_of_a_run_helps_with_no_further_one(mislead: Mislead) -> None:
-    async with mislead(4, Rotating, names=GROUPS[0], rounds=len(GROUPS), margin_strength=0.0) as clients:
-        await clients.require_refused("the sum of each earlier round", by=["client-4"], sums=1)
+    async with mislead(5, Rotating, names=GROUPS[0], rounds=len(GROUPS), margin_strength=0.0) as clients:
+        await clients.require_refused("the sum of each earlier round", by=["client-5"], sums=1)
