@@ -142,7 +142,7 @@ invalid, or the operator."""
 
 
 class GraphBounds(Message):
-    """Bounds that the graph of a round's neighbours of a secure run must bear, as shares of its members."""
+    """Bounds that the graph of a secure round's neighbours bears, as shares of its members."""
 
     colluders: float = Field(
         ge=0, le=1, description="share of the members that may collude, with each other and the aggregator"
@@ -150,7 +150,7 @@ class GraphBounds(Message):
     dropouts: float = Field(ge=0, le=1, description="share of the members that may drop out after the roster is fixed")
 
     def count_colluders(self, members: int) -> int:
-        """Returns how many of these members may collude, rounded down; a third of 63 is 21."""
+        """Returns how many members may collude, rounded down; a third of 63 is 21."""
         return int(self.colluders * members + ROUNDING)
 
     def count_dropouts(self, members: int) -> int:

@@ -30,7 +30,7 @@ WORD = 8  # bytes of a draw's number for one member
 
 
 def announce_bounds(members: int, *, colluders: float = COLLUDERS, dropouts: float = DROPOUTS) -> GraphBounds | None:
-    """Returns the bounds that a run announces for its graph; None for few members, whose graph is full."""
+    """Returns the bounds that a run announces; None for few members, whose graph is full."""
     return None if members < FEWEST_MEMBERS else GraphBounds(colluders=colluders, dropouts=dropouts)
 
 
@@ -136,7 +136,7 @@ def require_bounds(bounds: GraphBounds | None, colluders: float) -> None:
 
 
 def require_planned_graph(roster: Roster, colluders: float) -> None:
-    """Raises PrivacyError for another graph than follows from the bounds, or bounds that a policy forbids."""
+    """Raises PrivacyError unless the graph follows from bounds that a policy allows."""
     bounds, told = roster.terms.common.graph, roster.graph
     planned = None if bounds is None else plan_graph(len(roster.members), bounds)
     if told != planned:
