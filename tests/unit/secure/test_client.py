@@ -164,7 +164,7 @@ def test_a_key_whose_secret_its_sender_does_not_know_is_refused(listed: Any, par
             listed.share("ada", told)
         return
     listed.sharing["ada"] = listed.share("ada", told)  # on a graph it is looked at before a complaint
-    rubbish = SealedShare(sealed="00" * 92, key_commitment=any_point(), seed_commitment=any_point())
+    rubbish = listed.sharing["ada"].message.shares["bob"]
     signed = sign_share(told.context, "bob", "ada", rubbish, listed.identities["bob"])
     with pytest.raises(PrivacyError, match="knows the secret of its key"):
         listed.check("ada", Delivery(run="run-1", round=3, shares={"bob": signed}))
