@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -30,6 +31,7 @@ from shared.protocol.secure.messages import (
 )
 from shared.protocol.secure.proofs import identity_key
 from shared.protocol.secure.state import BegunState, CheckedState, ReadyState, SharingState
+from shared.protocol.secure.tags import PairKeys
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 from shared.protocol.wire import decode_body
 from shared.strategies.lpsfed import make_mixing
@@ -67,6 +69,10 @@ class Masking:
     @property
     def identity(self) -> PrivateKey:
         return self.fake.auth.key
+
+    @cached_property
+    def pairs(self) -> PairKeys:
+        return PairKeys(self.identity)
 
     def next_round(self) -> None:
         """Forget the round that is over."""
@@ -107,6 +113,7 @@ class Masking:
             rounds=run.rounds,
             anchor=digest_anchor(run.method, seed=run.seed, number=self.number),
             changing_members=run.changing_members,
+            graph=run.graph,
         )
         place = {"run": self.fake.run, "round": self.number, "threshold": run.threshold}
         return RoundTerms(**place, declaration=self.fake.declaration, common=common)
@@ -121,20 +128,22 @@ class Masking:
             assert self.begun is not None
             roster = await self.expected("roster", Roster)
             members = {one.client: identity_key(one.identity) for one in roster.members}
-            self.sharing = client.share_secrets(self.begun, roster, members, self.identity)
+            policy = self.federation.settings.colluders
+            self.sharing = client.share_secrets(self.begun, roster, members, self.identity, colluders=policy)
         return await self.said("shares", self.sharing.message.model_dump_json().encode())
 
     async def checks(self) -> httpx.Response:
         if self.checked is None:
             assert self.sharing is not None
-            self.checked = client.check_shares(self.sharing, await self.expected("delivery", Delivery), self.identity)
+            delivery = await self.expected("delivery", Delivery)
+            self.checked = client.check_shares(self.sharing, delivery, self.identity, self.pairs)
         return await self.said("checks", self.checked.message.model_dump_json().encode())
 
     async def masked(self) -> httpx.Response:
         if not self.body:
             assert self.checked is not None
             sharers = await self.expected("sharers", Sharers)
-            self.ready, update = client.mask_update(self.checked, sharers, self.content, self.identity)
+            self.ready, update = client.mask_update(self.checked, sharers, self.content, self.identity, self.pairs)
             self.body = encode_masked(update)
         return await self.fake.put(self.number, self.body)
 
@@ -142,13 +151,13 @@ class Masking:
         if self.consent is None:
             assert self.ready is not None
             request = await self.expected("request", UnmaskRequest)
-            self.ready, self.consent = client.sign_consent(self.ready, request, self.identity)
+            self.ready, self.consent = client.sign_consent(self.ready, request, self.identity, self.pairs)
         return await self.said("consents", self.consent.model_dump_json().encode())
 
     async def answer(self) -> bytes:
         assert self.ready is not None
         return (
-            client.answer_unmask_request(self.ready, await self.expected("signatures", Consents))
+            client.answer_unmask_request(self.ready, await self.expected("signatures", Consents), self.pairs)
             .model_dump_json()
             .encode()
         )
@@ -213,7 +222,7 @@ def content(fake: FakeClient, seed: int) -> Parameters:
     """A trained update: numbers that a search in files can tell from all others."""
     rng = np.random.default_rng(seed)
     arrays = {spec.name: rng.normal(size=spec.shape).astype(np.float32) for spec in fake.declaration.tensors}
-    return Parameters(arrays, {"margin": float(rng.uniform(0.1, 1.0)), "rho": RHO[fake.name]})
+    return Parameters(arrays, {"margin": float(rng.uniform(0.1, 1.0)), "rho": RHO.get(fake.name, 0.5)})
 
 
 @pytest.fixture
@@ -223,7 +232,8 @@ def secured(running: Running) -> Secured:
     @asynccontextmanager
     async def run(count: int, *, settings: dict[str, Any] | None = None, **request: Any) -> AsyncIterator[Any]:
         async with running(secure=True, **(settings or {})) as federation:
-            fakes = await federation.joined(*NAMES[:count])
+            names = NAMES[:count] if count <= len(NAMES) else [f"silo-{number:03d}" for number in range(count)]
+            fakes = await federation.joined(*names)
             started = await federation.start_run(**({"rounds": 1, "clients": count} | request))
             assert started.status_code == 201, started.text
             clients = {one.name: Masking(one, content(one, seed), federation) for seed, one in enumerate(fakes)}
