@@ -97,15 +97,17 @@ class FailureLines:
 
 @pytest.hookimpl(trylast=True)  # the terminal comes last
 def pytest_configure(config: pytest.Config) -> None:
-    """Tells of failures at once in the process that reports, not in its workers."""
+    """Tells of failures at once in the process that reports, not in its workers, which begin with other folders."""
+    if getattr(config, "workerinput", {}).get("workerid") == "gw1":
+        config.args.reverse()  # each of two workers compiles the half that the other one then finds compiled
     if not hasattr(config, "workerinput") and (terminal := config.pluginmanager.get_plugin("terminalreporter")):
         config.pluginmanager.register(FailureLines(terminal))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts long tests first, so that no worker begins one when the other ends."""
+    """Puts long tests first, so that no worker begins one when the other ends; all workers have one order of files."""
     order = {TESTS / name: number for number, name in enumerate(LONG)}
-    items.sort(key=lambda item: order.get(item.path, len(order)))
+    items.sort(key=lambda item: (order.get(item.path, len(order)), item.path))
 
 
 @pytest.hookimpl(tryfirst=True)
