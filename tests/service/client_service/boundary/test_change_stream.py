@@ -145,9 +145,7 @@ async def test_a_revoked_key_ends_the_stream(tmp_path: Path) -> None:
 async def test_a_proxy_that_keeps_answers_back_makes_the_client_poll(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_back: str
 ) -> None:
-    monkeypatch.setattr(
-        "client_service.boundary.event_stream.BEAT_SECONDS", 1.0
-    )  # none comes however long it waits
+    monkeypatch.setattr("client_service.boundary.event_stream.BEAT_SECONDS", 1.0)  # none comes however long it waits
     held = False
 
     def keep_back(piece: bytes) -> bytes:
