@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -10,11 +11,19 @@ from fastapi.responses import StreamingResponse
 from fastapi.security import APIKeyHeader, HTTPBearer
 
 from aggregator_service.aggregation.bodies import Body
+from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.authentication import Caller, Service, SignedRoute, Signer, TokenRoute, require_member
 from aggregator_service.http.direct_calls import ClientPath, Known, RoundPath, RunPath, Wait
 from aggregator_service.rounds.uploads import Address
 from aggregator_service.storage.records import instant
-from shared.errors import ForbiddenError, MediaTypeError, NotFoundError, TooLargeError, UnavailableError
+from shared.errors import (
+    FederationError,
+    ForbiddenError,
+    MediaTypeError,
+    NotFoundError,
+    TooLargeError,
+    UnavailableError,
+)
 from shared.message import Message
 from shared.method.declaration import Declaration
 from shared.protocol.problem import ProblemOut
@@ -39,6 +48,7 @@ from shared.protocol.wire import MEDIA_TYPE
 from shared.timeouts import RETRY_AFTER_SECONDS
 from shared.web.health import LiveOut, ReadyOut
 from shared.web.held_streams import HeldConnection, HeldResponse, find_hold, require_room
+from shared.web.middleware import SMALL_MESSAGE
 from shared.web.problems import MARK
 from shared.web.routes import DeclaredRoute
 
@@ -275,7 +285,7 @@ secure_routes = APIRouter(
 )
 
 
-def _add_put(call: str, kind: type[Message]) -> None:
+def _add_put(call: Phase, kind: type[Message]) -> None:
     async def put(place: Place, message: RelayedMessage, service: Service) -> None:
         await service.relay_message(place, message)
 
@@ -284,12 +294,38 @@ def _add_put(call: str, kind: type[Message]) -> None:
     secure_routes.put(f"/{call}", name=f"put_{call}", description=said, status_code=204, response_class=Response)(put)
 
 
+def _add_exchange(call: Phase, kind: type[Message], answer: type[Message]) -> None:
+    """Adds a call that takes a message and may wait for its phase.
+
+    A large body does not wait: it would be in memory for as long. Nor does an error of the waiting answer a message
+    that was taken: the call that asks for the result has it.
+    """
+
+    async def put(
+        place: Place, message: RelayedMessage, service: Service, request: Request, wait: Wait = 0.0
+    ) -> Response:
+        await service.relay_message(place, message)
+        if wait and len(await request.body()) <= SMALL_MESSAGE:
+            with suppress(FederationError):
+                return await _read_result(call, place, service, wait)
+        return Response(status_code=204)
+
+    put.__annotations__["message"] = kind
+    said = f"Message of a client: {_summary_line(kind)} With `wait` the answer may bring the result of its phase."
+    responses = PHASE_OPEN
+    secure_routes.put(f"/{call}", name=f"put_{call}", description=said, response_model=answer, responses=responses)(put)
+
+
+async def _read_result(phase: Phase, place: Address, service: Coordinator, wait: float) -> Response:
+    message = await service.federation.intake.phase_result(phase, place, wait=wait)
+    if message is None:
+        return not_ready_response()
+    return Response(message.model_dump_json(), media_type="application/json", headers=PRIVATE)
+
+
 def _add_read(call: str, kind: type[Message], phase: Phase) -> None:
     async def read(place: Place, service: Service, wait: Wait = 0.0) -> Response:
-        message = await service.federation.intake.phase_result(phase, place, wait=wait)
-        if message is None:
-            return not_ready_response()
-        return Response(message.model_dump_json(), media_type="application/json", headers=PRIVATE)
+        return await _read_result(phase, place, service, wait)
 
     said = f"Result of the phase before: {_summary_line(kind)} With `wait` it is a long poll."
     secure_routes.get(f"/{call}", name=f"read_{call}", description=said, response_model=kind, responses=PHASE_OPEN)(
@@ -301,13 +337,13 @@ def _summary_line(kind: type[Message]) -> str:
     return (kind.__doc__ or "").partition("\n\n")[0].replace("\n    ", " ")
 
 
-_add_put("keys", messages.PublicKeys)
+_add_exchange("keys", messages.PublicKeys, messages.Roster)
 _add_read("roster", messages.Roster, "keys")
-_add_put("shares", messages.SealedShares)
+_add_exchange("shares", messages.SealedShares, messages.Delivery)
 _add_read("delivery", messages.Delivery, "shares")
 _add_read("request", messages.UnmaskRequest, "masked")
-_add_put("checks", messages.ShareCheck)
+_add_exchange("checks", messages.ShareCheck, messages.Sharers)
 _add_read("sharers", messages.Sharers, "checks")
-_add_put("consents", messages.Consent)
+_add_exchange("consents", messages.Consent, messages.Consents)
 _add_read("signatures", messages.Consents, "consents")
 _add_put("answers", messages.UnmaskAnswer)

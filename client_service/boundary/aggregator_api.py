@@ -149,6 +149,18 @@ class Aggregator:
         """Sends a message of a secure round, which the aggregator passes to the other clients."""
         await self._send("PUT", f"{self._client_path(message.run, message.round)}/{call}", message)
 
+    async def exchange_message(
+        self, call: str, message: ClientMessage, model: type[Model], wait: float
+    ) -> Model | None:
+        """Sends a message of a secure round, and waits for the result of its phase.
+
+        None if the wait ends first: `fetch_message` brings it then.
+        """
+        wait = wait if self.changes.sequence is None else min(wait, SHORT_WAIT)
+        path = f"{self._client_path(message.run, message.round)}/{call}"
+        answer = await self._send("PUT", path, message, wait)
+        return None if answer.status_code == httpx.codes.NO_CONTENT else _parse(model, answer)
+
     async def fetch_message(self, call: str, model: type[Model], run: str, number: int, wait: float) -> Model | None:
         """Fetches the other clients' messages of a secure round; None if the wait ends first."""
         answer = await self._wait_for(f"{self._client_path(run, number)}/{call}", wait)
@@ -166,9 +178,11 @@ class Aggregator:
         require_content(expected, specification, content)
         return content
 
-    async def _send(self, method: str, path: str, message: BaseModel) -> httpx.Response:
-        headers = {"Content-Type": "application/json"}
-        return await self._call(method, path, content=message.model_dump_json().encode(), headers=headers)
+    async def _send(self, method: str, path: str, message: BaseModel, wait: float | None = None) -> httpx.Response:
+        """Sends a message; wait: seconds for which the aggregator may hold the call."""
+        body, headers = message.model_dump_json().encode(), {"Content-Type": "application/json"}
+        params = NO_QUERY if wait is None else {"wait": f"{wait:g}"}
+        return await self._call(method, path, wait=wait or 0.0, params=params, content=body, headers=headers)
 
     async def _wait_for(self, path: str, wait: float) -> httpx.Response:
         """Polls shortly, and waits for a change by the stream if nothing is there.

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from client_service.boundary.call_records import CallRecorder, PendingCall, fingerprint_answer, read_outcome
 from client_service.boundary.event_stream import EventStream
 from client_service.boundary.ledger import Ledger
-from client_service.boundary.secure_bodies import FETCHED, MESSAGES, decode_masked_update, message_entry
+from client_service.boundary.secure_bodies import ANSWERED, FETCHED, MESSAGES, decode_masked_update, message_entry
 from client_service.runtime.logs import LOGGER
 from shared.errors import FederationError, PrivacyError, ProtocolError, TooLargeError
 from shared.method.declaration import Declaration
@@ -102,8 +102,8 @@ def declared_calls(client: str, *, secure: bool = False) -> tuple[Call, ...]:
     )
     if not secure:
         return always
-    waiting = re.compile(f"wait={NUMBER}")
-    sent = (Call(name, "PUT", re.compile(f"{own}/{name}")) for name in MESSAGES)
+    waiting, never = re.compile(f"wait={NUMBER}"), re.compile("")
+    sent = (Call(name, "PUT", re.compile(f"{own}/{name}"), waiting if name in ANSWERED else never) for name in MESSAGES)
     fetched = (Call(name, "GET", re.compile(f"{own}/{name}"), waiting) for name in FETCHED)
     return (*always, *sent, *fetched)
 
@@ -115,7 +115,7 @@ def longest_answer(call: str, declaration: Declaration) -> int:
     """
     if call in PARAMETER_CALLS:
         return max(longest_update(declare_answer(part)) for part in declaration.parts)
-    if call in FETCHED:
+    if call in FETCHED or call in ANSWERED:
         return max(longest_relayed(part, MOST_CLIENTS) for part in declaration.parts)
     return ANCHOR_ANSWER if call == "anchor" else SHORT_ANSWER
 

@@ -21,6 +21,8 @@ MESSAGES: Mapping[str, type[ClientMessage]] = {
     "consents": Consent,
     "answers": UnmaskAnswer,
 }
+ANSWERED = {"keys": "roster", "shares": "delivery", "checks": "sharers", "consents": "signatures"}
+"""Messages of a secure round whose answer may bring what their phase has led to, as the call of that name does."""
 FETCHED = ("roster", "delivery", "sharers", "request", "signatures")  # what a client asks for in a secure round
 
 

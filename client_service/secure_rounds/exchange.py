@@ -24,7 +24,15 @@ from shared.protocol.schemas import ReceiptOut
 from shared.protocol.secure import client
 from shared.protocol.secure.common import describe_terms
 from shared.protocol.secure.membership import LEAST_SILOS
-from shared.protocol.secure.messages import Consents, Delivery, Roster, RoundTerms, Sharers, UnmaskRequest
+from shared.protocol.secure.messages import (
+    ClientMessage,
+    Consents,
+    Delivery,
+    Roster,
+    RoundTerms,
+    Sharers,
+    UnmaskRequest,
+)
 from shared.protocol.secure.state import BegunState, CheckedState, ReadyState, SharingState, State, find_terms
 from shared.protocol.secure.tags import PairKeys
 from shared.protocol.signing.keys import PrivateKey
@@ -140,16 +148,14 @@ class SecureExchange:
         return state
 
     async def _share(self, terms: RoundTerms, state: BegunState) -> SharingState:
-        await self._aggregator.send_message("keys", state.message)
-        roster = await self._ask("roster", Roster, terms)
+        roster = await self._exchange("keys", state.message, "roster", Roster, terms)
         identity = self._own.identity
         members = self._own.members.trusted_keys(roster, self._own.name, identity.public_key())
         self._memory.require_renewable(roster, roster.names, self._least, self._listed)
         return self._save(client.share_secrets(state, roster, members, identity, colluders=self._own.colluders))
 
     async def _check(self, terms: RoundTerms, state: SharingState) -> CheckedState:
-        await self._aggregator.send_message("shares", state.message)
-        delivery = await self._ask("delivery", Delivery, terms)
+        delivery = await self._exchange("shares", state.message, "delivery", Delivery, terms)
         checked = client.check_shares(state, delivery, self._own.identity, self._own.pairs)
         for dealer in checked.message.complaints:
             LOGGER.warning("shares_refused", run=terms.run, round=terms.round, dealer=dealer)
@@ -157,8 +163,9 @@ class SecureExchange:
 
     async def _mask(self, terms: RoundTerms, state: CheckedState | ReadyState, update: Parameters) -> ReceiptOut:
         if isinstance(state, CheckedState):
-            await self._aggregator.send_message("checks", state.message)
-        sharers = await self._ask("sharers", Sharers, terms)
+            sharers = await self._exchange("checks", state.message, "sharers", Sharers, terms)
+        else:
+            sharers = await self._ask("sharers", Sharers, terms)
         masked = partial(mask_body, state, sharers, update, self._own.identity, self._own.pairs)
         ready, body = await asyncio.get_running_loop().run_in_executor(self._worker, masked)
         self._save(ready)
@@ -174,10 +181,18 @@ class SecureExchange:
         agreed, consent = client.sign_consent(state, request, self._own.identity, self._own.pairs)
         self._save(agreed)
         self._memory.remember_sum(state.roster, request.survivors, state.proven, self._listed)
-        await self._aggregator.send_message("consents", consent)
-        answer = client.answer_unmask_request(agreed, await self._ask("signatures", Consents, terms), self._own.pairs)
+        signatures = await self._exchange("consents", consent, "signatures", Consents, terms)
+        answer = client.answer_unmask_request(agreed, signatures, self._own.pairs)
         with suppress(RoundClosedError):  # the others' answers were enough
             await self._aggregator.send_message("answers", answer)
+
+    async def _exchange(
+        self, call: str, message: ClientMessage, kind: str, model: type[Answer], terms: RoundTerms
+    ) -> Answer:
+        """Sends a message, and returns what its phase leads to, in one call where that is soon enough."""
+        self._patience.check()
+        found = await self._aggregator.exchange_message(call, message, model, self._wait)
+        return await self._ask(kind, model, terms) if found is None else found
 
     async def _ask(self, kind: str, model: type[Answer], terms: RoundTerms) -> Answer:
         while True:
