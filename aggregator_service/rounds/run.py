@@ -171,7 +171,10 @@ def decode_run(document: str) -> Run:
 
 
 def _end_earlier_exchange(document: str) -> Run | None:
-    """Reads a run without its secure round of an earlier version; None if it has none."""
+    """Reads a run without its secure round of an earlier version.
+
+    None if it has no such round.
+    """
     content = json.loads(document)
     exchange = content["run"].get("exchange")
     if exchange is None or exchange["terms"].get("version") == VERSION:

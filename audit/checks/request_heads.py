@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 import httpx
@@ -11,13 +12,15 @@ from audit.checks.records import MatchedBodies, ReportedBody
 from audit.evidence.case import AuditCase
 from audit.probes import bodies
 from client_service.boundary.call_attempts import Attempt
+from client_service.boundary.secure_bodies import ANSWERED
 from shared.errors import HeadError
-from shared.protocol.request_heads import RequestHead
+from shared.protocol.request_heads import NUMBER, RequestHead
 from shared.protocol.schemas import ArrivalOut
 from shared.protocol.wire import MEDIA_TYPE
 from shared.words import count_noun
 
 JSON = "application/json"
+WAITED = re.compile(f"wait={NUMBER}")  # the only query of a request with a body
 PROBED = ((bodies.HEADER, len(bodies.HEADER) + len(bodies.WORD)),)  # what the probes themselves add to a head
 
 
@@ -27,6 +30,8 @@ def expected_head(client: str, attempt: Attempt) -> RequestHead:
     if attempt.call == "join":
         return RequestHead("POST", "/v1/clients", host, JSON, attempt.bytes)
     target = f"/v1/runs/{attempt.run}/rounds/{attempt.round}/clients/{client}/{attempt.call}"
+    if attempt.call in ANSWERED and WAITED.fullmatch(attempt.query):
+        target += f"?{attempt.query}"
     return RequestHead("PUT", target, host, MEDIA_TYPE if attempt.call == "update" else JSON, attempt.bytes)
 
 

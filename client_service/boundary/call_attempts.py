@@ -40,6 +40,7 @@ class Attempt:
     nonce: str | None = None
     to: str = ""
     head_bytes: int | None = None
+    query: str = ""
     created: int | None = None
     times: int = 1
     of: int | None = None
@@ -82,6 +83,7 @@ def _sent_attempt(intent: Entry, outcome: Entry) -> Attempt:
         nonce=_nonce(intent),
         to=str(intent.get("to", "")),
         head_bytes=(intent.get("head") or {}).get("bytes"),
+        query=str((intent.get("head") or {}).get("query", "")),
         created=intent.get("created"),
     )
 

@@ -189,7 +189,10 @@ class SecureExchange:
     async def _exchange(
         self, call: str, message: ClientMessage, kind: str, model: type[Answer], terms: RoundTerms
     ) -> Answer:
-        """Sends a message, and returns what its phase leads to, in one call where that is soon enough."""
+        """Sends a message and returns the result of its phase.
+
+        In one call, where the phase closes soon enough.
+        """
         self._patience.check()
         found = await self._aggregator.exchange_message(call, message, model, self._wait)
         return await self._ask(kind, model, terms) if found is None else found
