@@ -41,7 +41,7 @@ async def test_a_secure_run_is_as_declared_and_everything_in_it_is_on_record(des
         found = make_report(open_case(parts))
         assert [(one.name, one.faults) for one in found.findings if one.faults] == []
         calls = {total.call for total in found.totals}
-        assert {"keys", "roster", "shares", "delivery", "update", "request", "answers"} <= calls
+        assert {"keys", "shares", "checks", "update", "request", "consents", "answers"} <= calls
         shard = described.shards[0]
         key = read_private(described.state_folder(shard) / f"{shard.name}.key")
         who = uploads.Intruder(
