@@ -54,13 +54,10 @@ def run(
     ] = False,
     colluders: Annotated[
         float | None,
-        typer.Option(
-            min=0, max=1, help="Secure, 64 clients or more: share that may collude (default: the aggregator's)"
-        ),
+        typer.Option(metavar="<share>", help="Secure, 64 clients or more: may collude (default: the aggregator's)"),
     ] = None,
     dropouts: Annotated[
-        float | None,
-        typer.Option(min=0, max=1 / 3, help="As --colluders: share that may drop out of a round"),
+        float | None, typer.Option(metavar="<share>", help="As --colluders: may drop out of a round")
     ] = None,
     if_none: IfNone = False,
     silo: options.Silos = None,
