@@ -256,6 +256,14 @@ def answer_error(request: Request, error: errors.FederationError) -> Response:
     return error_response(error)
 
 
+async def answer_raised(request: Request, error: errors.FederationError | HTTPException | ClientDisconnect) -> Response:
+    """Answers an error as the app's handlers do, for a request that has not come to the framework."""
+    if isinstance(error, errors.FederationError):
+        return answer_error(request, error)
+    answer = _answer_http_error if isinstance(error, HTTPException) else _answer_disconnect
+    return await answer(request, error)
+
+
 async def _answer_invalid(request: Request, error: Exception) -> Response:
     """Answers a message that does not fit its schema, without its values.
 
