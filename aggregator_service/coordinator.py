@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Set
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -207,6 +207,7 @@ class Coordinator:
         self.declaration = settings.declaration()
         self._federation: OpenFederation | None = None
         self._drawing, self._states = anyio.Lock(), StateTexts()
+        self._initial: tuple[tuple[str, float], Body] | None = None  # small one that was asked for last, with its run
         self._anchor: tuple[str, int, Anchor] | None = None  # the last one that was asked for, with its run and round
 
     @asynccontextmanager
@@ -424,9 +425,16 @@ class Coordinator:
         return found.model_copy(update={"sum": found.sum.model_copy(update={"common": common})})
 
     async def initial_body(self, name: str) -> Body:
-        """Returns the body with the initial parameters of a run."""
+        """Returns the body with the initial parameters of a run; a small one is made once for all clients."""
         run, archive = await self.federation.round_loop.find_run(name), self.federation.archive
-        return await archive.tensors.run_in_worker(computation.initial_body, archive, run)
+        known = run.name, run.started_at
+        if self._initial is not None and self._initial[0] == known:
+            return self._initial[1].copy()
+        body = await archive.tensors.run_in_worker(computation.initial_body, archive, run)
+        if (kept := body.kept_in_memory()) is not None:
+            self._initial = known, kept
+            return kept.copy()
+        return body
 
     async def current_run(self, client: str, *, after: int | None, wait: float) -> str:
         """Writes the federation's state, a `RunOut`, for a client.
@@ -496,13 +504,15 @@ class Coordinator:
             raise ConflictError(f"{run.name} has failed: {error}") from None
         return await run_in_worker(_draw_anchor, here, run, key)
 
-    async def receive_update(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
-        """Stores one update, masked in a secure federation.
+    async def receive_update(
+        self, address: Address, body: AsyncIterator[bytes], digest: Callable[[], str] | None = None
+    ) -> tuple[Receipt, bool]:
+        """Stores one update, masked in a secure federation; returns its receipt and whether it is new.
 
-        Returns its receipt and whether it is new.
+        digest: sha256 in hex of the body once it has ended, where the caller has counted it.
         """
         try:
-            receipt, new = await self.federation.uploads.receive_update(address, body)
+            receipt, new = await self.federation.uploads.receive_update(address, body, digest)
         except ProtocolError:
             await self.federation.quarantines.count_refused_update(address)
             raise

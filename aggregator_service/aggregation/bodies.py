@@ -7,6 +7,7 @@ import tempfile
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import IO
 
@@ -52,6 +53,16 @@ class Body:
         content = self.file.read()
         self.close()
         return content
+
+    def kept_in_memory(self) -> Body | None:
+        """Returns a small body, of which `copy` makes any number; None if it lies in a file."""
+        content = self.read_small()
+        return None if content is None else Body(BytesIO(content), self.size, self.digest)
+
+    def copy(self) -> Body:
+        """Returns a body of the same bytes for one more answer, of one that is kept in memory."""
+        assert isinstance(self.file, BytesIO)
+        return Body(BytesIO(self.file.getvalue()), self.size, self.digest)
 
     def close(self) -> None:
         self.file.close()

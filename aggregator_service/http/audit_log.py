@@ -18,6 +18,7 @@ from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.direct_calls import RoundPath, RunPath
 from aggregator_service.http.request_heads import RequestHeads
 from aggregator_service.http.routes import OWN
+from aggregator_service.http.signatures import RECEIVED
 from aggregator_service.process import LOGGER
 from aggregator_service.storage.arrivals import LEAST_REFUSED
 from aggregator_service.storage.records import Arrival, Call
@@ -70,6 +71,7 @@ class _Exchange:
         self._coordinator, self._heads = coordinator, heads
         self._size, self._hash = 0, hashlib.sha256()
         self._answered, self._withdrawn = False, False
+        scope.setdefault("state", {})[RECEIVED] = self._hash
 
     async def receive(self) -> Message:
         message = await self._receive()

@@ -14,6 +14,7 @@ from aggregator_service.aggregation.bodies import Body
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.authentication import Caller, Service, SignedRoute, Signer, TokenRoute, require_member
 from aggregator_service.http.direct_calls import ClientPath, Known, RoundPath, RunPath, Wait
+from aggregator_service.http.signatures import RECEIVED
 from aggregator_service.rounds.uploads import Address
 from aggregator_service.storage.records import instant
 from shared.errors import (
@@ -169,7 +170,8 @@ async def put_update(place: Place, request: Request, response: Response, service
 
     The same update may be sent again; a different one is refused.
     """
-    receipt, new = await service.receive_update(place, request.stream())
+    received = request.scope["state"][RECEIVED]
+    receipt, new = await service.receive_update(place, request.stream(), received.hexdigest)
     response.status_code = 201 if new else 200
     return ReceiptOut.model_validate(asdict(receipt) | {"received_at": instant(receipt.received_at)})
 
@@ -264,11 +266,12 @@ async def read_metrics(service: Service) -> Response:
 
 
 def _parameters_response(body: Body) -> Response:
-    """Returns a response with parameters; streams a large body from its file."""
+    """Returns a response with parameters, whose digest is known; streams a large body from its file."""
+    known = PRIVATE | {DIGEST: body_digest(bytes.fromhex(body.digest))}
     if (content := body.read_small()) is not None:
-        return Response(content, media_type=MEDIA_TYPE, headers=PRIVATE)
-    known = {"Content-Length": str(body.size), DIGEST: body_digest(bytes.fromhex(body.digest))}
-    return StreamingResponse(body.stream(), media_type=MEDIA_TYPE, headers=PRIVATE | known)
+        return Response(content, media_type=MEDIA_TYPE, headers=known)
+    known |= {"Content-Length": str(body.size)}
+    return StreamingResponse(body.stream(), media_type=MEDIA_TYPE, headers=known)
 
 
 def not_ready_response() -> Response:

@@ -40,6 +40,9 @@ from shared.web.routes import announces_body
 
 MOST_AT_ONCE = 32  # simultaneous requests of one client; each may wait for half a minute, and one or two are enough
 TOO_MANY = f"expected at most {MOST_AT_ONCE} requests of one client at once, got more"
+RECEIVED = (
+    "received"  # key of a request's state: sha256 of its body so far, which `ArrivalRecorder` counts once for all
+)
 DIGEST_MISMATCH = "content-digest: expected the sha256 of the received body, got another"
 
 
@@ -77,7 +80,7 @@ class SignatureMiddleware:
             await problems.error_response(UnavailableError(TOO_MANY))(scope, receive, send)
             return
         with self._count_active(claim.name):
-            await self.app(scope, _DigestCheck(receive, claim.digest), send)
+            await self.app(scope, _DigestCheck(receive, claim.digest, state[RECEIVED]), send)
 
     @contextmanager
     def _count_active(self, client: str) -> Iterator[None]:
@@ -93,18 +96,19 @@ class SignatureMiddleware:
 
 
 class _DigestCheck:
-    """Request body that ends with an error where its digest was not signed."""
+    """Request body that ends with an error where its digest was not signed.
 
-    def __init__(self, receive: Receive, expected: str) -> None:
-        self._receive, self._expected = receive, expected
-        self._hash = hashlib.sha256()
+    received: hash of what has come so far.
+    """
+
+    def __init__(self, receive: Receive, expected: str, received: hashlib._Hash) -> None:
+        self._receive, self._expected, self._received = receive, expected, received
 
     async def __call__(self) -> Message:
         message = await self._receive()
-        if message["type"] == "http.request":
-            self._hash.update(message.get("body", b""))
-            if not message.get("more_body", False) and body_digest(self._hash.digest()) != self._expected:
-                raise DigestError(DIGEST_MISMATCH)
+        whole = message["type"] == "http.request" and not message.get("more_body", False)
+        if whole and body_digest(self._received.digest()) != self._expected:
+            raise DigestError(DIGEST_MISMATCH)
         return message
 
 

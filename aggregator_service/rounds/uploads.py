@@ -47,11 +47,16 @@ class Uploads:
         self._declaration = declaration
         self._clock = clock
 
-    async def receive_update(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
-        """Stores an update; returns its receipt and whether it is new."""
+    async def receive_update(
+        self, address: Address, body: AsyncIterator[bytes], digest: Callable[[], str] | None = None
+    ) -> tuple[Receipt, bool]:
+        """Stores an update; returns its receipt and whether it is new.
+
+        digest: as in `Blobs.receive`.
+        """
         run = await self._require_place(address)
         look = partial(read_update, self._declaration.of_part(run.request.part), address)
-        return await store_upload(self._archive, body, look, partial(self._take_update, address))
+        return await store_upload(self._archive, body, look, partial(self._take_update, address), digest)
 
     async def _require_place(self, address: Address) -> Run:
         """Returns the run; refuses an update that cannot be accepted before its body is read."""
@@ -177,12 +182,13 @@ async def store_upload(
     body: AsyncIterator[bytes],
     inspect: Callable[[str], UpdateHead],
     take: Callable[[Blob, UpdateHead], Awaitable[tuple[Receipt, bool]]],
+    digest: Callable[[], str] | None = None,
 ) -> tuple[Receipt, bool]:
     """Stores a body; removes it again unless `take` accepts it as new.
 
     Returns the receipt of `take` for the findings of `inspect`, and whether it is new.
     """
-    blob = await archive.blobs.receive(body, limit=archive.longest_update)
+    blob = await archive.blobs.receive(body, limit=archive.longest_update, digest=digest)
     found = await _inspect_and_keep(archive, blob, inspect)
     try:
         receipt, new = await take(blob, found)

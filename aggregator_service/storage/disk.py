@@ -17,7 +17,7 @@ import os
 import re
 import sqlite3
 import uuid
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,16 +96,16 @@ class Spool:
     """Blob that is being written, removed unless `finish` completes within the context.
 
     A caller may be cancelled just when a worker thread has finished it. Raises UnavailableError if the disk
-    refuses.
+    refuses. digest: sha256 in hex of all that was written, if the caller counts it; called by `finish`.
     """
 
-    def __init__(self, directory: Path, disk: Disk) -> None:
+    def __init__(self, directory: Path, disk: Disk, digest: Callable[[], str] | None = None) -> None:
         self._directory, self._name, self._disk = directory, uuid.uuid4().hex + WHOLE, disk
         self._whole = os.path.join(directory, self._name)
         self._part = self._whole.removesuffix(WHOLE) + PART
         with disk.translate_errors("a new file"):
             self._file = open(self._part, "xb")  # noqa: SIM115 - it is closed with this
-        self._hash = hashlib.sha256()
+        self._hash, self._digest = (hashlib.sha256() if digest is None else None), digest
         self._durable = False
         self.size = 0
 
@@ -122,7 +122,8 @@ class Spool:
                     _remove(self._whole)
 
     def write(self, piece: bytes) -> None:
-        self._hash.update(piece)
+        if self._hash is not None:
+            self._hash.update(piece)
         self.size += len(piece)
         with self._disk.translate_errors(f"{self.size} bytes to be stored"):
             self._file.write(piece)
@@ -134,7 +135,10 @@ class Spool:
             os.rename(self._part, self._whole)
             sync_path(self._directory)
         self._durable = True
-        return Blob(self._name, self._hash.hexdigest(), self.size)
+        if self._hash is not None:
+            return Blob(self._name, self._hash.hexdigest(), self.size)
+        assert self._digest is not None
+        return Blob(self._name, self._digest(), self.size)
 
 
 class Blobs:
@@ -174,12 +178,13 @@ class Blobs:
             raise
         return blob
 
-    async def receive(self, body: AsyncIterator[bytes], *, limit: int) -> Blob:
+    async def receive(self, body: AsyncIterator[bytes], *, limit: int, digest: Callable[[], str] | None = None) -> Blob:
         """Spools a stream in worker threads; the caller then keeps or discards it.
 
-        Raises TooLargeError as soon as it is over `limit` bytes.
+        digest: sha256 in hex of the whole body, once it has come, if the caller counts it as it comes. Raises
+        TooLargeError as soon as it is over `limit` bytes.
         """
-        with Spool(self.directory, self._disk) as spool:
+        with Spool(self.directory, self._disk, digest) as spool:
             gathered = bytearray()
             async for piece in body:
                 gathered += piece
