@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,7 +15,15 @@ from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.records import Receipt, StoredUpdate
 from aggregator_service.storage.run_store import Write, add_message, add_update, stored_update
 from aggregator_service.storage.shared_records import SharedRecords
-from shared.errors import ForbiddenError, NotFoundError, ProtocolError, RoundClosedError, UnsettledError
+from aggregator_service.storage.write_batches import WriteBatches
+from shared.errors import (
+    FederationError,
+    ForbiddenError,
+    NotFoundError,
+    ProtocolError,
+    RoundClosedError,
+    UnsettledError,
+)
 from shared.method.declaration import Declaration
 from shared.method.parameters import Scalars
 from shared.method.tensors import require_in_ranges
@@ -36,6 +44,19 @@ class Address:
     client: str
 
 
+@dataclass(frozen=True)
+class GivenUpdate:
+    """Stored body of an update, with what was read of it."""
+
+    address: Address
+    blob: Blob
+    scalars: Scalars
+    header: MaskedHeader | None
+
+
+Accepted = tuple[Receipt, bool]  # an update's receipt, and whether it is new
+
+
 class Uploads:
     """Uploads of the current run; `records`: of one of several workers."""
 
@@ -46,10 +67,11 @@ class Uploads:
         self._archive = round_loop.archive
         self._declaration = declaration
         self._clock = clock
+        self._batches = WriteBatches(self._store_given)
 
     async def receive_update(
         self, address: Address, body: AsyncIterator[bytes], digest: Callable[[], str] | None = None
-    ) -> tuple[Receipt, bool]:
+    ) -> Accepted:
         """Stores an update; returns its receipt and whether it is new.
 
         digest: as in `Blobs.receive`.
@@ -76,27 +98,60 @@ class Uploads:
             return run.receipts.get(address.client)
         return await self._find_receipt(address)
 
-    async def _take_update(self, address: Address, blob: Blob, read: UpdateHead) -> tuple[Receipt, bool]:
+    async def _take_update(self, address: Address, blob: Blob, read: UpdateHead) -> Accepted:
         scalars, header = read
         if self._records is not None and header is None:
             return await self._add_receipt(self._records, address, blob, scalars)
-        async with self._round_loop.lock:
-            run = await self._round_loop.find_run(address.run)
-            held = await self._stored_receipt(run, address)
-            receipt = Receipt(address.run, address.round, address.client, blob.digest, blob.size, self._clock())
-            after = transitions.accept_update(run, receipt, earlier=held, header=header)
-            if held is not None:
-                return held, False
-            require_in_ranges(self._archive.strategy(run.request).ranges, scalars)
-            writes: list[Write] = [partial(add_update, stored=StoredUpdate(receipt, scalars, blob.name))]
-            if header is not None:
-                writes.append(partial(add_message, phase="masked", message=header))
-            await self._round_loop.commit_transition(after, *writes)
-            return receipt, True
+        given = GivenUpdate(address, blob, scalars, header)
+        if header is None:
+            return await self._batches.add(given)
+        [outcome] = await self._store_given([given])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
-    async def _add_receipt(
-        self, records: SharedRecords, address: Address, blob: Blob, scalars: Scalars
-    ) -> tuple[Receipt, bool]:
+    async def _store_given(self, given: Sequence[GivenUpdate]) -> list[Accepted | Exception]:
+        """Accepts updates in the order in which they came, by one transition, durable before it returns.
+
+        One that is refused, or whose row is, refuses no other.
+        """
+        outcomes: list[Accepted | Exception] = []
+        try:
+            async with self._round_loop.lock:
+                run, writes = self._round_loop.run, list[Write]()
+                for one in given:
+                    try:
+                        run, accepted = await self._accept(one, run, writes)
+                        outcomes.append(accepted)
+                    except FederationError as error:
+                        outcomes.append(error)
+                if run is not None and writes:
+                    await self._round_loop.commit_transition(run, *writes)
+        except Exception as error:
+            if len(given) == 1 or isinstance(error, UnsettledError):
+                return [error] * len(given)
+            return [(await self._store_given([one]))[0] for one in given]
+        return outcomes
+
+    async def _accept(self, given: GivenUpdate, now: Run | None, writes: list[Write]) -> tuple[Run | None, Accepted]:
+        """Returns the current run after an update, and the update's receipt; adds what is to be written.
+
+        now: the current run after the updates before it.
+        """
+        address, header = given.address, given.header
+        run = now if now is not None and now.name == address.run else await self._round_loop.find_run(address.run)
+        held = await self._stored_receipt(run, address)
+        receipt = Receipt(address.run, address.round, address.client, given.blob.digest, given.blob.size, self._clock())
+        after = transitions.accept_update(run, receipt, earlier=held, header=header)
+        if held is not None:
+            return now, (held, False)
+        require_in_ranges(self._archive.strategy(run.request).ranges, given.scalars)
+        writes.append(partial(add_update, stored=StoredUpdate(receipt, given.scalars, given.blob.name)))
+        if header is not None:
+            writes.append(partial(add_message, phase="masked", message=header))
+        return after, (receipt, True)
+
+    async def _add_receipt(self, records: SharedRecords, address: Address, blob: Blob, scalars: Scalars) -> Accepted:
         """Adds a receipt beside those of the other workers, without a transition.
 
         The run is looked at again where a transition came in between, and an earlier receipt is looked for where the
@@ -181,9 +236,9 @@ async def store_upload(
     archive: Archive,
     body: AsyncIterator[bytes],
     inspect: Callable[[str], UpdateHead],
-    take: Callable[[Blob, UpdateHead], Awaitable[tuple[Receipt, bool]]],
+    take: Callable[[Blob, UpdateHead], Awaitable[Accepted]],
     digest: Callable[[], str] | None = None,
-) -> tuple[Receipt, bool]:
+) -> Accepted:
     """Stores a body; removes it again unless `take` accepts it as new.
 
     Returns the receipt of `take` for the findings of `inspect`, and whether it is new.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from typing import Any
 
 from sqlalchemy import Connection, func, insert, literal, select
 
@@ -13,6 +14,8 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.records import Arrival, instant
 from aggregator_service.storage.shared_records import SharedRecords
 from aggregator_service.storage.tables import ARRIVALS
+from aggregator_service.storage.write_batches import WriteBatches, in_own_thread
+from shared.errors import UnavailableError, UnsettledError
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut
 
 LEAST_REFUSED = 400  # the HTTP status from which on an answer is a refusal
@@ -21,15 +24,28 @@ ADD_ARRIVAL = insert(ARRIVALS)  # built once: it takes longer than to execute it
 MOST_REFUSED = 1000  # rows of one client: repeated refusals must not fill the disk
 
 
-def add_arrival(database: Database, arrival: Arrival, *, now: float) -> bool:
-    """Stores an arrival; False for a refusal beyond the client's limit of stored ones."""
-    row = {name: getattr(arrival, name) for name in ARRIVAL_FIELDS} | {"time": now}
-    if arrival.status < LEAST_REFUSED:
+def _row(arrival: Arrival, now: float) -> dict[str, Any]:
+    return {name: getattr(arrival, name) for name in ARRIVAL_FIELDS} | {"time": now}
+
+
+def add_accepted(database: Database, rows: Sequence[dict[str, Any]]) -> list[Exception | None]:
+    """Stores arrivals of accepted requests in one transaction.
+
+    A refused row refuses no other.
+    """
+    try:
         with database.recording() as connection:
-            if database.workers is not None:
-                database.workers.lock_arrivals(connection, alone=False)
-            connection.execute(ADD_ARRIVAL, row)
-        return True
+            connection.execute(ADD_ARRIVAL, rows)
+    except UnavailableError as error:
+        if len(rows) == 1 or isinstance(error, UnsettledError):
+            return [error] * len(rows)
+        return [add_accepted(database, [row])[0] for row in rows]
+    return [None] * len(rows)
+
+
+def add_refused(database: Database, arrival: Arrival, *, now: float) -> bool:
+    """Stores an arrival of a refused request; False beyond the client's limit of stored ones."""
+    row = _row(arrival, now)
     values = select(*(literal(value, ARRIVALS.c[name].type) for name, value in row.items()))
     mine = (ARRIVALS.c.client == arrival.client) & (ARRIVALS.c.status >= LEAST_REFUSED)
     held = select(func.count()).select_from(ARRIVALS).where(mine).scalar_subquery()
@@ -88,16 +104,22 @@ class ArrivalRecord:
         count_unrecorded: Callable[[], None],
     ) -> None:
         self._database, self._records = database, records
+        self._accepted: WriteBatches[dict[str, Any], None] = WriteBatches(
+            in_own_thread(lambda rows: add_accepted(database, rows))
+        )
         self._clock = clock
         self._count_unrecorded = count_unrecorded
         self._full: set[str] = set()  # clients whose refusals are no longer recorded, which is logged once
 
     async def add(self, arrival: Arrival) -> None:
         """Stores an arrival before it returns; raises UnavailableError when the disk refuses."""
-        if self._records is not None and arrival.status < LEAST_REFUSED:
-            await self._records.add_arrival(arrival, now=self._clock())
+        if arrival.status < LEAST_REFUSED:
+            if self._records is not None:
+                await self._records.add_arrival(arrival, now=self._clock())
+            else:
+                await self._accepted.add(_row(arrival, self._clock()))
             return
-        if await run_in_worker(add_arrival, self._database, arrival, now=self._clock()):
+        if await run_in_worker(add_refused, self._database, arrival, now=self._clock()):
             return
         self._count_unrecorded()
         if arrival.client not in self._full:

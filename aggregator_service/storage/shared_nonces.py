@@ -18,7 +18,7 @@ from aggregator_service.storage.engines.pipelined_session import Statement
 from aggregator_service.storage.engines.shared_postgresql import NUMBER
 from aggregator_service.storage.nonces import MOST, describe_forgotten, describe_too_many
 from aggregator_service.storage.tables import TEXT
-from aggregator_service.storage.write_batches import WriteBatches
+from aggregator_service.storage.write_batches import WriteBatches, in_own_thread
 from shared.errors import ClockError, UnavailableError
 
 TABLES = MetaData()
@@ -79,7 +79,7 @@ class SharedNonces:
         self._database, self._workers, self._seconds = database, database.workers, seconds
         self._follow = follow
         self._session = database.workers.open_session("SET synchronous_commit = off")
-        self._batches: WriteBatches[GivenNonce, tuple[bool, int]] = WriteBatches(self._store)
+        self._batches: WriteBatches[GivenNonce, tuple[bool, int]] = WriteBatches(in_own_thread(self._store))
         self._room: dict[str, int] = {}  # nonces of each client before all that are stored are counted again
         self._forgotten_at = 0.0
         with database.recording() as connection:

@@ -22,7 +22,7 @@ from aggregator_service.storage.engines.shared_postgresql import (
     SharedPostgreSQL,
 )
 from aggregator_service.storage.records import Arrival, StoredUpdate
-from aggregator_service.storage.write_batches import WriteBatches
+from aggregator_service.storage.write_batches import WriteBatches, in_own_thread
 from shared.errors import UnavailableError
 
 RECEIPTS = (
@@ -90,7 +90,7 @@ class SharedRecords:
     def __init__(self, database: Database, workers: SharedPostgreSQL) -> None:
         self._database, self._workers = database, workers
         self._session = workers.open_session()
-        self._batches: WriteBatches[Given, Recorded] = WriteBatches(self._store)
+        self._batches: WriteBatches[Given, Recorded] = WriteBatches(in_own_thread(self._store))
 
     async def add_receipt(self, update: StoredUpdate, *, number: int) -> Recorded:
         """Adds an accepted update to the shared state of this number.

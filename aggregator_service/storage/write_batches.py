@@ -6,7 +6,7 @@ Writes that come while one batch is stored are in the next.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 import anyio
@@ -14,19 +14,36 @@ from anyio import to_thread
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
+Outcomes = Sequence[Outcome | Exception]
+
+
+def in_own_thread(
+    store: Callable[[Sequence[Item]], Outcomes[Outcome]],
+) -> Callable[[Sequence[Item]], Awaitable[Outcomes[Outcome]]]:
+    """Returns a function that runs `store` in a thread of its own.
+
+    All other threads may wait for the database.
+    """
+    limiter: anyio.CapacityLimiter | None = None
+
+    async def run(given: Sequence[Item]) -> Outcomes[Outcome]:
+        nonlocal limiter
+        limiter = limiter or anyio.CapacityLimiter(1)
+        return await to_thread.run_sync(store, given, limiter=limiter)
+
+    return run
 
 
 class WriteBatches(Generic[Item, Outcome]):
-    """Batches of one kind of writes; `store` runs one in a thread of its own.
+    """Batches of one kind of writes; `store` stores one of them.
 
     It returns an outcome or an error for each item.
     """
 
-    def __init__(self, store: Callable[[Sequence[Item]], Sequence[Outcome | Exception]]) -> None:
+    def __init__(self, store: Callable[[Sequence[Item]], Awaitable[Outcomes[Outcome]]]) -> None:
         self._store = store
         self._given: list[tuple[Item, asyncio.Future[Outcome]]] = []
         self._storing: asyncio.Task[None] | None = None
-        self._limiter: anyio.CapacityLimiter | None = None
 
     async def add(self, item: Item) -> Outcome:
         """Stores an item before it returns; raises the error of its transaction, or its own."""
@@ -37,13 +54,12 @@ class WriteBatches(Generic[Item, Outcome]):
         return await outcome
 
     async def _store_given(self) -> None:
-        self._limiter = self._limiter or anyio.CapacityLimiter(1)  # all other threads may wait for the database
         try:
             while self._given:
                 given, self._given = self._given, []
-                found: Sequence[Outcome | Exception]
+                found: Outcomes[Outcome]
                 try:
-                    found = await to_thread.run_sync(self._store, [item for item, _ in given], limiter=self._limiter)
+                    found = await self._store([item for item, _ in given])
                 except Exception as error:
                     found = [error] * len(given)
                 for (_, waiting), outcome in zip(given, found, strict=True):

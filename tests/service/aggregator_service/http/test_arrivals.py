@@ -179,7 +179,8 @@ async def test_what_cannot_be_put_on_record_is_not_answered_as_a_success(
         north, _ = await federation.opened()
         body = north.update(1.0)
         with monkeypatch.context() as patch:
-            patch.setattr("aggregator_service.storage.arrivals.add_arrival", full_disk)
+            for store in ("add_accepted", "add_refused"):
+                patch.setattr(f"aggregator_service.storage.arrivals.{store}", full_disk)
             for answer in (await north.put(1, body), await north.put(1, b"garbage"), await north.join()):
                 assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
                 assert answer.headers["retry-after"] == "1"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from sqlalchemy import insert, select, text, update
 from sqlalchemy.exc import ProgrammingError
 
 from aggregator_service.storage import shared_nonces
-from aggregator_service.storage.arrivals import add_arrival, arrivals_after
+from aggregator_service.storage.arrivals import add_refused, arrivals_after
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.engines import postgresql, shared_postgresql
 from aggregator_service.storage.records import Arrival, Receipt, StoredUpdate
@@ -340,7 +340,7 @@ def test_a_page_of_arrivals_has_no_gap_that_another_worker_fills_later(
         with one.recording() as connection:
             one.workers.lock_arrivals(connection, alone=False)
             connection.execute(insert(ARRIVALS).values(asdict(one_row) | {"time": 1.0}))
-            assert add_arrival(two, one_row, now=2.0)
+            assert add_refused(two, replace(one_row, status=401), now=2.0)
             page = threads.submit(arrivals_after, two, after=0, limit=10)
             time.sleep(0.1)
             assert not page.done()
