@@ -1,0 +1,72 @@
+"""Updates that come at once share a commit: each is answered as it would be alone, and only once it is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import Connection
+
+from aggregator_service.rounds import uploads
+from aggregator_service.storage import run_store
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.records import StoredUpdate
+
+if TYPE_CHECKING:
+    from conftest import Running
+
+pytestmark = pytest.mark.anyio
+NAMES = [f"silo-{number}" for number in range(12)]
+
+
+def count_commits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of receipts in each commit, of which the first waits for the others to come."""
+    sizes: list[int] = []
+    real = run_store.commit_writes
+
+    def commit_writes(database: Database, writes: Iterable[run_store.Write]) -> None:
+        given = list(writes)
+        sizes.append(len(given))
+        time.sleep(0.3 if len(sizes) == 1 else 0.0)
+        real(database, given)
+
+    monkeypatch.setattr(run_store, "commit_writes", commit_writes)
+    return sizes
+
+
+async def test_they_share_commits(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as federation:
+        *silos, _ = await federation.begun(*NAMES, "silent")
+        sizes = count_commits(monkeypatch)
+        bodies = [one.update(1.0) for one in silos]
+        twice = zip([*silos, *silos[:3]], [*bodies, *bodies[:3]], strict=True)
+        answers = await asyncio.gather(*(one.put(1, body) for one, body in twice))
+        assert sorted(one.status_code for one in answers) == [200] * 3 + [201] * len(silos)
+        assert sum(sizes) == len(silos) and len(sizes) < len(silos) / 2
+        received = {
+            one["client"]: one["digest"]
+            for one in (await federation.history())["rounds"][0]["participants"]
+            if one["received"]
+        }
+        assert received == {one["client"]: one["digest"] for one in (answer.json() for answer in answers)}
+
+
+async def test_one_whose_row_is_refused_refuses_no_other(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as federation:
+        *silos, _ = await federation.begun(*NAMES, "silent")
+        count_commits(monkeypatch)
+
+        def add_update(connection: Connection, *, stored: StoredUpdate) -> None:
+            if stored.receipt.client == NAMES[5]:
+                raise OSError(28, "full")
+            run_store.add_update(connection, stored=stored)
+
+        monkeypatch.setattr(uploads, "add_update", add_update)
+        answers: list[Any] = await asyncio.gather(*(one.put(1, one.update(1.0)) for one in silos))
+        refused = {one.name: answer.status_code for one, answer in zip(silos, answers, strict=True)}
+        assert refused.pop(NAMES[5]) in (503, 507) and set(refused.values()) == {201}
+        monkeypatch.undo()
+        assert await silos[5].sends(1, 1.0) == 201
