@@ -23,6 +23,7 @@ from aggregator_service.storage.records import Arrival, Receipt, StoredUpdate
 from aggregator_service.storage.shared_nonces import SharedNonces
 from aggregator_service.storage.shared_records import SharedRecords
 from aggregator_service.storage.tables import ARRIVALS, CLIENTS, RUNS
+from aggregator_service.storage.write_batches import in_own_thread
 from shared.errors import ClockError, SettingsError, UnavailableError, UnsettledError
 from tests.support.small import small_aggregator
 
@@ -380,7 +381,7 @@ async def test_a_worker_without_a_pause_forgets_old_nonces(open_worker: Open, mo
             time.sleep(0.2)
             return store(*given)
 
-        monkeypatch.setattr(nonces._batches, "_store", store_slowly)
+        monkeypatch.setattr(nonces._batches, "_store", in_own_thread(store_slowly))
 
         async def add(nonce: str, moment: float) -> None:
             assert await nonces.add_nonce("north", nonce, created=moment, now=moment)
