@@ -9,8 +9,10 @@ each with a key, signed requests and real updates. Times of the aggregator are p
 work on the same machine hardly changes. With --against it is that of another commit, to which the same clients talk.
 With --workers times are those of all workers, each of which runs on a core of its own, and the memory is that of the
 largest; the database is an empty one on PostgreSQL, whose processor time is told by itself where it runs on this
-machine. With --kill-seconds a worker drawn at random is killed so often. A soak of many rounds tells whether memory
-grows, by its mean in the first and the last quarter of the rounds, and how many acknowledged updates have no row.
+machine. With --worker-cores each may use so much of a core: so workers share a machine with PostgreSQL and the clients
+and are still what limits the load. With --kill-seconds a worker drawn at random is killed so often. A soak of many
+rounds tells whether memory grows, by its mean in the first and the last quarter of the rounds, and how many
+acknowledged updates have no row.
 """
 
 from __future__ import annotations
@@ -58,6 +60,8 @@ from simulation.ports import HOST, free_ports
 TOKEN = "the-load-model's-operator"  # of an aggregator that ends with this command
 WAYS = ("streams", "polls")  # of waiting
 LOOK_SECONDS = 0.25
+GROUPS = Path("/sys/fs/cgroup")  # of processes, whose use of processors Linux limits
+PERIOD = 20_000  # microseconds over which it does
 MEGABYTE = 1_000_000
 CALL_SECONDS = 300.0
 STOP_SECONDS = 10.0
@@ -83,13 +87,14 @@ class LoadPhase:
 class LoadDeployment:
     """Database and worker processes of the aggregator, and seconds between two kills of a worker.
 
-    tree: files of another commit, whose aggregator runs.
+    tree: files of another commit, whose aggregator runs. worker_cores: part of a core that each worker may use.
     """
 
     database: str | None = None
     workers: int = 1
     kill_seconds: float | None = None
     tree: Tree | None = None
+    worker_cores: float | None = None
 
 
 @dataclass(frozen=True)
@@ -191,6 +196,27 @@ class Watcher:
         for number, pid in enumerate(self.list_workers()):
             os.sched_setaffinity(pid, {cores[number % len(cores)]})
 
+    @contextmanager
+    def limit_workers(self, cores: float | None) -> Iterator[None]:
+        """Lets each worker use at most so much of a core, by control groups of Linux; needs to be root."""
+        made = list[Path]()
+        try:
+            for pid in () if cores is None else self.list_workers() or [self.pid]:
+                quota, first = round(PERIOD * (cores or 1)), (GROUPS / "cpu").is_dir()  # version 1 of control groups
+                group = (GROUPS / "cpu" if first else GROUPS) / f"lpsfed-worker-{pid}"
+                group.mkdir()
+                made.append(group)
+                of_first = {"cpu.cfs_period_us": PERIOD, "cpu.cfs_quota_us": quota}
+                limits = of_first if first else {"cpu.max": f"{quota} {PERIOD}"}
+                for name, limit in {**limits, "cgroup.procs": pid}.items():
+                    (group / name).write_text(str(limit), encoding="ascii")
+            yield
+        finally:
+            for group in made:
+                for pid in (group / "cgroup.procs").read_text(encoding="ascii").split():
+                    (group.parent / "cgroup.procs").write_text(pid, encoding="ascii")
+                group.rmdir()
+
     async def kill_until_cancelled(self, seconds: float) -> None:
         """Kills a worker drawn at random so often, until cancelled."""
         draw = random.Random(0)
@@ -255,7 +281,7 @@ def make_settings(
 
 @asynccontextmanager
 async def serve_aggregator(
-    settings: AggregatorSettings, log: Path, tree: Tree | None = None
+    settings: AggregatorSettings, log: Path, tree: Tree | None = None, worker_cores: float | None = None
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Watcher]]:
     """Runs the aggregator's process, with an operator's client and a watcher.
 
@@ -269,7 +295,8 @@ async def serve_aggregator(
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=CALL_SECONDS, trust_env=False) as operator:
             await wait_until_ready(operator, process)
             sampling = asyncio.create_task(watcher.sample_until_cancelled())
-            yield operator, watcher
+            with watcher.limit_workers(worker_cores):
+                yield operator, watcher
             sampling.cancel()
     finally:
         stop_services([process])
@@ -280,7 +307,8 @@ async def measure_load(load: LoadPlan, folder: Path) -> LoadFigures:
     settings = make_settings(folder, sized_method(load.megabytes), load.clients, load.deployment)
     raise_file_limit(load.clients + load.generators * load.at_once + FILES_BESIDE)
     progress, given = LoadProgress(), load.deployment
-    async with serve_aggregator(settings, folder / "aggregator.log", given.tree) as (operator, watcher):
+    log, limit = folder / "aggregator.log", given.worker_cores
+    async with serve_aggregator(settings, log, given.tree, limit) as (operator, watcher):
         declared = (await operator.get("/v1/declaration")).raise_for_status().json()
         tensors = random_tensors(Declaration.model_validate(declared))
         update = encode_body(Parameters(dict(tensors), SCALARS))
@@ -288,7 +316,8 @@ async def measure_load(load: LoadPlan, folder: Path) -> LoadFigures:
         same = settings.registry, declared, update, load.way, load.at_once
         plans = [CrowdPlan(numbers, port, *same) for numbers in crowds]
         async with run_crowds(plans) as pipes:
-            watcher.pin_workers()
+            if given.worker_cores is None:
+                watcher.pin_workers()
             often = given.kill_seconds
             killing = None if often is None else asyncio.create_task(watcher.kill_until_cancelled(often))
             began = time.monotonic()
@@ -513,6 +542,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="for which they wait")
     parser.add_argument("--database", help="URL of an empty PostgreSQL database")
     parser.add_argument("--workers", type=int, default=1, help="processes of the aggregator, with --database")
+    parser.add_argument("--worker-cores", type=float, help="part of a core that each worker may use, by Linux, as root")
     parser.add_argument("--kill-seconds", type=float, help="seconds between two kills of a worker")
     parser.add_argument("--way", choices=WAYS, help="in which clients wait; else by streams, with --waiting by both")
     parser.add_argument("--generators", type=int, default=1, help="processes of clients")
@@ -520,6 +550,8 @@ def main() -> None:
     parser.add_argument("--against", metavar="COMMIT", help="whose aggregator runs; before streams: --way polls")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
+    if given.worker_cores is not None and given.kill_seconds is not None:
+        parser.error("expected one of --worker-cores and --kill-seconds: a successor of a killed worker has no limit")
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         if given.waiting is not None:
             from benchmarks.speed import waiting_clients  # it starts aggregators by this module
@@ -529,7 +561,7 @@ def main() -> None:
             print(waiting_clients.as_json(told) if given.json else waiting_clients.waiting_table(told))
             return
         tree = None if given.against is None else commit_tree(REPOSITORY, given.against, Path(folder) / "tree")
-        deployment = LoadDeployment(given.database, given.workers, given.kill_seconds, tree)
+        deployment = LoadDeployment(given.database, given.workers, given.kill_seconds, tree, given.worker_cores)
         sizes = given.clients, given.rounds, given.megabytes
         load = LoadPlan(*sizes, given.way or WAYS[0], given.generators, given.at_once, deployment=deployment)
         found = asyncio.run(measure_load(load, Path(folder)))
