@@ -425,7 +425,7 @@ class Coordinator:
         return found.model_copy(update={"sum": found.sum.model_copy(update={"common": common})})
 
     async def initial_body(self, name: str) -> Body:
-        """Returns the body with the initial parameters of a run; a small one is made once for all clients."""
+        """Returns the initial parameters of a run; makes a small body once for all clients."""
         run, archive = await self.federation.round_loop.find_run(name), self.federation.archive
         known = run.name, run.started_at
         if self._initial is not None and self._initial[0] == known:
@@ -507,7 +507,7 @@ class Coordinator:
     async def receive_update(
         self, address: Address, body: AsyncIterator[bytes], digest: Callable[[], str] | None = None
     ) -> tuple[Receipt, bool]:
-        """Stores one update, masked in a secure federation; returns its receipt and whether it is new.
+        """Stores one update, masked if secure; returns its receipt and whether it is new.
 
         digest: sha256 in hex of the body once it has ended, where the caller has counted it.
         """

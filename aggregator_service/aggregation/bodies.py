@@ -55,12 +55,12 @@ class Body:
         return content
 
     def kept_in_memory(self) -> Body | None:
-        """Returns a small body, of which `copy` makes any number; None if it lies in a file."""
+        """Returns a small body that can be copied; None if it lies in a file."""
         content = self.read_small()
         return None if content is None else Body(BytesIO(content), self.size, self.digest)
 
     def copy(self) -> Body:
-        """Returns a body of the same bytes for one more answer, of one that is kept in memory."""
+        """Returns a body with the same bytes; this one must be in memory."""
         assert isinstance(self.file, BytesIO)
         return Body(BytesIO(self.file.getvalue()), self.size, self.digest)
 

@@ -266,7 +266,7 @@ async def read_metrics(service: Service) -> Response:
 
 
 def _parameters_response(body: Body) -> Response:
-    """Returns a response with parameters, whose digest is known; streams a large body from its file."""
+    """Returns a response with parameters and their digest; streams a large body."""
     known = PRIVATE | {DIGEST: body_digest(bytes.fromhex(body.digest))}
     if (content := body.read_small()) is not None:
         return Response(content, media_type=MEDIA_TYPE, headers=known)

@@ -111,9 +111,9 @@ class Uploads:
         return outcome
 
     async def _store_given(self, given: Sequence[GivenUpdate]) -> list[Accepted | Exception]:
-        """Accepts updates in the order in which they came, by one transition, durable before it returns.
+        """Accepts updates in the order given, and commits them together before it returns.
 
-        One that is refused, or whose row is, refuses no other.
+        A refused update, or row, refuses no other.
         """
         outcomes: list[Accepted | Exception] = []
         try:
@@ -134,7 +134,7 @@ class Uploads:
         return outcomes
 
     async def _accept(self, given: GivenUpdate, now: Run | None, writes: list[Write]) -> tuple[Run | None, Accepted]:
-        """Returns the current run after an update, and the update's receipt; adds what is to be written.
+        """Returns the run after an update, and its receipt; appends to the writes.
 
         now: the current run after the updates before it.
         """

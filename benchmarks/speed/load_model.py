@@ -198,7 +198,7 @@ class Watcher:
 
     @contextmanager
     def limit_workers(self, cores: float | None) -> Iterator[None]:
-        """Lets each worker use at most so much of a core, by control groups of Linux; needs to be root."""
+        """Limits each worker to a part of a core, by Linux's control groups, as root."""
         made = list[Path]()
         try:
             for pid in () if cores is None else self.list_workers() or [self.pid]:

@@ -257,7 +257,7 @@ def answer_error(request: Request, error: errors.FederationError) -> Response:
 
 
 async def answer_raised(request: Request, error: errors.FederationError | HTTPException | ClientDisconnect) -> Response:
-    """Answers an error as the app's handlers do, for a request that has not come to the framework."""
+    """Answers an error as the app's handlers do, where the framework was bypassed."""
     if isinstance(error, errors.FederationError):
         return answer_error(request, error)
     answer = _answer_http_error if isinstance(error, HTTPException) else _answer_disconnect

@@ -154,7 +154,7 @@ class PlainPaths:
         await (response or self._app)(scope, receive, send)
 
     def _find_route(self, scope: Scope) -> DeclaredRoute | None:
-        """Finds the route of a path and notes both in the request, as the framework does."""
+        """Finds the route of a path, and notes both in the request."""
         path: str = scope["path"]
         if b"%" in (scope.get("raw_path") or b"%"):
             return None
