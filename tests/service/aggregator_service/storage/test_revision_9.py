@@ -1,4 +1,4 @@
-"""State directories of revision 0009, from before runs were documents: they open, tell the same, and their runs go on.
+"""State directories of revision 0009, from before runs were documents: they open, tell the same, and open runs go on.
 
 `revision_9_*.sql` were written by that version, with the content of its files in a table `blob_files`; the `.json` is
 what it answered of its runs. Deadlines are set to the year 2100.
@@ -18,12 +18,9 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from shared.method.parameters import Float32, Parameters
-from shared.protocol.secure import client
-from shared.protocol.secure.messages import Roster
-from shared.protocol.secure.proofs import identity_key
+from aggregator_service.rounds.run import EARLIER
+from shared.method.parameters import Float32
 from shared.protocol.signing.keys import private_pem
-from tests.service.aggregator_service.secure.conftest import Masking
 
 if TYPE_CHECKING:
     from conftest import Federation, Running
@@ -140,18 +137,12 @@ async def test_a_closed_round_is_aggregated_at_the_start(
         assert (await history(federation, 1))["phase"] == "finished"
 
 
-async def test_a_secure_round_goes_on_in_its_phase(
+async def test_a_secure_round_of_an_earlier_protocol_has_failed_with_a_reason(
     running: Running, write_directory: Callable[[str], Path], settings: dict[str, Any]
 ) -> None:
     write_directory("secure")
     async with running(secure=True, **settings) as federation:
-        assert (await history(federation, 1))["rounds"][0]["secure"]["came"]["keys"] == 2
-        cyd = Masking(federation.client("cyd"), Parameters({}, {}), federation)
-        answer = await cyd.keys()
-        assert answer.is_success, answer.text
-        roster = await cyd.expected("roster", Roster)
-        assert [one.client for one in roster.members] == ["ada", "bob", "cyd"]
-        members = {one.client: identity_key(one.identity) for one in roster.members}
-        assert cyd.begun is not None
-        client.share_secrets(cyd.begun, roster, members, cyd.identity)  # it verifies every message of the roster
-        assert (await history(federation, 1))["rounds"][0]["secure"]["step"] == "shares"
+        told = await history(federation, 1)
+        assert (told["phase"], told["reason"]) == ("failed", EARLIER)
+        assert (await federation.start_run(rounds=1, clients=3)).json()["run"] == "run-2"
+        assert (await federation.client("cyd").get("/v1/runs/current")).json()["run"] == "run-2"
