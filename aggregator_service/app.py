@@ -66,7 +66,7 @@ def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> Fas
     openapi.add_reference_routes(app)
     problems.install_error_handlers(app)
     build_routes(app)
-    app.add_middleware(PlainPaths, routes=routes.client_routes.routes)
+    app.add_middleware(PlainPaths, routes=[one for router in (routes.client_routes, *masked) for one in router.routes])
     app.add_middleware(HeadAsGet)
     app.add_middleware(DecodedTargets)
     app.add_middleware(BodyTimeout, seconds=settings.longest_body_seconds)

@@ -9,7 +9,7 @@ from fastapi import Depends, HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
 from aggregator_service.coordinator import Coordinator
-from aggregator_service.http.direct_calls import DirectCall
+from aggregator_service.http.direct_calls import DirectCall, Values
 from shared.errors import AuthenticationError, ForbiddenError
 from shared.protocol.lengths import add_room, longest_join, longest_message
 from shared.protocol.secure.messages import ClientMessage
@@ -63,11 +63,18 @@ class SignedRoute(DeclaredRoute):
         if call is None:
             return None
 
-        def handle(request: Request) -> Coroutine[Any, Any, Response] | None:
+        def handle(request: Request) -> Coroutine[Any, Any, Response | None] | None:
             values = call.read_values(request.scope)
-            return None if values is None else call.answer(request, values)
+            if values is None:
+                return None
+            return call.answer(request, values) if call.message is None else self._answer_message(call, request, values)
 
         return handle
+
+    async def _answer_message(self, call: DirectCall, request: Request, values: Values) -> Response | None:
+        """Answers a request with a message; None, with its body read, if the framework is to read it."""
+        await self.read_body(request)
+        return await call.answer(request, values) if call.read_message(values, await request.body()) else None
 
     async def authorise(self, request: Request) -> None:
         await read_signer(request)

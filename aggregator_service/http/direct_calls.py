@@ -2,7 +2,8 @@
 
 The framework finds out again for each request what a route needs, and checks every parameter by a general validator:
 half of a poll's time. Here a route's arguments are found out once. A request whose path and query are spelled as the
-gate spells them is read by a pattern; the framework reads every other one, and words its refusal.
+gate spells them is read by a pattern, and a message as the gate writes it by its model; the framework reads every other
+one, and words its refusal.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Annotated, Any, Final, get_args, get_type_hints
 from fastapi import Path, Query, Request, Response, params
 from fastapi.routing import APIRoute
 from fastapi.security.base import SecurityBase
+from pydantic import ValidationError
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from shared.message import Message
-from shared.web.routes import announces_body, expects_body
+from shared.web.routes import JSON, announces_body, expects_body
 
 RunPath = Annotated[str, Path(pattern=r"^run-[0-9]{1,9}$", description="the run's name", examples=["run-1"])]
 RoundPath = Annotated[int, Path(ge=1, le=100_000, description="number of the round in the run", examples=[1])]
@@ -52,12 +54,13 @@ SPELLINGS: Final[Mapping[object, PlainSpelling]] = {
     Known: PlainSpelling(re.compile(r"0|[1-9][0-9]{0,11}"), int),
 }
 REQUEST, RESPONSE = "request", "response"  # keys of what the framework passes; no path or query has such a name
+MESSAGE = "message"  # key of the body, likewise
 Function = Callable[..., Awaitable[Any]]
 Values = dict[object, Any]
 
 
 class _NotDirectError(Exception):
-    """A route needs something that is not read here, such as a body."""
+    """A route needs something that is not read here, such as a form."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class _Step:
 class DirectCall:
     """Arguments and steps of one route's function.
 
-    in_path, in_query: spellings by name. defaults: values of a query's parameters that a request leaves out.
+    in_path, in_query: spellings by name. defaults: values of a query's parameters that a request leaves out. message:
+    kind of the JSON body. model: kind of the answer.
     """
 
     steps: list[_Step] = field(default_factory=list)
@@ -80,13 +84,14 @@ class DirectCall:
     in_query: dict[str, PlainSpelling] = field(default_factory=dict)
     defaults: Values = field(default_factory=dict)
     with_body: bool = False
+    message: type[Message] | None = None
     status: int = 200
     model: type[Message] | None = None
 
     @staticmethod
     def of(route: APIRoute) -> DirectCall | None:
         """Reads the needs of a route; None if only the framework can meet them."""
-        if route.body_field is not None or route.response_model_exclude_none:
+        if route.response_model_exclude_none:
             return None
         call = DirectCall(with_body=expects_body(route), status=route.status_code or 200)
         if isinstance(route.response_model, type) and issubclass(route.response_model, Message):
@@ -100,7 +105,7 @@ class DirectCall:
             call._add_function(route.endpoint)
         except _NotDirectError:
             return None
-        return call
+        return call if (route.body_field is None) == (call.message is None) else None
 
     def _add_function(self, function: Any) -> None:
         """Adds a function after those that it depends on, in the framework's order."""
@@ -121,6 +126,9 @@ class DirectCall:
             if isinstance(extra, params.Depends) and extra.dependency is not None and extra.use_cache:
                 self._add_function(extra.dependency)
                 return extra.dependency
+        if name == MESSAGE and isinstance(kind, type) and issubclass(kind, Message):
+            self.message = kind
+            return MESSAGE
         if kind not in SPELLINGS:
             raise _NotDirectError
         if parameter.default is Parameter.empty:
@@ -131,7 +139,10 @@ class DirectCall:
 
     def read_values(self, scope: Scope) -> Values | None:
         """Reads path and query; None for another spelling or an undeclared body."""
-        if not self.with_body and announces_body(Headers(scope=scope)):
+        headers = Headers(scope=scope)
+        if not self.with_body and announces_body(headers):
+            return None
+        if self.message is not None and headers.get("content-type") != JSON:
             return None
         values = self.defaults.copy()
         if query := scope["query_string"].decode("latin-1"):
@@ -153,6 +164,16 @@ class DirectCall:
             return False
         values[name] = spelling.read(text)
         return True
+
+    def read_message(self, values: Values, body: bytes) -> bool:
+        """Reads a body; False for one in another form, which the framework may take or refuse."""
+        assert self.message is not None
+        try:
+            found = self.message.model_validate_json(body)
+        except ValidationError:
+            return False
+        values[MESSAGE] = found
+        return found.model_dump_json().encode() == body
 
     async def answer(self, request: Request, values: Values) -> Response:
         """Calls the functions and returns the answer as the framework writes it."""

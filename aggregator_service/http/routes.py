@@ -289,8 +289,9 @@ secure_routes = APIRouter(
 
 
 def _add_put(call: Phase, kind: type[Message]) -> None:
-    async def put(place: Place, message: RelayedMessage, service: Service) -> None:
+    async def put(place: Place, message: RelayedMessage, service: Service) -> Response:
         await service.relay_message(place, message)
+        return Response(status_code=204)
 
     put.__annotations__["message"] = kind
     said = f"Message of a client: {_summary_line(kind)}"
@@ -323,7 +324,8 @@ async def _read_result(phase: Phase, place: Address, service: Coordinator, wait:
     message = await service.federation.intake.phase_result(phase, place, wait=wait)
     if message is None:
         return not_ready_response()
-    return Response(message.model_dump_json(), media_type="application/json", headers=PRIVATE)
+    text = message.text if isinstance(message, messages.Roster) else message.model_dump_json()
+    return Response(text, media_type="application/json", headers=PRIVATE)
 
 
 def _add_read(call: str, kind: type[Message], phase: Phase) -> None:

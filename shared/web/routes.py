@@ -151,7 +151,10 @@ class PlainPaths:
             response = None if answering is None else await answering
         except (FederationError, HTTPException, ClientDisconnect) as error:
             response = await answer_raised(request, error)
-        await (response or self._app)(scope, receive, send)
+        if response is not None:
+            await response(scope, receive, send)
+        else:
+            await self._app(scope, _repeat_body(request), send)
 
     def _find_route(self, scope: Scope) -> DeclaredRoute | None:
         """Finds the route of a path, and notes both in the request."""
@@ -163,6 +166,19 @@ class PlainPaths:
                 scope["route"], scope["path_params"] = route, found.groupdict()
                 return route
         return None
+
+
+def _repeat_body(request: Request) -> Receive:
+    """Returns what receives a request for another reader, from its beginning if its body was read."""
+    body: bytes | None = getattr(request, "_body", None)  # where `read_body` keeps it
+    if body is None:
+        return request.receive
+    pieces = [body]
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": pieces.pop()} if pieces else await request.receive()
+
+    return receive
 
 
 def _last_segment(path: str) -> str:
@@ -205,8 +221,8 @@ def build_routes(app: FastAPI) -> None:
 
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-PlainHandler = Callable[[Request], Coroutine[Any, Any, Response] | None]
-"""(request) -> its answer to be awaited; None if the framework is to handle the request."""
+PlainHandler = Callable[[Request], Coroutine[Any, Any, Response | None] | None]
+"""(request) -> its answer to be awaited; None, at once or after its body, if the framework is to handle it."""
 
 
 class DeclaredRoute(SegmentRoute):
@@ -220,8 +236,9 @@ class DeclaredRoute(SegmentRoute):
 
         async def handle(request: Request) -> Response:
             await self.authorise(request)
-            if answer_plainly is not None and (answering := answer_plainly(request)) is not None:
-                return await answering
+            answering = None if answer_plainly is None else answer_plainly(request)
+            if answering is not None and (response := await answering) is not None:
+                return response
             await require_declared(request)
             await require_content_type(request)
             if self.body_field is not None:

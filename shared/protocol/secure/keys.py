@@ -6,21 +6,20 @@ the masks of all its other rounds would be known with it.
 
 from __future__ import annotations
 
+import hmac
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from shared.errors import ProtocolError
 from shared.protocol.secure import group
 
-KEY_BYTES = 32
 NONCE_BYTES = 12
 TAG_BYTES = 16
+NO_SALT, FIRST_BLOCK = bytes(32), b"\x01"
 PROTOCOL = "lpsfed secure aggregation"
 
 
@@ -54,8 +53,11 @@ def _with_length(part: str) -> bytes:
 
 
 def derive(secret: bytes, label: bytes) -> bytes:
-    """Derives 32 bytes for one purpose from a secret."""
-    return HKDF(SHA256(), KEY_BYTES, salt=None, info=label).derive(secret)
+    """Derives 32 bytes for one purpose from a secret.
+
+    HKDF without a salt (RFC 5869), whose first block is as long: two HMACs, in less time than by the library.
+    """
+    return hmac.digest(hmac.digest(NO_SALT, secret, "sha256"), label + FIRST_BLOCK, "sha256")
 
 
 def agree(private: int, peers: Mapping[str, tuple[bytes, bytes]]) -> dict[str, bytes]:

@@ -234,9 +234,14 @@ class Roster(Message):
         return max(threshold, len(self.members) - bounds.count_dropouts(len(self.members)))
 
     @cached_property
+    def text(self) -> str:
+        """This roster as JSON, which is long: it is written once, also for several answers and states."""
+        return self.model_dump_json()
+
+    @cached_property
     def context(self) -> Context:
         """Context of the round, with the digest of this roster."""
-        transcript = hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        transcript = hashlib.sha256(self.text.encode()).hexdigest()
         return Context(self.terms.version, self.terms.run, self.terms.round, transcript)
 
 

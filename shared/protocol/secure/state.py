@@ -122,7 +122,9 @@ _STATE: TypeAdapter[State] = TypeAdapter(Annotated[State, Field(discriminator="p
 
 def write_state(state: State) -> str:
     """Writes the state as JSON, with its secrets."""
-    return state.model_dump_json()
+    if isinstance(state, BegunState):
+        return state.model_dump_json()
+    return f'{state.model_dump_json(exclude={"roster"})[:-1]},"roster":{state.roster.text}}}'
 
 
 def read_state(text: str) -> State:

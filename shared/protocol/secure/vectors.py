@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -68,21 +68,26 @@ def add_masks(values: Array, masks: Iterable[MaskStream], *, piece: int) -> Arra
 
 
 def add_masks_in_place(flat: Array, masks: Iterable[MaskStream], *, piece: int) -> None:
-    """Adds masks in place to a tensor in row order in one dimension."""
+    """Adds masks in place to a tensor in row order in one dimension.
+
+    What does not depend on the mask is made once: there are dozens of masks, and most tensors are short.
+    """
+    nonce, spans = _nonce(piece), list(_chunks(flat))
     for mask in masks:
-        _add_mask(flat, mask, piece)
+        combine, stream = np.add if mask.sign == 1 else np.subtract, mask.cipher
+        stream.reset_nonce(nonce)
+        for values, drawn, zeros, target in spans:
+            stream.update_into(zeros, target)
+            combine(values, drawn, out=values)
 
 
-def _add_mask(flat: Array, mask: MaskStream, piece: int) -> None:
-    stream = mask.cipher
-    stream.reset_nonce(_nonce(piece))
+def _chunks(flat: Array) -> Iterator[tuple[Array, Array, memoryview, memoryview]]:
+    """Yields each chunk with the buffer for its mask, as numbers, and as the bytes of both."""
     buffer = np.empty(min(CHUNK, flat.size), dtype=flat.dtype.newbyteorder("<"))
-    combine = np.add if mask.sign == 1 else np.subtract
     for start in range(0, flat.size, CHUNK):
         values = flat[start : start + CHUNK]
         drawn = buffer[: values.size]
-        stream.update_into(ZEROS[: drawn.nbytes], drawn.view(np.uint8).data)
-        combine(values, drawn, out=values)
+        yield values, drawn, ZEROS[: drawn.nbytes], drawn.view(np.uint8).data
 
 
 def _nonce(piece: int) -> bytes:

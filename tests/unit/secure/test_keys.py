@@ -7,6 +7,8 @@ import hmac
 from dataclasses import replace
 
 import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from shared.errors import ProtocolError
 from shared.protocol.secure import group, keys
@@ -29,6 +31,12 @@ def test_agreement_is_a_point_of_both_and_hkdf_sha256_of_rfc_5869() -> None:
     expected = hmac.digest(extracted, LABEL + b"\x01", hashlib.sha256)
     for private, public in ((2, 3), (3, 2)):
         assert keys.agree(private, {"bob": (group.multiply_base(public), LABEL)}) == {"bob": expected}
+
+
+@pytest.mark.parametrize("length", [1, 32, 64, 65, 200])
+def test_what_is_derived_is_the_library_s_hkdf(length: int) -> None:
+    secret, label = bytes(range(length)), b"purpose" * length
+    assert keys.derive(secret, label) == HKDF(SHA256(), 32, salt=None, info=label).derive(secret)
 
 
 def test_every_part_of_the_context_changes_the_label_and_parts_cannot_run_into_each_other() -> None:

@@ -181,11 +181,11 @@ async def test_a_stranger_and_a_client_that_has_not_joined_are_refused_in_the_sa
     assert told[0] == told[1] and [one[0] for one in told[0]] == [401, 401, 404]
 
 
-def test_every_call_without_a_json_body_is_direct_and_none_with_what_is_not_known() -> None:
+def test_every_call_is_direct_and_none_with_what_is_not_known() -> None:
     for router in (routes.client_routes, routes.secure_routes):
         for route in router.routes:
-            assert isinstance(route, SignedRoute)
-            assert (DirectCall.of(route) is None) == (route.body_field is not None), route.path
+            assert isinstance(route, SignedRoute) and (call := DirectCall.of(route)) is not None, route
+            assert (call.message is None) == (route.body_field is None), route.path
     strange = APIRouter(route_class=SignedRoute)
 
     @strange.get("/a")
