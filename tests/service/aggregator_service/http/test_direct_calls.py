@@ -149,6 +149,7 @@ async def test_an_upload_is_received_repeated_and_refused_as_by_the_framework(
 ) -> None:
     async with running() as federation:
         north, _ = await federation.opened()
+        counted.direct = 0  # without the joins
         body, told = north.update(1.0, rho=0.1, margin=0.2), {}
         for number in (1, 2):
             for what, path, content, kind in (
