@@ -72,7 +72,10 @@ class SignedRoute(DeclaredRoute):
         return handle
 
     async def _answer_message(self, call: DirectCall, request: Request, values: Values) -> Response | None:
-        """Answers a request with a message; None, with its body read, if the framework is to read it."""
+        """Answers a request with a message; None if the framework is to read it.
+
+        The body is read then all the same.
+        """
         await self.read_body(request)
         return await call.answer(request, values) if call.read_message(values, await request.body()) else None
 

@@ -166,7 +166,10 @@ class DirectCall:
         return True
 
     def read_message(self, values: Values, body: bytes) -> bool:
-        """Reads a body; False for one in another form, which the framework may take or refuse."""
+        """Reads a body; False for one in another form.
+
+        The framework may take or refuse that.
+        """
         assert self.message is not None
         try:
             found = self.message.model_validate_json(body)

@@ -169,7 +169,10 @@ class PlainPaths:
 
 
 def _repeat_body(request: Request) -> Receive:
-    """Returns what receives a request for another reader, from its beginning if its body was read."""
+    """Returns what receives a request for another reader.
+
+    It begins anew if the body was read.
+    """
     body: bytes | None = getattr(request, "_body", None)  # where `read_body` keeps it
     if body is None:
         return request.receive

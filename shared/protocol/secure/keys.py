@@ -35,6 +35,7 @@ class Context:
     round: int
     transcript: str
     _starts: dict[str, bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _parts: dict[str, bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def label(self, purpose: str, first: str, second: str) -> bytes:
         """Returns bytes that are unique to a purpose, a round and a pair of names.
@@ -44,7 +45,16 @@ class Context:
         if (start := self._starts.get(purpose)) is None:
             parts = (PROTOCOL, str(self.version), purpose, self.run, str(self.round), self.transcript)
             start = self._starts[purpose] = b"".join(map(_with_length, parts))
-        return start + _with_length(first) + _with_length(second)
+        return start + self._part(first) + self._part(second)
+
+    def _part(self, name: str) -> bytes:
+        """Returns a name's part of a label.
+
+        It is made once: each name is in hundreds of labels of a round.
+        """
+        if (part := self._parts.get(name)) is None:
+            part = self._parts[name] = _with_length(name)
+        return part
 
 
 def _with_length(part: str) -> bytes:

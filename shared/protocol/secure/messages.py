@@ -235,7 +235,10 @@ class Roster(Message):
 
     @cached_property
     def text(self) -> str:
-        """This roster as JSON, which is long: it is written once, also for several answers and states."""
+        """This roster as JSON, written once.
+
+        It is long, and in several answers and states.
+        """
         return self.model_dump_json()
 
     @cached_property
