@@ -82,7 +82,10 @@ def add_masks_in_place(flat: Array, masks: Iterable[MaskStream], *, piece: int) 
 
 
 def _chunks(flat: Array) -> Iterator[tuple[Array, Array, memoryview, memoryview]]:
-    """Yields each chunk with the buffer for its mask, as numbers, and as the bytes of both."""
+    """Yields each chunk with the buffer for its mask.
+
+    The buffer comes as numbers and as bytes, before these as many zeros.
+    """
     buffer = np.empty(min(CHUNK, flat.size), dtype=flat.dtype.newbyteorder("<"))
     for start in range(0, flat.size, CHUNK):
         values = flat[start : start + CHUNK]
