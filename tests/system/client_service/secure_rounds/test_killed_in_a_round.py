@@ -43,7 +43,7 @@ WITH_PUT = {"GET roster", "GET delivery", "GET sharers", "GET signatures"}  # un
 
 def answer_puts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes clients ask for the result of each phase by a call of its own, as where it is not there yet."""
-    send = Aggregator.exchange_message
+    send: Callable[..., Any] = Aggregator.exchange_message
     monkeypatch.setattr(Aggregator, "exchange_message", lambda *given: send(*given[:-1], 0.0))
 
 
