@@ -70,3 +70,22 @@ async def test_one_whose_row_is_refused_refuses_no_other(running: Running, monke
         assert refused.pop(NAMES[5]) in (503, 507) and set(refused.values()) == {201}
         monkeypatch.undo()
         assert await silos[5].sends(1, 1.0) == 201
+
+
+async def test_a_caller_that_leaves_during_the_commit_takes_neither_row_nor_body_away(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running() as federation:
+        *silos, _ = await federation.begun(*NAMES, "silent")
+        sizes = count_commits(monkeypatch)
+        calls = [asyncio.create_task(one.put(1, one.update(1.0))) for one in silos]
+        while len(sizes) < 2:  # the second commit has all who came during the first
+            await asyncio.sleep(0.001)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        again = [await one.put(1, one.update(1.0)) for one in silos]
+        assert {answer.status_code for answer in again} <= {200, 201}
+        assert sum(answer.status_code == 200 for answer in again) >= 2
+        assert await federation.client("silent").sends(1, 1.0) == 201
+        assert await silos[0].level(1) == 1.0  # the sum reads every body that a row names
