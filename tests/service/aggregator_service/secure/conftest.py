@@ -90,11 +90,15 @@ class Masking:
     async def asked(self, call: str, wait: float = 0.0) -> httpx.Response:
         return await self.fake.get(self.path(call), wait=wait)
 
-    async def expected(self, call: str, kind: type[M]) -> M:
-        """What the aggregator passes on, as soon as it does: a phase ends beside the request that ends it."""
+    async def given(self, call: str) -> httpx.Response:
+        """What the aggregator answers, as soon as it does: a phase ends beside the request that ends it."""
         with anyio.fail_after(LONGEST_SECONDS):
             while (answer := await self.asked(call)).status_code == 204:
                 await anyio.sleep(0.01)
+        return answer
+
+    async def expected(self, call: str, kind: type[M]) -> M:
+        answer = await self.given(call)
         assert answer.status_code == 200, answer.text
         return kind.model_validate_json(answer.content)
 
@@ -155,15 +159,18 @@ class Masking:
         return await self.said("consents", self.consent.model_dump_json().encode())
 
     async def answer(self) -> bytes:
-        assert self.ready is not None
-        return (
-            client.answer_unmask_request(self.ready, await self.expected("signatures", Consents), self.pairs)
-            .model_dump_json()
-            .encode()
-        )
+        return self._unmask(await self.expected("signatures", Consents))
 
     async def answers(self) -> httpx.Response:
-        return await self.said("answers", await self.answer())
+        """Its answer's status; that of its question where others' answers have ended the round meanwhile."""
+        given = await self.given("signatures")
+        if given.status_code == 409:
+            return given
+        return await self.said("answers", self._unmask(Consents.model_validate_json(given.content)))
+
+    def _unmask(self, consents: Consents) -> bytes:
+        assert self.ready is not None
+        return client.answer_unmask_request(self.ready, consents, self.pairs).model_dump_json().encode()
 
     async def standing(self) -> str:
         return str((await self.fake.get("/v1/runs/current")).json()["standing"])
