@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -73,22 +74,30 @@ def prepare_body(parameters: Parameters, folder: Path, disk: Disk) -> Body:
 
     A crash leaves nothing of such a file. Raises UnavailableError if it is large and the disk refuses it.
     """
-    file: IO[bytes] = tempfile.SpooledTemporaryFile(LONGEST_IN_MEMORY, dir=str(folder))  # noqa: SIM115 - it outlives this
+    with disk.translate_errors("an answer to be stored"):
+        pieces, held, size = body_pieces(parameters), list[bytes](), 0
+        for piece in pieces:
+            held.append(piece)
+            size += len(piece)
+            if size > LONGEST_IN_MEMORY:
+                return _write_body(chain(held, pieces), folder)
+        content = b"".join(held)
+        return Body(BytesIO(content), size, hashlib.sha256(content).hexdigest())
+
+
+def _write_body(pieces: Iterable[bytes], folder: Path) -> Body:
+    """Writes a large body to a file."""
+    total, size = hashlib.sha256(), 0
+    file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - it outlives this
     try:
-        with disk.translate_errors("an answer to be stored"):
-            return _write_body(file, parameters)
+        for piece in pieces:
+            total.update(piece)
+            size += len(piece)
+            file.write(piece)
+        file.seek(0)
     except BaseException:
         file.close()
         raise
-
-
-def _write_body(file: IO[bytes], parameters: Parameters) -> Body:
-    total, size = hashlib.sha256(), 0
-    for piece in body_pieces(parameters):
-        total.update(piece)
-        size += len(piece)
-        file.write(piece)
-    file.seek(0)
     return Body(file, size, total.hexdigest())
 
 

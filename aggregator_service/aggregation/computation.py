@@ -6,14 +6,15 @@ for one client does, until it is written. The digest of a file is checked before
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from aggregator_service.aggregation.bodies import Body, pack_state, prepare_body, unpack_state
+from aggregator_service.aggregation.bodies import LONGEST_IN_MEMORY, Body, pack_state, prepare_body, unpack_state
 from aggregator_service.aggregation.shared_sums import RoundInputs, SharedSum, find_blocks, open_shared_sum
 from aggregator_service.rounds.run import Run, load_run
-from aggregator_service.storage.locations import Archive
+from aggregator_service.storage.locations import AnsweredRound, Archive
 from aggregator_service.storage.records import StoredState, StoredUpdate
 from aggregator_service.storage.run_store import last_update, stored_state, stored_states, stored_update, stored_updates
 from shared.errors import DamagedError, NotFoundError, ProtocolError, SettingsError
@@ -24,7 +25,7 @@ from shared.protocol.secure import server
 from shared.protocol.secure.common import digest_start
 from shared.protocol.secure.server import SecureRound
 from shared.protocol.secure.vectors import Vector
-from shared.protocol.wire import StoredArrays, body_pieces, open_parameters
+from shared.protocol.wire import StoredArrays, body_pieces, open_parameters, read_parameters
 from shared.strategies import robust_aggregation
 from shared.strategies.aggregation import mean_of_updates
 from shared.strategies.blockwise import combine_by_blocks, has_blocks
@@ -223,65 +224,65 @@ def personalised_body(archive: Archive, run: Run, *, number: int, client: str) -
 
 
 def _personalise_state(archive: Archive, run: Run, number: int, client: str) -> Body:
-    state = _load_answered_state(archive, run, number)
+    state, strategy = _load_answered_round(archive, run, number)
     if archive.declaration.secure:
-        return _prepare_body(archive, _secure_parameters(archive, run, state, number, client))
+        summed = stored_update(archive.database, run.name, number=number, client=client) is not None
+        return _prepare_body(archive, client_answer(strategy, state, client, summed=summed))
     held = last_update(archive.database, run.name, number=number, client=client)
-    update = None if held is None else _load_update(archive, held)
-    return _prepare_body(archive, archive.strategy(run.request).personalise(state, update))
-
-
-def _secure_parameters(archive: Archive, run: Run, state: State, number: int, client: str) -> Parameters:
-    summed = stored_update(archive.database, run.name, number=number, client=client) is not None
-    return client_answer(archive.strategy(run.request), state, client, summed=summed)
+    update = None if held is None else _load_update(archive, held, most_in_memory=LONGEST_IN_MEMORY)
+    return _prepare_body(archive, strategy.personalise(state, update))
 
 
 def _prepare_body(archive: Archive, parameters: Parameters) -> Body:
     return prepare_body(parameters, archive.blobs.directory, archive.database.disk)
 
 
-def _load_answered_state(archive: Archive, run: Run, number: int) -> State:
-    """Loads a state as `load_state` does, but reads it once for all answers.
+def _load_answered_round(archive: Archive, run: Run, number: int) -> tuple[State, Strategy]:
+    """Loads a state and the run's strategy, once for all answers.
 
     The scalars of all clients lie in its row: to read them for each answer takes the square of the clients. The file is
     checked each time.
     """
     if (kept := archive.recent.find(run.name, number)) is not None:
-        row, state = kept
+        row, state, strategy = kept
         _require_content(archive, row.blob, row.digest, what=_name_state(run, number))
-        return state
-    state = load_state(archive, run, number)
+        return state, strategy
+    state, strategy = load_state(archive, run, number, most_in_memory=LONGEST_IN_MEMORY), archive.strategy(run.request)
     if number > 0:
-        archive.recent.keep(stored_state(archive.database, run.name, number=number), state)
-    return state
+        row = stored_state(archive.database, run.name, number=number)
+        archive.recent.keep(AnsweredRound(row, state, strategy))
+    return state, strategy
 
 
-def load_state(archive: Archive, run: Run, number: int) -> State:
+def load_state(archive: Archive, run: Run, number: int, *, most_in_memory: int = 0) -> State:
     """Loads the state after a round of the run; round 0 is its start.
 
-    Raises DamagedError if the stored file has changed.
+    most_in_memory: bytes of a file up to which its arrays are read now. Raises DamagedError if the stored file has
+    changed.
     """
     if number == 0:
         return State(initial_parameters(archive, run.request).arrays)
     held = stored_state(archive.database, run.name, number=number)
     what = _name_state(run, number)
-    return unpack_state(_load_content(archive, held.blob, held.digest, what=what), held.latest)
+    content = _load_content(archive, held.blob, held.digest, what=what, most_in_memory=most_in_memory)
+    return unpack_state(content, held.latest)
 
 
 def _name_state(run: Run, number: int) -> str:
     return f"{run.name}: the state after round {number}"
 
 
-def _load_update(archive: Archive, held: StoredUpdate) -> Update:
+def _load_update(archive: Archive, held: StoredUpdate, *, most_in_memory: int = 0) -> Update:
     receipt = held.receipt
     what = f"{receipt.run}: the update of {receipt.client} of round {receipt.round}"
-    content = _load_content(archive, held.blob, receipt.digest, what=what)
+    content = _load_content(archive, held.blob, receipt.digest, what=what, most_in_memory=most_in_memory)
     return Update(receipt.client, content.arrays, content.scalars)
 
 
-def _load_content(archive: Archive, blob: str | None, digest: str, *, what: str) -> Parameters:
+def _load_content(archive: Archive, blob: str | None, digest: str, *, what: str, most_in_memory: int = 0) -> Parameters:
     """Loads the parameters of a stored file; raises as `_require_content` does."""
-    return open_parameters(archive.blobs.path(_require_content(archive, blob, digest, what=what)))[1]
+    path = archive.blobs.path(_require_content(archive, blob, digest, what=what))
+    return read_parameters(path) if os.path.getsize(path) <= most_in_memory else open_parameters(path)[1]
 
 
 def _require_content(archive: Archive, blob: str | None, digest: str, *, what: str) -> str:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,20 +59,28 @@ def read_start(path: Path, declared: Sequence[TensorSpec]) -> StartFile:
     return StartFile(hashlib.sha256(content).hexdigest(), parameters.arrays)
 
 
-class RecentState:
-    """State of the round that was answered last; all of its answers read it once."""
+class AnsweredRound(NamedTuple):
+    """Round whose clients are answered: row and content of its state, and its strategy."""
+
+    row: StoredState
+    state: State
+    strategy: Strategy
+
+
+class RecentRound:
+    """Round that was answered last; all of its answers read it once."""
 
     def __init__(self) -> None:
-        self._held: tuple[StoredState, State] | None = None
+        self._held: AnsweredRound | None = None
 
-    def find(self, run: str, number: int) -> tuple[StoredState, State] | None:
-        """Returns the row and the state after a round; None if another was answered last."""
+    def find(self, run: str, number: int) -> AnsweredRound | None:
+        """Returns a round; None if another was answered last."""
         held = self._held
-        return held if held is not None and (held[0].run, held[0].round) == (run, number) else None
+        return held if held is not None and (held.row.run, held.row.round) == (run, number) else None
 
-    def keep(self, row: StoredState, state: State) -> None:
-        """Keeps a state in place of the one before."""
-        self._held = row, state
+    def keep(self, answered: AnsweredRound) -> None:
+        """Keeps a round in place of the one before."""
+        self._held = answered
 
     def clear(self) -> None:
         self._held = None
@@ -92,7 +101,7 @@ class Archive:
     retention_rounds: int
     start: StartFile | None = None
     tensors: SerialWorker = field(default_factory=SerialWorker)
-    recent: RecentState = field(default_factory=RecentState)
+    recent: RecentRound = field(default_factory=RecentRound)
 
     def probe(self) -> None:
         """Stores test data of an update's size; clears the last refusal where that works.

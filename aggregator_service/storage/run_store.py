@@ -46,6 +46,14 @@ def commit_run(database: Database, name: str, document: str, *, sequence: int, w
             write(connection)
 
 
+LAST_UPDATE = (
+    select(UPDATES)
+    .where(UPDATES.c.run == bindparam("of_run"))
+    .where(UPDATES.c.client == bindparam("of_client"))
+    .where(UPDATES.c.round <= bindparam("last"))
+    .order_by(UPDATES.c.round.desc())
+    .limit(1)
+)
 SET_SEQUENCE = update(FEDERATION).values(sequence=bindparam("now"))  # statements are built once: it takes longest
 ADD_MESSAGE, DELETE_MESSAGES = insert(SECURE_MESSAGES), delete(SECURE_MESSAGES)
 DELETE_OTHER_MESSAGES = DELETE_MESSAGES.where(
@@ -176,9 +184,8 @@ def stored_update(database: Database, run: str, *, number: int, client: str) -> 
 
 def last_update(database: Database, run: str, *, number: int, client: str) -> StoredUpdate | None:
     """Returns the client's last accepted update in rounds up to `number`."""
-    mine = (UPDATES.c.run == run) & (UPDATES.c.client == client) & (UPDATES.c.round <= number)
     with database.reading() as connection:
-        row = connection.execute(select(UPDATES).where(mine).order_by(UPDATES.c.round.desc()).limit(1)).first()
+        row = connection.execute(LAST_UPDATE, {"of_run": run, "of_client": client, "last": number}).first()
     return None if row is None else _update(row)
 
 

@@ -1,4 +1,4 @@
-"""Calls and processor time of a silo's poll, join and upload at the aggregator.
+"""Calls and processor time of each call of a silo at the aggregator.
 
 python -m benchmarks.speed.request_cost [--against COMMIT] [--repetitions 200] [--json]
 
@@ -177,7 +177,7 @@ Measure = Callable[[AnsweringServer, str, Sequence[bytes], int], Awaitable[None]
 
 
 async def ask_each_kind(folder: Path, repetitions: int, measure: Measure) -> None:
-    """Measures joins, polls and uploads, each of as many clients as repetitions."""
+    """Measures each kind of request, of as many clients as repetitions."""
     async with serve_federation(folder, repetitions + 1) as (app, crowd, declaration):
         server = AnsweringServer(app)
         joins = [JoinIn(client=who.name, declaration=declaration).model_dump_json().encode() for who in crowd]
@@ -190,9 +190,16 @@ async def ask_each_kind(folder: Path, repetitions: int, measure: Measure) -> Non
         draw = np.random.default_rng(0)
         arrays = {one.name: draw.standard_normal(one.shape, dtype=np.float32) for one in declaration.tensors}
         own, body = "/v1/runs/run-1/rounds/1/clients", encode_body(Parameters(arrays, SCALARS))
-        awaited = crowd[:-1]  # the last one's update would end the round
-        signed = [write_signed(who, "PUT", f"{own}/{who.name}/update", body, MEDIA_TYPE) for who in awaited]
+        signed = [write_signed(who, "GET", "/v1/runs/run-1/model") for who in crowd]
+        await measure(server, "model", signed, 200)
+        signed = [write_signed(who, "GET", "/v1/runs/run-1/rounds/1/anchor") for who in crowd]
+        await measure(server, "anchor", signed, 200)
+        *signed, last = [write_signed(who, "PUT", f"{own}/{who.name}/update", body, MEDIA_TYPE) for who in crowd]
         await measure(server, "upload", signed, 201)
+        await server.ask(last, 201)  # it ends the round, which every answer needs
+        await server.ask(write_signed(crowd[0], "GET", f"{own}/{crowd[0].name}/personalized?wait=20"))
+        signed = [write_signed(who, "GET", f"{own}/{who.name}/personalized?wait=20") for who in crowd]
+        await measure(server, "answer", signed, 200)
 
 
 async def _start_run(app: FastAPI, clients: int) -> None:

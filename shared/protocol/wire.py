@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
@@ -50,7 +51,7 @@ class StoredArrays(Mapping[str, Array]):
         self._start, self._places = _share_places(*_read_places(path))
 
     def __getitem__(self, name: str) -> Array:
-        return read_array(self._path, self._place(name))
+        return self._read(self._place(name))
 
     def form(self, name: str) -> Form:
         """Returns an array's form from the file's header."""
@@ -58,7 +59,10 @@ class StoredArrays(Mapping[str, Array]):
 
     def part(self, name: str, begin: int, end: int) -> Array:
         """Reads some values of an array, in row order."""
-        return read_array(self._path, self._place(name).part(begin, end))
+        return self._read(self._place(name).part(begin, end))
+
+    def _read(self, place: StoredPlace) -> Array:
+        return read_array(self._path, place)
 
     def _place(self, name: str) -> StoredPlace:
         begin, form = self._places[name]
@@ -72,6 +76,26 @@ class StoredArrays(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self._places)
+
+
+class HeldArrays(StoredArrays):
+    """Arrays of a small safetensors body, which is in memory whole."""
+
+    def __init__(self, content: bytes, start: int, places: Places) -> None:
+        self._content, self._start, self._places = content, start, places
+
+    def _read(self, place: StoredPlace) -> Array:
+        begin, (dtype, shape) = place
+        return np.frombuffer(self._content, STORED[dtype], place.form.size, begin).reshape(shape)
+
+
+def read_parameters(path: str | Path) -> Parameters:
+    """Reads a small stored body whole; it must be one that was checked before it was stored."""
+    with open(path, "rb") as file:
+        content = file.read()
+    start = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
+    places, metadata = _parse_header(content[LENGTH_BYTES:start])
+    return Parameters(HeldArrays(content, start, places), _scalars(metadata))
 
 
 def open_parameters(path: str | Path) -> tuple[tuple[TensorSpec, ...], Parameters]:
@@ -183,15 +207,26 @@ def body_head(forms: Mapping[str, Form], scalars: Scalars) -> bytes:
 
 def body_head_with(forms: Mapping[str, Form], metadata: Mapping[str, str]) -> bytes:
     """Writes the bytes of a body before its values, with any metadata."""
-    entries: dict[str, object] = {"__metadata__": dict(metadata)}
-    begin = 0
-    for name in names_in_order(forms):
-        end = begin + forms[name].bytes
-        entries[name] = {"dtype": forms[name].dtype, "shape": list(forms[name].shape), "data_offsets": [begin, end]}
-        begin = end
-    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    entries = _tensor_entries(tuple(forms.items()))
+    text = f'{{"__metadata__":{_compact_json(dict(metadata))}{entries}}}'.encode()
     text += b" " * (-len(text) % ALIGNED)
     return len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+
+@lru_cache(maxsize=8)  # all bodies of a round have the same tensors
+def _tensor_entries(forms: tuple[tuple[str, Form], ...]) -> str:
+    """Writes the tensors' entries of a header, each behind a comma."""
+    found, begin, named = [], 0, dict(forms)
+    for name in names_in_order(named):
+        end = begin + named[name].bytes
+        entry = {"dtype": named[name].dtype, "shape": list(named[name].shape), "data_offsets": [begin, end]}
+        found.append(f",{_compact_json(name)}:{_compact_json(entry)}")
+        begin = end
+    return "".join(found)
+
+
+def _compact_json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def names_in_order(forms: Mapping[str, Form]) -> list[str]:
@@ -273,13 +308,19 @@ def _read_places(path: str | Path) -> tuple[int, Places]:
     """Returns the first byte of a body's values, and each array's position from there."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-        entries: Mapping[str, Mapping[str, Any]] = json.loads(file.read(length))
-    found = {name: entry for name, entry in entries.items() if name != "__metadata__"}
+        places, _ = _parse_header(file.read(length))
+    return LENGTH_BYTES + length, places
+
+
+def _parse_header(text: bytes) -> tuple[Places, Mapping[str, str]]:
+    """Reads each array's position, and the metadata, from the header of a body that is stored."""
+    entries: dict[str, Any] = json.loads(text)
+    metadata = entries.pop("__metadata__", None) or {}
     places = {
         name: StoredPlace(entry["data_offsets"][0], Form(entry["dtype"], tuple(entry["shape"])))
-        for name, entry in found.items()
+        for name, entry in entries.items()
     }
-    return LENGTH_BYTES + length, places
+    return places, metadata
 
 
 _LAST_PLACES: dict[None, Places] = {}  # at most one

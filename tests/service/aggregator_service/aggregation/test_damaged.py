@@ -241,9 +241,9 @@ async def test_a_state_s_row_is_read_once_a_round_however_many_ask(
     loaded: list[int] = []
     load = computation.load_state
 
-    def counted(archive: Archive, run: Run, number: int) -> State:
+    def counted(archive: Archive, run: Run, number: int, *, most_in_memory: int) -> State:
         loaded.append(number)
-        return load(archive, run, number)
+        return load(archive, run, number, most_in_memory=most_in_memory)
 
     async with running() as federation:
         north, south = await federation.opened()
