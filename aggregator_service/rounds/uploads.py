@@ -13,7 +13,7 @@ from aggregator_service.rounds.run import Run
 from aggregator_service.storage.disk import Blob
 from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.records import Receipt, StoredUpdate
-from aggregator_service.storage.run_store import Write, add_message, add_update, stored_update
+from aggregator_service.storage.run_store import Write, add_message, add_updates, stored_update
 from aggregator_service.storage.shared_records import SharedRecords
 from aggregator_service.storage.write_batches import WriteBatches
 from shared.errors import (
@@ -30,7 +30,7 @@ from shared.method.tensors import require_in_ranges
 from shared.protocol.lengths import require_head
 from shared.protocol.masked_wire import open_masked
 from shared.protocol.secure.messages import ClientMessage, MaskedHeader
-from shared.protocol.wire import open_parameters, require_canonical, require_content
+from shared.protocol.wire import find_scalars, open_parameters, require_canonical, require_content
 
 UpdateHead = tuple[Scalars, MaskedHeader | None]  # an update's scalars, and the header of a masked one
 
@@ -55,6 +55,7 @@ class GivenUpdate:
 
 
 Accepted = tuple[Receipt, bool]  # an update's receipt, and whether it is new
+TakenUpdate = tuple[StoredUpdate, MaskedHeader | None]  # a new update, and the header of a masked one
 
 
 class Uploads:
@@ -77,8 +78,13 @@ class Uploads:
         digest: as in `Blobs.receive`.
         """
         run = await self._require_place(address)
-        look = partial(read_update, self._declaration.of_part(run.request.part), address)
-        return await store_upload(self._archive, body, look, partial(self._take_update, address), digest)
+        declaration = self._declaration.of_part(run.request.part)
+        blob, found = await self._archive.blobs.receive(
+            body, limit=self._archive.longest_update, inspect=partial(find_update, declaration), digest=digest
+        )
+        look = partial(read_update, declaration, address)
+        found = await _inspect_and_keep(self._archive, blob, found, look)
+        return await _take_or_remove(self._archive, blob, partial(self._take_update, address, blob, found))
 
     async def _require_place(self, address: Address) -> Run:
         """Returns the run; refuses an update that cannot be accepted before its body is read."""
@@ -118,23 +124,25 @@ class Uploads:
         outcomes: list[Accepted | Exception] = []
         try:
             async with self._round_loop.lock:
-                run, writes = self._round_loop.run, list[Write]()
+                run, taken = self._round_loop.run, list[TakenUpdate]()
                 for one in given:
                     try:
-                        run, accepted = await self._accept(one, run, writes)
+                        run, accepted = await self._accept(one, run, taken)
                         outcomes.append(accepted)
                     except FederationError as error:
                         outcomes.append(error)
-                if run is not None and writes:
-                    await self._round_loop.commit_transition(run, *writes)
+                if run is not None and taken:
+                    await self._round_loop.commit_transition(run, *_list_writes(taken))
         except Exception as error:
             if len(given) == 1 or isinstance(error, UnsettledError):
                 return [error] * len(given)
             return [(await self._store_given([one]))[0] for one in given]
         return outcomes
 
-    async def _accept(self, given: GivenUpdate, now: Run | None, writes: list[Write]) -> tuple[Run | None, Accepted]:
-        """Returns the run after an update, and its receipt; appends to the writes.
+    async def _accept(
+        self, given: GivenUpdate, now: Run | None, taken: list[TakenUpdate]
+    ) -> tuple[Run | None, Accepted]:
+        """Returns the run after an update, and its receipt; adds it to those taken.
 
         now: the current run after the updates before it.
         """
@@ -146,9 +154,7 @@ class Uploads:
         if held is not None:
             return now, (held, False)
         require_in_ranges(self._archive.strategy(run.request).ranges, given.scalars)
-        writes.append(partial(add_update, stored=StoredUpdate(receipt, given.scalars, given.blob.name)))
-        if header is not None:
-            writes.append(partial(add_message, phase="masked", message=header))
+        taken.append((StoredUpdate(receipt, given.scalars, given.blob.name), header))
         return after, (receipt, True)
 
     async def _add_receipt(self, records: SharedRecords, address: Address, blob: Blob, scalars: Scalars) -> Accepted:
@@ -188,6 +194,11 @@ class Uploads:
         return None if update is None else update.receipt
 
 
+def _list_writes(taken: Sequence[TakenUpdate]) -> list[Write]:
+    masked = [partial(add_message, phase="masked", message=header) for _, header in taken if header is not None]
+    return [partial(add_updates, stored=[update for update, _ in taken]), *masked]
+
+
 def require_masking(run: Run, client: str) -> None:
     """Raises RoundClosedError unless the round takes masked vectors now.
 
@@ -210,6 +221,15 @@ def require_own_message(address: Address, message: ClientMessage) -> None:
         raise ProtocolError(f"expected a message of round {address.round} of {address.run}, got one of another")
 
 
+def find_update(declaration: Declaration, path: str) -> UpdateHead | None:
+    """Reads the scalars of a stored body that is a declared update.
+
+    None for any other, or a masked one.
+    """
+    scalars = None if declaration.secure else find_scalars(path, declaration)
+    return None if scalars is None else (scalars, None)
+
+
 def read_update(declaration: Declaration, address: Address, path: str) -> UpdateHead:
     """Reads scalars and header of a stored body that is valid in this round."""
     if not declaration.secure:
@@ -222,6 +242,8 @@ def read_update(declaration: Declaration, address: Address, path: str) -> Update
 
 def read_scalars(declaration: Declaration, path: str) -> Scalars:
     """Reads the scalars of a stored body; raises ProtocolError unless it is as declared."""
+    if (found := find_scalars(path, declaration)) is not None:
+        return found
     require_head(declaration, path)
     try:
         specification, content = open_parameters(path)
@@ -232,21 +254,28 @@ def read_scalars(declaration: Declaration, path: str) -> Scalars:
     return content.scalars
 
 
-async def store_upload(
-    archive: Archive,
-    body: AsyncIterator[bytes],
-    inspect: Callable[[str], UpdateHead],
-    take: Callable[[Blob, UpdateHead], Awaitable[Accepted]],
-    digest: Callable[[], str] | None = None,
-) -> Accepted:
-    """Stores a body; removes it again unless `take` accepts it as new.
+async def _inspect_and_keep(
+    archive: Archive, blob: Blob, found: UpdateHead | None, inspect: Callable[[str], UpdateHead]
+) -> UpdateHead:
+    """Inspects a stored body in which nothing was found yet, and keeps it.
 
-    Returns the receipt of `take` for the findings of `inspect`, and whether it is new.
+    Removes it where it is refused or a shutdown interrupts.
     """
-    blob = await archive.blobs.receive(body, limit=archive.longest_update, digest=digest)
-    found = await _inspect_and_keep(archive, blob, inspect)
     try:
-        receipt, new = await take(blob, found)
+        if found is None:
+            with archive.database.disk.translate_errors("the body to be read again"):
+                found = await archive.tensors.run_in_worker(inspect, archive.blobs.path(blob.name))
+        await archive.blobs.keep_received(blob)
+    except BaseException:
+        archive.blobs.discard(blob)
+        raise
+    return found
+
+
+async def _take_or_remove(archive: Archive, blob: Blob, take: Callable[[], Awaitable[Accepted]]) -> Accepted:
+    """Takes an update; removes its body again unless it is accepted as new."""
+    try:
+        receipt, new = await take()
     except UnsettledError:
         raise  # a row may name the file; if none does, the next start removes it
     except Exception:  # not for a cancellation by a shutdown: its commit may still be running
@@ -255,15 +284,3 @@ async def store_upload(
     if not new:
         await run_in_worker(archive.blobs.remove, [blob.name])
     return receipt, new
-
-
-async def _inspect_and_keep(archive: Archive, blob: Blob, inspect: Callable[[str], UpdateHead]) -> UpdateHead:
-    """Inspects a stored body; removes it where it is refused or a shutdown interrupts."""
-    try:
-        with archive.database.disk.translate_errors("the body to be read again"):
-            found = await archive.tensors.run_in_worker(inspect, archive.blobs.path(blob.name))
-        await archive.blobs.keep_received(blob)
-    except BaseException:
-        archive.blobs.discard(blob)
-        raise
-    return found

@@ -20,7 +20,9 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BufferedWriter
 from pathlib import Path
+from typing import TypeVar
 
 from anyio import to_thread
 from sqlalchemy.exc import SQLAlchemyError
@@ -28,6 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from shared.errors import DataError, FederationError, StorageFullError, TooLargeError, UnavailableError, UnsettledError
 from shared.files import sync_path
 
+Found = TypeVar("Found")
 FULL = frozenset({"ENOSPC", "EDQUOT", "EFBIG", "SQLITE_FULL", "DiskFull"})
 
 
@@ -103,8 +106,7 @@ class Spool:
         self._directory, self._name, self._disk = directory, uuid.uuid4().hex + WHOLE, disk
         self._whole = os.path.join(directory, self._name)
         self._part = self._whole.removesuffix(WHOLE) + PART
-        with disk.translate_errors("a new file"):
-            self._file = open(self._part, "xb")  # noqa: SIM115 - it is closed with this
+        self._file: BufferedWriter | None = None  # opened by the first `write`, in its thread
         self._hash, self._digest = (hashlib.sha256() if digest is None else None), digest
         self._durable = False
         self.size = 0
@@ -115,7 +117,8 @@ class Spool:
     def __exit__(self, kind: type[BaseException] | None, *reason: object) -> None:
         with self._disk.translate_errors("a file to be closed"):
             try:
-                self._file.close()  # this also fails without room: it writes buffered data
+                if self._file is not None:
+                    self._file.close()  # this also fails without room: it writes buffered data
             finally:
                 if kind is not None or not self._durable:
                     _remove(self._part)
@@ -126,10 +129,20 @@ class Spool:
             self._hash.update(piece)
         self.size += len(piece)
         with self._disk.translate_errors(f"{self.size} bytes to be stored"):
+            if self._file is None:
+                self._file = open(self._part, "xb")  # noqa: SIM115 - it is closed with this
             self._file.write(piece)
+
+    def look(self, inspect: Callable[[str], Found]) -> Found:
+        """Inspects what was written, as a file, before it is durable."""
+        with self._disk.translate_errors("the body to be read again"):
+            assert self._file is not None
+            self._file.flush()
+            return inspect(self._part)
 
     def finish(self) -> Blob:
         with self._disk.translate_errors(f"{self.size} bytes to be stored"):
+            assert self._file is not None
             self._file.flush()
             os.fsync(self._file.fileno())
             os.rename(self._part, self._whole)
@@ -178,11 +191,19 @@ class Blobs:
             raise
         return blob
 
-    async def receive(self, body: AsyncIterator[bytes], *, limit: int, digest: Callable[[], str] | None = None) -> Blob:
+    async def receive(
+        self,
+        body: AsyncIterator[bytes],
+        *,
+        limit: int,
+        inspect: Callable[[str], Found],
+        digest: Callable[[], str] | None = None,
+    ) -> tuple[Blob, Found]:
         """Spools a stream in worker threads; the caller then keeps or discards it.
 
-        digest: sha256 in hex of the whole body, once it has come, if the caller counts it as it comes. Raises
-        TooLargeError as soon as it is over `limit` bytes.
+        inspect: looks at the whole body in a file, in the thread that stores it. digest: sha256 in hex of the whole
+        body, once it has come, if the caller counts it as it comes. Raises TooLargeError as soon as it is over `limit`
+        bytes.
         """
         with Spool(self.directory, self._disk, digest) as spool:
             gathered = bytearray()
@@ -193,7 +214,7 @@ class Blobs:
                 if len(gathered) >= PIECE:
                     await to_thread.run_sync(spool.write, bytes(gathered))
                     gathered.clear()
-            return await to_thread.run_sync(_finish_spool, spool, bytes(gathered))
+            return await to_thread.run_sync(_finish_spool, spool, bytes(gathered), inspect)
 
     def keep(self, blob: Blob) -> None:
         """Makes a received body durable; here it already is."""
@@ -281,6 +302,7 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-def _finish_spool(spool: Spool, rest: bytes) -> Blob:
+def _finish_spool(spool: Spool, rest: bytes, inspect: Callable[[str], Found]) -> tuple[Blob, Found]:
     spool.write(rest)
-    return spool.finish()
+    found = spool.look(inspect)
+    return spool.finish(), found

@@ -7,7 +7,7 @@ which of these may go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -55,6 +55,7 @@ LAST_UPDATE = (
     .limit(1)
 )
 SET_SEQUENCE = update(FEDERATION).values(sequence=bindparam("now"))  # statements are built once: it takes longest
+ADD_UPDATES = insert(UPDATES)
 ADD_MESSAGE, DELETE_MESSAGES = insert(SECURE_MESSAGES), delete(SECURE_MESSAGES)
 DELETE_OTHER_MESSAGES = DELETE_MESSAGES.where(
     ~((SECURE_MESSAGES.c.run == bindparam("kept")) & (SECURE_MESSAGES.c.round == bindparam("number")))
@@ -156,10 +157,10 @@ def add_anchor(database: Database, run: str, *, number: int, anchor: Anchor) -> 
         connection.execute(insert_or_update(connection, ANCHORS).values(row).on_conflict_do_nothing())
 
 
-def add_update(connection: Connection, *, stored: StoredUpdate) -> None:
-    """Adds an accepted update, or a masked vector."""
-    row = asdict(stored.receipt) | {"scalars": dict(stored.scalars), "blob": stored.blob}
-    connection.execute(insert(UPDATES).values(row))
+def add_updates(connection: Connection, *, stored: Sequence[StoredUpdate]) -> None:
+    """Adds accepted updates, or masked vectors."""
+    rows = [{**vars(one.receipt), "scalars": dict(one.scalars), "blob": one.blob} for one in stored]
+    connection.execute(ADD_UPDATES, rows)
 
 
 def delete_updates(connection: Connection, *, run: str, number: int, clients: Collection[str]) -> None:

@@ -17,7 +17,7 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.disk import Blobs
 from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.records import JoinedClient, Receipt, StoredUpdate
-from aggregator_service.storage.run_store import add_state, add_update
+from aggregator_service.storage.run_store import add_state, add_updates
 from benchmarks.guard.measuring import PreparedWork, Preparing, TimedWork, hashing
 from benchmarks.guard.silo import MIB, GeneratedSilo
 from shared.method.declaration import Declaration
@@ -86,4 +86,4 @@ def _take_update(archive: Archive, run: str, client: str, update: Parameters) ->
     scalars = read_scalars(archive.declaration, archive.blobs.path(blob.name))
     receipt = Receipt(run, 1, client, blob.digest, blob.size, 0.0)
     with archive.database.writing() as connection:
-        add_update(connection, stored=StoredUpdate(receipt, scalars, blob.name))
+        add_updates(connection, stored=[StoredUpdate(receipt, scalars, blob.name)])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
+from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
@@ -174,6 +176,40 @@ def require_canonical(path: str | Path, declaration: Declaration, scalars: Scala
         raise ProtocolError("expected an update in the canonical form that a client writes, got another form")
 
 
+def find_scalars(path: str | Path, declaration: Declaration) -> Scalars | None:
+    """Reads the scalars of a stored body that is a declared update to the byte.
+
+    None for any other, of which `require_content` and `require_canonical` say what is wrong. This reads the file once,
+    and of its values never more than a megabyte.
+    """
+    forms = {spec.name: spec.form for spec in declaration.uploaded}
+    with open(path, "rb", buffering=0) as file:
+        if (found := SCALARS_FIELD.match(file.read(LONGEST_SCALARS))) is None:
+            return None
+        try:
+            scalars = _scalars({"scalars": json.loads(b'"%b"' % found[1])})
+            head = body_head(forms, scalars)
+        except (ProtocolError, ValueError):  # a number that is not finite is not written
+            return None
+        size = len(head) + sum(form.bytes for form in forms.values())
+        if not set(declaration.scalars).issuperset(scalars) or os.fstat(file.fileno()).st_size != size:
+            return None
+        file.seek(0)
+        return scalars if file.read(len(head)) == head and _has_finite_floats(file, forms.values()) else None
+
+
+def _has_finite_floats(file: FileIO, forms: Collection[Form]) -> bool:
+    """Tells whether all floats of a body are finite, whose file is at its values."""
+    file.seek(sum(form.bytes for form in forms if ORDER.index(form.dtype) < ORDER.index("F32")), os.SEEK_CUR)
+    left = sum(form.bytes for form in forms if form.dtype == "F32")
+    while left:
+        piece = file.read(min(left, PIECE_BYTES))
+        if not piece or not np.isfinite(np.frombuffer(piece, STORED["F32"])).all():
+            return False
+        left -= len(piece)
+    return True
+
+
 def decode_body(body: bytes) -> tuple[tuple[TensorSpec, ...], Parameters]:
     """Decodes a body in memory; returns its specification and content.
 
@@ -190,9 +226,12 @@ def decode_body(body: bytes) -> tuple[tuple[TensorSpec, ...], Parameters]:
 
 
 PIECE = 1 << 18  # values; a megabyte
+PIECE_BYTES = 4 * PIECE
 LENGTH_BYTES = 8  # before the header: its length, little-endian
 ALIGNED = 8  # bytes; spaces fill the header up to a multiple of it
 ORDER = tuple(STORED)
+LONGEST_SCALARS = 4 << 10  # bytes in which a body's scalars end, as a client writes it
+SCALARS_FIELD = re.compile(rb'(?s:.{8})\{"__metadata__":\{"scalars":"((?:[^"\\]|\\.)*+)"')
 
 
 def scalars_text(scalars: Scalars) -> str:

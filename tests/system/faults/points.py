@@ -185,6 +185,7 @@ def writing_a_state(plan: Plan) -> None:
             write(spool, piece)
             return
         write(spool, piece[: len(piece) // 2])
+        assert spool._file is not None
         spool._file.flush()
         plan.strike()
 

@@ -105,9 +105,9 @@ def around_bodies() -> None:
     """A half of a body: in its file, and on its way to the bucket."""
     finish, put = disk._finish_spool, Bucket.put
 
-    def finish_half(spool: Spool, rest: bytes) -> Blob:
+    def finish_half(spool: Spool, rest: bytes, inspect: Any) -> Any:
         write_half(spool, rest, "half of an update in its file")
-        return finish(spool, rest)
+        return finish(spool, rest, inspect)
 
     def put_half(bucket: Bucket, file: str, name: str) -> None:
         what = "the state" if getattr(STATE, "written", False) else "an update"
@@ -123,6 +123,7 @@ def around_bodies() -> None:
 def write_half(spool: Spool, piece: bytes, step: str) -> None:
     if dies_at(step):
         spool.write(piece[: len(piece) // 2])
+        assert spool._file is not None
         spool._file.flush()
         strike(step)
 

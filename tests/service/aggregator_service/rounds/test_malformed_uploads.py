@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from aggregator_service.rounds import uploads
 from aggregator_service.rounds.uploads import read_scalars
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
 from shared.method.parameters import Float32, Parameters
 from shared.method.settings import MethodSettings
-from shared.protocol.wire import decode_body, encode_body, require_content
+from shared.protocol.wire import decode_body, encode_body, find_scalars, require_content
 from shared.strategies import build_strategy
 from tests.support.malformed_uploads import Spoiler, split
 
@@ -82,6 +83,18 @@ def test_the_reader_refuses_all_that_is_no_update(declaration: Declaration, vali
             assert not is_update(body, valid), (way, body[:200])
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWTH_KILOBYTES
     assert accepted(declaration, valid, tmp_path / "body") and 300 < taken["data flips"] < BODIES / 16
+
+
+def test_what_is_found_at_once_is_what_all_checks_accept(
+    declaration: Declaration, valid: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, found = tmp_path / "body", Counter[bool]()
+    monkeypatch.setattr(uploads, "find_scalars", lambda *_: None)
+    for way, body in [("valid", valid), *Spoiler(valid, SEED + 4).bodies(BODIES // 5)]:
+        taken = accepted(declaration, body, file)
+        assert (find_scalars(file, declaration) is not None) == taken, (way, body[:200])
+        found[taken] += 1
+    assert found[True] > 30
 
 
 def test_the_clients_reader_does_so_too(declaration: Declaration, valid: bytes) -> None:

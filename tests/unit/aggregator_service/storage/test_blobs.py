@@ -35,7 +35,7 @@ async def test_a_file_that_is_done_just_when_its_request_is_cancelled_is_removed
         return found
 
     monkeypatch.setattr(disk, "_finish_spool", complete_and_wait)
-    receiving = asyncio.create_task(Blobs(tmp_path, Disk()).receive(body(), limit=1000))
+    receiving = asyncio.create_task(Blobs(tmp_path, Disk()).receive(body(), limit=1000, inspect=len))
     with anyio.fail_after(LONGEST_SECONDS):
         while not done.is_set():
             await anyio.sleep(0.01)
