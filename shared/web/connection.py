@@ -162,11 +162,13 @@ class Connection(H11Protocol):
             "scheme": self.scheme,
             "state": {**self.app_state, STATE: self._describe_head(request.size, request.names)},
         }
-        if self._answer_at_once is not None and not self.flow.write_paused and self._answers_at_once(request.method):
+        at_once = self._answer_at_once is not None and not (request.left or self.flow.write_paused)
+        if at_once and self._answers_at_once(request.method):
             return True
         self.cycle = PlainCycle(
-            data,
+            data[: request.size],
             request.body,
+            request.left,
             self._buffered.write_now,
             scope=self.scope,
             conn=conn,
@@ -240,8 +242,7 @@ class Connection(H11Protocol):
             return
         if self._is_under_way():
             if isinstance(self.cycle, PlainCycle) and self.cycle.is_plain:
-                self.flow.pause_reading()
-                self.cycle.pipelined += data
+                self.cycle.receive_data(data)
                 return
         elif not self._refused and self._begin_plain(data):
             return
@@ -342,7 +343,7 @@ class Connection(H11Protocol):
         cycle.response_started = cycle.response_complete = True
         cycle.message_event.set()
         transport = self._buffered.detach()
-        more = self.conn.trailing_data[0] or (cycle.pipelined if isinstance(cycle, PlainCycle) else b"")
+        more = self.conn.trailing_data[0] or (isinstance(cycle, PlainCycle) and (cycle.pipelined or cycle.more_body))
         if cycle.disconnected or transport.is_closing() or more:
             transport.abort()
             return None

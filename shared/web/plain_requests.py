@@ -1,9 +1,9 @@
 """Reads and answers plain requests of HTTP/1.1 without h11.
 
 h11 would take most of a request's time. A plain request is one that `MeasuredConnection` would take as well, with the
-same result: a head of CR LF lines, each name once, and a body of a stated length, all in one piece. h11 reads every
-other request, and writes the refusals. A plain answer is a head with a length, and one body. h11 writes every other
-answer: it then reads the request, and goes on from there.
+same result: a head of CR LF lines in one piece, each name once, and a body of a stated length. h11 reads every other
+request, and writes the refusals. A plain answer is a head with a length, and one body, after the whole request. h11
+writes every other answer: it then reads the request, and goes on from there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-import h11
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, RequestResponseCycle
 
 TOKEN: Final = rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]++"
@@ -25,8 +25,9 @@ FIELD: Final = re.compile(rb"([^:]++):[ \t]*+((?:[^\r]*[^\r \t])?)[ \t]*+\r\n")
 ANSWER: Final = re.compile(rb"(?:[-!#$%%&'*+.^_`|~0-9a-z]++: %b\r\n)++" % VALUE)
 REQUEST_FRAMING: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))  # headers that h11 is to read
 ANSWER_FRAMING: Final = frozenset((b"transfer-encoding", b"connection", b"upgrade"))  # headers that h11 is to write
-LENGTH: Final = re.compile(rb"[0-9]{1,6}")
-LONGEST_HEAD, LONGEST_BODY = 8 << 10, 64 << 10
+LENGTH: Final = re.compile(rb"[0-9]{1,12}")
+LONGEST_HEAD = 8 << 10
+FILLER: Final = bytes(64 << 10)  # stands for a body that was read, where h11 reads its request again
 STATUS_LINES: Final = {
     status: b"HTTP/1.1 %d %b\r\n" % (status, phrase)
     for status, phrase in STATUS_PHRASES.items()
@@ -45,7 +46,8 @@ None: there is no prepared answer, and the app is to be called as usual. The cal
 class PlainRequest(NamedTuple):
     """HTTP request as the server has read it.
 
-    names: of the headers, as spelled. headers: as h11 gives them. size: of the head in bytes.
+    names: of the headers, as spelled. headers: as h11 gives them. size: of the head in bytes. body: what has come of
+    it; left: bytes that have not.
     """
 
     method: str
@@ -54,10 +56,11 @@ class PlainRequest(NamedTuple):
     headers: Headers
     size: int
     body: bytes
+    left: int
 
 
 def read_plain(data: bytes) -> PlainRequest | None:
-    """Reads one whole plain request with nothing behind it; None: h11 is to read it."""
+    """Reads one plain request with nothing behind it; None: h11 is to read it."""
     head = REQUEST.match(data)
     if head is None or head.end() > LONGEST_HEAD:
         return None
@@ -69,10 +72,10 @@ def read_plain(data: bytes) -> PlainRequest | None:
     if named.get(b"connection", b"keep-alive").lower() != b"keep-alive":
         return None
     size, length = head.end(), named.get(b"content-length", b"0")
-    if LENGTH.fullmatch(length) is None or int(length) > LONGEST_BODY or len(data) != size + int(length):
+    if LENGTH.fullmatch(length) is None or (left := size + int(length) - len(data)) < 0:
         return None
     names = tuple(b"\n".join([name for name, _ in fields]).decode("ascii").split("\n"))
-    return PlainRequest(head[1].decode("ascii"), head[2], names, headers, size, data[size:])
+    return PlainRequest(head[1].decode("ascii"), head[2], names, headers, size, data[size:], left)
 
 
 def describe_request(request: PlainRequest, root_path: str) -> dict[str, Any]:
@@ -115,23 +118,35 @@ def write_plain(status: int, headers: Headers, body: bytes, *, head: bool) -> by
 class PlainCycle(RequestResponseCycle):
     """Plain request and its answer.
 
-    request_bytes: the whole request. write_now: writes at once, past the buffer. pipelined: bytes that came after the
-    request and wait for its answer.
+    head: bytes of the request's head. body: what has come of its body; left: bytes that have not. write_now: writes at
+    once, past the buffer. pipelined: bytes that came after the request and wait for its answer.
     """
 
-    def __init__(self, request_bytes: bytes, body: bytes, write_now: Callable[[bytes], None], **more: Any) -> None:
+    def __init__(self, head: bytes, body: bytes, left: int, write_now: Callable[[bytes], None], **more: Any) -> None:
         super().__init__(**more)
         self._write_now = write_now
-        self._request_bytes: bytes | None = request_bytes
+        self._head: bytes | None = head
         self._begun: Any = None
-        self.pipelined = b""
-        self.body, self.more_body = bytearray(body), False
-        self.message_event.set()
+        self._came, self._left, self.pipelined = 0, len(body) + left, b""
+        self.body, self.more_body = bytearray(), True
+        self.receive_data(body)
 
     @property
     def is_plain(self) -> bool:
         """Whether the request is answered here, not by h11."""
-        return self._request_bytes is not None
+        return self._head is not None
+
+    def receive_data(self, data: bytes) -> None:
+        """Takes bytes of the body, and those behind it; pauses reading where the app is slower."""
+        piece, behind = (data, b"") if len(data) <= self._left else (data[: self._left], data[self._left :])
+        self._came, self._left = self._came + len(piece), self._left - len(piece)
+        self.body += piece
+        self.pipelined += behind
+        self.more_body = self._left > 0
+        if piece or not self.more_body:
+            self.message_event.set()
+        if behind or (self.more_body and len(self.body) > HIGH_WATER_LIMIT):
+            self.flow.pause_reading()
 
     def take_pipelined(self) -> bytes:
         """Takes the bytes that have come behind the request."""
@@ -139,7 +154,7 @@ class PlainCycle(RequestResponseCycle):
         return pipelined
 
     async def send(self, message: Any) -> None:
-        if self._request_bytes is None:
+        if self._head is None:
             return await super().send(message)
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
@@ -161,25 +176,31 @@ class PlainCycle(RequestResponseCycle):
 
     def write_head(self) -> None:
         """Writes the head of an answer whose body others write, where h11 has not."""
-        if self._request_bytes is not None and (begun := self._begun) is not None:
+        if self._head is not None and (begun := self._begun) is not None:
             headers = [*self.default_headers, *begun.get("headers", ())]
             lines = [b"%b: %b\r\n" % one for one in headers]
             self._write_now(b"".join((STATUS_LINES[begun["status"]], *lines, b"\r\n")))
 
     def _write_plain(self, message: Any) -> bytes | None:
-        """Writes head and body in one piece; None: the answer is not plain."""
+        """Writes head and body in one piece; None: the answer is not plain, or comes before the whole request."""
         begun = self._begun
-        if begun is None or message["type"] != "http.response.body" or message.get("more_body", False):
+        if begun is None or message["type"] != "http.response.body" or message.get("more_body", False) or self._left:
             return None
         headers = [*self.default_headers, *begun.get("headers", ())]
         return write_plain(begun["status"], headers, message.get("body", b""), head=self.scope["method"] == "HEAD")
 
     async def _hand_over(self, message: Any) -> None:
         """Lets h11 read the request, and write its answer from the beginning."""
-        request_bytes, self._request_bytes = self._request_bytes or b"", None
-        self.conn.receive_data(request_bytes + self.take_pipelined())
-        while not isinstance(self.conn.next_event(), h11.EndOfMessage):
-            pass
+        head, self._head = self._head or b"", None
+        self.conn.receive_data(head)
+        self.conn.next_event()
+        for begin in range(0, self._came, len(FILLER)):
+            self.conn.receive_data(FILLER[: self._came - begin])
+            self.conn.next_event()
+        if behind := self.take_pipelined():
+            self.conn.receive_data(behind)
+        if not self._left:
+            self.conn.next_event()  # the end of the request
         if (begun := self._begun) is not None:
             self.response_started = False
             await super().send(begun)

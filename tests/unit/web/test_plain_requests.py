@@ -26,7 +26,7 @@ FULL = (
 )
 BODY = b'{"status":"answered"}'
 PLAIN = [(b"content-length", b"21"), (b"content-type", b"application/json")]
-KINDS = ("plain", "streamed", "pieces", "empty", "closing", "longer", "shorter", "failing", "twice", "bad")
+KINDS = ("plain", "streamed", "pieces", "empty", "closing", "longer", "shorter", "failing", "twice", "bad", "whole")
 SNIPPETS = (
     *(
         b"\r",
@@ -111,6 +111,8 @@ async def answer(scope: Any, receive: Any, send: Any, heard: list[Any]) -> None:
     told = {key: value for key, value in scope.items() if key not in ("state", "app")}
     heard.append((told, scope["state"]["raw_head"], came["type"], came.get("body"), came.get("more_body")))
     kind = scope["path"].strip("/").split("/")[0]
+    while kind == "whole" and came.get("more_body"):
+        heard.append(came := await receive())
     body, length = BODY, PLAIN
     start = {"type": "http.response.start", "status": 200, "headers": length}
     if kind == "failing":
@@ -205,6 +207,20 @@ async def test_drawn_requests_are_heard_and_answered_the_same(monkeypatch: pytes
 
 
 @pytest.mark.anyio
+async def test_a_long_body_is_heard_and_answered_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(35)
+    for kind in ("whole", "plain", "closing", "pieces", "failing"):
+        for size in (1, 100, 70_000, 200_000):
+            put = f"PUT /{kind} HTTP/1.1\r\nHost: silo\r\nContent-Length: {size}\r\n\r\n".encode()
+            data = put + generator.bytes(size) + (GET + GET[:-2] if size % 3 else b"")
+            for most in (len(put), 999, 65_536, 150_000):
+                pieces = [data[: len(put) + most // 2], data[len(put) + most // 2 :]] if size < most else []
+                pieces = pieces or [data[begin : begin + most] for begin in range(0, len(data), most)]
+                await require_same(monkeypatch, [*pieces[:20], b"".join(pieces[20:])])
+                await require_same(monkeypatch, pieces[:1])  # its caller leaves
+
+
+@pytest.mark.anyio
 async def test_what_comes_during_an_answer_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for behind in (GET, POST[:-1], b"\0nothing", GET + GET + POST):
         for kind in (b"/pieces", b"/plain"):
@@ -234,6 +250,7 @@ async def test_a_malformed_question_for_a_head_is_refused_without_a_body() -> No
 
 def test_the_usual_requests_are_plain_and_others_are_not() -> None:
     assert all(read_plain(one) is not None for one in (GET, POST, HEAD, FULL))
-    assert read_plain(POST[:-1]) is None and read_plain(GET + b"\r") is None
+    assert (cut := read_plain(POST[:-1])) is not None and (cut.body, cut.left) == (b"{", 1)
+    assert read_plain(POST[:-3]) is None and read_plain(GET + b"\r") is None
     long = GET.replace(b"\r\n\r\n", b"\r\nX: " + b"x" * (8 << 10) + b"\r\n\r\n")
     assert read_plain(long) is None
