@@ -92,7 +92,7 @@ class HeldArrays(StoredArrays):
 
 
 def read_parameters(path: str | Path) -> Parameters:
-    """Reads a small stored body whole; it must be one that was checked before it was stored."""
+    """Reads a small body whole that was checked before it was stored."""
     with open(path, "rb") as file:
         content = file.read()
     start = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
@@ -352,7 +352,7 @@ def _read_places(path: str | Path) -> tuple[int, Places]:
 
 
 def _parse_header(text: bytes) -> tuple[Places, Mapping[str, str]]:
-    """Reads each array's position, and the metadata, from the header of a body that is stored."""
+    """Reads each array's position, and the metadata, from a stored body's header."""
     entries: dict[str, Any] = json.loads(text)
     metadata = entries.pop("__metadata__", None) or {}
     places = {
