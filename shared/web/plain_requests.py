@@ -182,7 +182,10 @@ class PlainCycle(RequestResponseCycle):
             self._write_now(b"".join((STATUS_LINES[begun["status"]], *lines, b"\r\n")))
 
     def _write_plain(self, message: Any) -> bytes | None:
-        """Writes head and body in one piece; None: the answer is not plain, or comes before the whole request."""
+        """Writes head and body in one piece; None: the answer is not plain.
+
+        An answer before the whole request is not either.
+        """
         begun = self._begun
         if begun is None or message["type"] != "http.response.body" or message.get("more_body", False) or self._left:
             return None
