@@ -137,7 +137,10 @@ class PlainCycle(RequestResponseCycle):
         return self._head is not None
 
     def receive_data(self, data: bytes) -> None:
-        """Takes bytes of the body, and those behind it; pauses reading where the app is slower."""
+        """Takes bytes of the body, and those behind it.
+
+        Pauses reading where the app is slower.
+        """
         piece, behind = (data, b"") if len(data) <= self._left else (data[: self._left], data[self._left :])
         self._came, self._left = self._came + len(piece), self._left - len(piece)
         self.body += piece
