@@ -16,6 +16,7 @@ from aggregator_service.aggregation.bodies import Body
 from aggregator_service.aggregation.common_items import count_common_items, resolve_item_list
 from aggregator_service.aggregation.run_cost import estimate_costs, require_affordable
 from aggregator_service.process import LOGGER, Clock, run_in_worker
+from aggregator_service.registrar import Registrar
 from aggregator_service.rounds import transitions
 from aggregator_service.rounds.basis_runs import (
     choose_sum,
@@ -63,7 +64,7 @@ from shared.method.declaration import TRAINING
 from shared.method.settings import complete_settings
 from shared.protocol.schemas import JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
 from shared.protocol.secure.server import RelayedMessage
-from shared.protocol.signing.enrolment import ensure_key_pair, registered_names
+from shared.protocol.signing.enrolment import ensure_key_pair
 from shared.protocol.signing.keys import PrivateKey, raw_hex, read_private
 from shared.strategies import build_strategy
 from shared.strategies.agreement import choose_similarity_floor
@@ -91,6 +92,7 @@ class OpenFederation:
     signatures: Signatures
     key: PrivateKey
     broadcaster: StateBroadcaster
+    registrar: Registrar
 
     async def find_member(self, name: str) -> None:
         """Looks for a member that has joined by another worker."""
@@ -143,7 +145,8 @@ def _resume_federation(
     metrics.clients.set(len(members))
     round_loop = RoundLoop(archive, metrics, computation, clock=clock)
     computation.require_same_start(archive, round_loop.run)
-    keys = RegisteredKeys(settings.registry)
+    registrar = Registrar(database, settings.registry)
+    keys = registrar.keys
     records = None if database.workers is None else SharedRecords(database, database.workers)
     return OpenFederation(
         archive=archive,
@@ -156,6 +159,7 @@ def _resume_federation(
         signatures=_open_signatures(round_loop, settings, keys, had_clients=len(members) > 0),
         key=key,
         broadcaster=StateBroadcaster(key, keys.registered_key, metrics, last_calls.record_call),
+        registrar=registrar,
     )
 
 
@@ -188,8 +192,13 @@ def _open_signatures(
 ) -> Signatures:
     seconds, database = settings.signature_seconds, round_loop.archive.database
     nonces: Nonces | SharedNonces
+
+    async def follow(number: int, version: int) -> None:
+        await keys.follow(version)
+        await round_loop.follow(number)
+
     if settings.shared:
-        nonces = SharedNonces(database, seconds=seconds, had_clients=had_clients, follow=round_loop.follow)
+        nonces = SharedNonces(database, seconds=seconds, had_clients=had_clients, follow=follow)
     else:
         nonces = Nonces(settings.state_directory, database.disk, seconds=seconds)
     return Signatures(keys, nonces, seconds=seconds)
@@ -224,7 +233,7 @@ class Coordinator:
         round_loop_task = asyncio.create_task(federation.round_loop.run_rounds())
         broadcasts = [asyncio.create_task(one) for one in (self._publish_changes(), federation.broadcaster.follow())]
         try:
-            async with run_background_jobs(*federation.round_loop.list_jobs()):
+            async with run_background_jobs(*federation.round_loop.list_jobs(), *federation.registrar.keys.list_jobs()):
                 try:
                     yield
                 finally:
@@ -292,7 +301,7 @@ class Coordinator:
 
     async def registered_names(self) -> frozenset[str]:
         """Returns the names with a registered public key, which may join."""
-        return await run_in_worker(registered_names, self.settings.registry)
+        return await self.federation.registrar.registered_names()
 
     @property
     def client_names(self) -> tuple[str, ...]:

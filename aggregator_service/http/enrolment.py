@@ -7,12 +7,11 @@ import time
 from datetime import UTC, datetime
 
 from fastapi import APIRouter, Request, Response
-from fastapi.concurrency import run_in_threadpool
 
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.authentication import Service
+from aggregator_service.http.direct_calls import ClientPath
 from aggregator_service.http.routes import PRIVATE, PROBLEMS, Responses, operator_routes
-from aggregator_service.settings import AggregatorSettings
 from shared.errors import FederationError, ForbiddenError, SettingsError, UnavailableError
 from shared.protocol.problem import ProblemOut
 from shared.protocol.signing.invitation import (
@@ -22,10 +21,8 @@ from shared.protocol.signing.invitation import (
     EnrolmentOut,
     InvitationIn,
     InvitationOut,
+    RemovedOut,
     enrolment_digest,
-    known_names,
-    open_invitation,
-    redeem_invitation,
 )
 from shared.protocol.signing.keys import raw_hex
 from shared.protocol.signing.responses import sign_answer
@@ -68,9 +65,10 @@ async def invite(message: InvitationIn, service: Service, response: Response) ->
     An earlier invitation of this name ends.
     """
     response.headers.update(PRIVATE)
-    settings = service.settings
+    settings, registrar = service.settings, service.federation.registrar
     try:
-        code, expires = await run_in_threadpool(open_invitation, message.name, settings.registry, message.days)
+        opened = registrar.registry.open_invitation
+        code, expires = await registrar.run(opened, message.name, message.days, _now(service))
     except SettingsError:
         raise UnavailableError(UNWRITABLE) from None
     return InvitationOut(
@@ -78,7 +76,7 @@ async def invite(message: InvitationIn, service: Service, response: Response) ->
         expires=expires,
         aggregator=raw_hex(service.federation.key.public_key()),
         federation=settings.describe_federation(),
-        members=_named_members(settings),
+        members=await _named_members(service),
         items=settings.items,
     )
 
@@ -91,7 +89,7 @@ async def enrol(message: EnrolmentIn, service: Service, request: Request) -> Res
     its content and this message.
     """
     try:
-        content = (await run_in_threadpool(_enrol_silo, message, service)).model_dump_json()
+        content = (await _enrol_silo(message, service)).model_dump_json()
         answer = Response(content, 201, media_type="application/json")
     except FederationError as error:
         request.state.code = error.code
@@ -103,20 +101,36 @@ async def enrol(message: EnrolmentIn, service: Service, request: Request) -> Res
     return answer
 
 
-def _enrol_silo(message: EnrolmentIn, service: Coordinator) -> EnrolmentOut:
-    settings, own = service.settings, raw_hex(service.federation.key.public_key())
+@operator_routes.delete("/enrolments/{client}")
+async def remove_silo(client: ClientPath, service: Service) -> RemovedOut:
+    """Removes a silo's key and its open invitation: its next call is refused."""
+    registrar = service.federation.registrar
     try:
-        redeem_invitation(message, settings.registry, _now(), own)
+        await registrar.run(registrar.registry.remove_silo, client)
     except SettingsError:
         raise UnavailableError(UNWRITABLE) from None
-    federation = settings.describe_federation()
-    return EnrolmentOut(name=message.name, members=_named_members(settings), **dict(federation))
+    return RemovedOut(name=client)
 
 
-def _named_members(settings: AggregatorSettings) -> tuple[str, ...]:
+async def _enrol_silo(message: EnrolmentIn, service: Coordinator) -> EnrolmentOut:
+    registrar, own = service.federation.registrar, raw_hex(service.federation.key.public_key())
+    try:
+        await registrar.run(registrar.registry.redeem_invitation, message, _now(service), own)
+    except SettingsError:
+        raise UnavailableError(UNWRITABLE) from None
+    members = await _named_members(service)
+    return EnrolmentOut(name=message.name, members=members, **dict(service.settings.describe_federation()))
+
+
+async def _named_members(service: Coordinator) -> tuple[str, ...]:
     """Lists the members' names in a secure federation; an open one keeps them private."""
-    return known_names(settings.registry, _now()) if settings.secure else ()
+    if not service.settings.secure:
+        return ()
+    registrar = service.federation.registrar
+    return await registrar.run(registrar.registry.known_names, _now(service))
 
 
-def _now() -> datetime:
-    return datetime.fromtimestamp(time.time(), UTC)
+def _now(service: Coordinator) -> datetime:
+    """Returns the time by the clock that all workers share, if there are several."""
+    workers = service.federation.archive.database.workers
+    return datetime.fromtimestamp(time.time() if workers is None else workers.now(), UTC)

@@ -82,6 +82,11 @@ class Database:
         """Engine by which several workers share the database; None for one process alone."""
         return self.engine if isinstance(self.engine, SharedPostgreSQL) else None
 
+    @property
+    def on_server(self) -> bool:
+        """Whether it lies on a server, and not in the state directory."""
+        return isinstance(self.engine, PostgreSQL)
+
     def probe(self) -> None:
         """Runs a transaction that changes nothing, and takes a lost database again.
 

@@ -15,7 +15,6 @@ from sqlalchemy import Column, Connection, Float, MetaData, Table, insert, inspe
 
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.engines.pipelined_session import Statement
-from aggregator_service.storage.engines.shared_postgresql import NUMBER
 from aggregator_service.storage.nonces import MOST, describe_forgotten, describe_too_many
 from aggregator_service.storage.tables import TEXT
 from aggregator_service.storage.write_batches import WriteBatches, in_own_thread
@@ -43,6 +42,10 @@ ADDED = (
 )
 HELD_FLOORS = "SELECT client, created FROM nonces_floors WHERE client = ANY(%(names)s::text[])"
 COUNTED = "SELECT client, count(*) FROM nonces_seen WHERE client = ANY(%(names)s::text[]) GROUP BY client"
+SHARED_STATE: Statement = (
+    "SELECT number, (SELECT coalesce(max(version), 0) FROM registered_keys) FROM turns",
+    {},
+)
 COUNTED_AFTER = 100  # nonces of one client at one worker: so many more than MOST are accepted for each worker
 RAISED = text(
     "INSERT INTO nonces_floors SELECT client, max(created) FROM nonces_seen WHERE created < :old GROUP BY client"
@@ -64,7 +67,8 @@ class SharedNonces:
     """Nonces of all workers of a federation.
 
     had_clients: whether clients may have called before these tables were made, whose nonces are not in them. follow:
-    is called with the number of the shared state before a request goes on, so that it finds no older state.
+    is called with the number of the shared state, and the version of the registered keys, before a request goes on, so
+    that it finds no older ones.
     """
 
     def __init__(
@@ -73,13 +77,13 @@ class SharedNonces:
         *,
         seconds: float,
         had_clients: bool,
-        follow: Callable[[int], Awaitable[None]] | None = None,
+        follow: Callable[[int, int], Awaitable[None]] | None = None,
     ) -> None:
         assert database.workers is not None
         self._database, self._workers, self._seconds = database, database.workers, seconds
         self._follow = follow
         self._session = database.workers.open_session("SET synchronous_commit = off")
-        self._batches: WriteBatches[GivenNonce, tuple[bool, int]] = WriteBatches(in_own_thread(self._store))
+        self._batches: WriteBatches[GivenNonce, tuple[bool, int, int]] = WriteBatches(in_own_thread(self._store))
         self._room: dict[str, int] = {}  # nonces of each client before all that are stored are counted again
         self._forgotten_at = 0.0
         with database.recording() as connection:
@@ -98,12 +102,12 @@ class SharedNonces:
         Raises ClockError for a time whose nonces were deleted, UnavailableError for a client with too many recent
         requests, and while the database refuses.
         """
-        new, number = await self._batches.add(GivenNonce(client, nonce, created, now))
+        new, number, version = await self._batches.add(GivenNonce(client, nonce, created, now))
         if self._follow is not None:
-            await self._follow(number)
+            await self._follow(number, version)
         return new
 
-    def _store(self, given: Sequence[GivenNonce]) -> list[tuple[bool, int] | Exception]:
+    def _store(self, given: Sequence[GivenNonce]) -> list[tuple[bool, int, int] | Exception]:
         if time.monotonic() > self._forgotten_at + FORGET_SECONDS:
             self._forgotten_at = time.monotonic()
             with self._database.recording() as connection:
@@ -114,15 +118,15 @@ class SharedNonces:
         names = sorted({one.client for one in given})
         full = [name for name in names if self._room.get(name, 0) <= 0]
         # Floors are read after the rows were added: what another worker deletes meanwhile has raised these.
-        statements: list[Statement] = [(ADDED, columns), (HELD_FLOORS, {"names": [*names, EVERYBODY]}), NUMBER]
+        statements: list[Statement] = [(ADDED, columns), (HELD_FLOORS, {"names": [*names, EVERYBODY]}), SHARED_STATE]
         if full:
             statements.append((COUNTED, {"names": full}))
         with self._database.disk.translate_errors("a database that can be written"):
-            added, floors, numbers, *counts = self._workers.run_transaction(self._session, statements)
+            added, floors, ((number, version),), *counts = self._workers.run_transaction(self._session, statements)
         if full:
             held: dict[str, int] = dict(counts[0])
             self._room |= {name: min(COUNTED_AFTER, MOST + 1 - held.get(name, 0)) for name in full}
-        outcome = partial(self._outcome, new=set(added), floors=dict(floors), number=int(numbers[0][0]))
+        outcome = partial(self._outcome, new=set(added), floors=dict(floors), state=(number, version))
         return [outcome(one) for one in given]
 
     def _forget(self, connection: Connection, old: float) -> None:
@@ -135,15 +139,15 @@ class SharedNonces:
             connection.execute(text("DELETE FROM nonces_seen WHERE created < :old"), {"old": old})
 
     def _outcome(
-        self, one: GivenNonce, new: set[tuple[str, str]], floors: dict[str, float], number: int
-    ) -> tuple[bool, int] | Exception:
+        self, one: GivenNonce, new: set[tuple[str, str]], floors: dict[str, float], state: tuple[int, int]
+    ) -> tuple[bool, int, int] | Exception:
         floor = max((floors[name] for name in (one.client, EVERYBODY) if name in floors), default=None)
         if floor is not None and one.created <= floor:
             return ClockError(describe_forgotten(floor, one.created))
         if self._room[one.client] <= 0:
             return UnavailableError(describe_too_many(self._seconds))
         if (one.client, one.nonce) not in new:
-            return False, number
+            return False, *state
         new.remove((one.client, one.nonce))  # of two at once only the first
         self._room[one.client] -= 1
-        return True, number
+        return True, *state

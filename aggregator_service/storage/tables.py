@@ -121,6 +121,25 @@ SUMS = Table(
     Column("members", JSON, nullable=False),
 )
 
+# `key`: 32 bytes in hexadecimal, NULL once removed; `version`: of the last change, greater than that of all before.
+REGISTERED_KEYS = Table(
+    "registered_keys",
+    METADATA,
+    Column("name", TEXT, primary_key=True),
+    Column("key", TEXT, unique=True),
+    Column("version", WHOLE, nullable=False),
+    Index("registered_keys_by_version", "version"),
+)
+
+# Open ones; `digest`: sha256 of the code.
+INVITATIONS = Table(
+    "invitations",
+    METADATA,
+    Column("name", TEXT, primary_key=True),
+    Column("digest", TEXT, nullable=False),
+    Column("expires", Float, nullable=False),
+)
+
 # `client`: registered, joined or not; `head`: names and sizes of headers, never values, and the signature.
 ARRIVALS = Table(
     "arrivals",

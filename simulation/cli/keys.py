@@ -80,9 +80,9 @@ def remove(
 
     An open invitation of this name ends too.
     """
-    from shared.protocol.signing.invitation import remove_silo
+    from shared.protocol.signing.silo_registry import folder_registry
 
-    remove_silo(name, keys)
+    folder_registry(keys).remove_silo(name)
     if as_json:
         return print_json({"name": name})
     OUT.print(f"{name}: removed")

@@ -12,11 +12,9 @@ from shared.protocol.signing.enrolment import ensure_key_pair
 from shared.protocol.signing.invitation import (
     Invitation,
     InvitationOut,
-    known_names,
-    open_invitation,
-    require_without_key,
 )
 from shared.protocol.signing.keys import raw_hex, read_private
+from shared.protocol.signing.silo_registry import folder_registry
 from shared.web.address import require_url, write_address
 
 DAYS = 7.0
@@ -31,12 +29,13 @@ def write_invitations(
     signed its certificate. Raises ConflictError for a name that has a key already, and SettingsError for an invalid
     name; then no silo is invited.
     """
+    registry = folder_registry(settings.registry)
     for name in names:
-        require_without_key(name, settings.registry)
+        registry.require_without_key(name)
     address = url or write_address(settings.host, settings.port, tls=settings.tls_certificate is not None)
     key = read_private(settings.signing_key_file or ensure_key_pair("aggregator", settings.state_directory).private)
-    codes = {name: open_invitation(name, settings.registry, DAYS) for name in names}
-    members = known_names(settings.registry, datetime.now(UTC)) if settings.secure else ()
+    codes = {name: registry.open_invitation(name, DAYS) for name in names}
+    members = registry.known_names(datetime.now(UTC)) if settings.secure else ()
     return [
         write_invitation(
             make_invitation(

@@ -39,6 +39,7 @@ OWNER = 0x4C50_5346_6564  # "LPSFed": the advisory lock of the writer, or of the
 TURN = OWNER + 1  # the lock of the worker that changes a run
 ALONE = OWNER + 4  # the lock of one aggregator alone, which each worker's session shares
 ARRIVING = OWNER + 5  # the lock of the record of arrivals, which workers that add to it share
+REGISTERING = OWNER + 7  # the lock of the worker that changes the registry of silos
 MOST_CONNECTIONS = 15
 BOUNDS = {
     "synchronous_commit": "on",  # a commit survives the end of the server, whatever its own setting

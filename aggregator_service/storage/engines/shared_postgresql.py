@@ -21,7 +21,7 @@ from sqlalchemy import URL, BigInteger, Column, Connection, MetaData, Table, ins
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from aggregator_service.storage.engines.pipelined_session import PipelinedSession, Rows, Statement
-from aggregator_service.storage.engines.postgresql import ALONE, ARRIVING, OWNER, TURN, PostgreSQL, commit
+from aggregator_service.storage.engines.postgresql import ALONE, ARRIVING, OWNER, REGISTERING, TURN, PostgreSQL, commit
 from shared.errors import UnavailableError
 from shared.timeouts import STALL_SECONDS
 
@@ -190,6 +190,10 @@ class SharedPostgreSQL(PostgreSQL):
         its commit: a reader beside additions could see a later one first.
         """
         _lock(connection, ARRIVING, alone=alone)
+
+    def lock_registry(self, connection: Connection) -> None:
+        """Locks the registry of silos until the transaction ends."""
+        _lock(connection, REGISTERING, alone=True)
 
     def resume(self) -> None:
         """Opens the worker's session again where it was lost."""

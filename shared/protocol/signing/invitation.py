@@ -13,37 +13,23 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from cryptography.exceptions import InvalidSignature
 from pydantic import AwareDatetime, Field, ValidationError, model_validator
 
-from shared.errors import AuthenticationError, ConflictError, NotFoundError, ProtocolError, SettingsError
-from shared.files import PRIVATE, replace_file
+from shared.errors import SettingsError
 from shared.message import Message
 from shared.method.settings import MethodSettings
 from shared.protocol.item_list import LONGEST_PACKED, ItemListOut, unpack_item_list
 from shared.protocol.schemas import ClientName
-from shared.protocol.signing.enrolment import (
-    lock_folder,
-    public_file,
-    register_key,
-    registered_key,
-    registered_names,
-    remove_key,
-    require_name,
-)
-from shared.protocol.signing.keys import PrivateKey, PublicKey, public_key, raw_hex
+from shared.protocol.signing.keys import PrivateKey, raw_hex
 
-FOLDER = "invited"  # folder of open invitations, in the folder of registered keys
 CODE_BYTES = 32
 LONGEST_INVITATION = LONGEST_PACKED + (2 << 20)  # bytes of its file
 LONGEST_ENROLMENT = 1024  # bytes of the message that redeems an invitation
 NONCE_BYTES = 16
 PURPOSE = "lpsfed enrolment/2"  # prefix of proven and signed bytes, so that neither is valid elsewhere
-REFUSED = "expected the code of an open invitation for this name: ask the operator for another one"
 
 Hex32 = Annotated[str, Field(pattern="^[0-9a-f]{64}$", examples=["d7" * 32])]
 Code = Annotated[
@@ -153,60 +139,10 @@ class InvitationOut(Message):
     )
 
 
-class OpenInvitation(Message):
-    """Invitation as the aggregator stores it. `digest`: sha256 of the code."""
+class RemovedOut(Message):
+    """Silo whose key and invitation have been removed."""
 
-    digest: Hex32
-    expires: AwareDatetime
-
-
-def open_invitation(name: str, folder: Path, days: float) -> tuple[str, datetime]:
-    """Stores a new invitation for a name; returns its code and expiry.
-
-    It replaces an earlier one. Raises ConflictError for a name that has a key already, SettingsError for what is no
-    client's name.
-    """
-    require_without_key(name, folder)
-    code, expires = secrets.token_urlsafe(CODE_BYTES), datetime.now(UTC) + timedelta(days=days)
-    kept = OpenInvitation(digest=_digest(code), expires=expires)
-    with lock_folder(folder / FOLDER):
-        require_without_key(name, folder)  # the earlier invitation may have been used meanwhile
-        try:
-            replace_file(_open_file(name, folder), kept.model_dump_json().encode(), PRIVATE)
-        except OSError as error:
-            raise SettingsError(f"{folder}: expected a writable path ({error.strerror})") from None
-    return code, expires
-
-
-def require_without_key(name: str, folder: Path) -> None:
-    """Raises ConflictError for a name that has a key already.
-
-    SettingsError for what is no client's name.
-    """
-    if public_file(require_name(name), folder).exists():
-        raise ConflictError(f"expected a name without a key, {name!r} has one: remove it first")
-
-
-def remove_silo(name: str, folder: Path) -> None:
-    """Removes a silo's key and its open invitation.
-
-    Raises NotFoundError if it had neither.
-    """
-    path = _open_file(require_name(name), folder)
-    if not path.parent.is_dir():  # no invitation was ever made there
-        return remove_key(name, folder)
-    with lock_folder(path.parent):  # an enrolment under way ends before, and no other begins meanwhile
-        _remove_held(name, path, folder)
-
-
-def _remove_held(name: str, path: Path, folder: Path) -> None:
-    if invited := path.exists():
-        path.unlink(missing_ok=True)  # before the key: else the code could register a key again
-    try:
-        remove_key(name, folder)
-    except NotFoundError:
-        if not invited:
-            raise
+    name: ClientName
 
 
 def read_invitation(path: Path) -> Invitation:
@@ -246,8 +182,8 @@ def unpack_items(invitation: Invitation) -> bytes | None:
 def prove_enrolment(invitation: Invitation, key: PrivateKey) -> EnrolmentIn:
     """Makes the message that redeems an invitation for this key, with a new nonce."""
     own, nonce = raw_hex(key.public_key()), secrets.token_hex(NONCE_BYTES)
-    said = _proven_bytes(invitation.name, own, invitation.aggregator, nonce)
-    proof = _prove(_digest(invitation.code), said)
+    said = proven_bytes(invitation.name, own, invitation.aggregator, nonce)
+    proof = prove(code_digest(invitation.code), said)
     signature = key.sign(said + proof.encode()).hex()
     return EnrolmentIn(name=invitation.name, key=own, nonce=nonce, proof=proof, signature=signature)
 
@@ -260,95 +196,19 @@ def enrolment_digest(message: EnrolmentIn) -> str:
     return f"{PURPOSE} {hashlib.sha256(message.model_dump_json().encode()).hexdigest()}"
 
 
-def redeem_invitation(message: EnrolmentIn, folder: Path, now: datetime, aggregator: str) -> None:
-    """Registers the key of an invited silo, durably, and uses the invitation up.
-
-    The same key again changes nothing, so that a silo without an answer may ask again, after the invitation has
-    expired too: it has signed the message. Raises AuthenticationError, in the same words whatever is wrong with the
-    proof, and ConflictError if the name has another key or the key another name. aggregator: its own public key,
-    in hexadecimal.
-    """
-    key, path = _parse_key(message), _open_file(message.name, folder)
-    said = _proven_bytes(message.name, message.key, aggregator, message.nonce)
-    try:
-        key.verify(bytes.fromhex(message.signature), said + message.proof.encode())
-    except InvalidSignature:
-        raise AuthenticationError(REFUSED) from None
-    has_key = _has_key(message, folder)
-    if has_key and not path.exists():
-        return
-    if not has_key and not _is_valid_proof(path, said, message.proof, now):
-        _forget_expired(path, now)
-        raise AuthenticationError(REFUSED)  # before the lock: a caller without a code must not take it
-    with lock_folder(path.parent):  # looked at once more: it may have been withdrawn meanwhile
-        if not _has_key(message, folder):
-            if not _is_valid_proof(path, said, message.proof, now):
-                raise AuthenticationError(REFUSED)
-            register_key(message.name, key, folder)
-        path.unlink(missing_ok=True)
-
-
-def _has_key(message: EnrolmentIn, folder: Path) -> bool:
-    """Tells whether the name has this very key."""
-    held = registered_key(message.name, folder)
-    return held is not None and raw_hex(held) == message.key
-
-
-def known_names(folder: Path, now: datetime) -> tuple[str, ...]:
-    """Lists all names with a key or an open invitation, sorted."""
-    invited = {path.stem for path in (folder / FOLDER).glob("*.json") if _is_open(path, now)}
-    return tuple(sorted(registered_names(folder) | invited))
-
-
-def _parse_key(message: EnrolmentIn) -> PublicKey:
-    try:
-        return public_key(bytes.fromhex(message.key))
-    except (SettingsError, ValueError):
-        raise ProtocolError("key: expected an Ed25519 public key in hexadecimal, got another") from None
-
-
-def _is_valid_proof(path: Path, said: bytes, proof: str, now: datetime) -> bool:
-    """Tells whether a proof is of an open invitation's code."""
-    kept = _read_open(path) or OpenInvitation(digest="0" * 64, expires=now)
-    return hmac.compare_digest(_prove(kept.digest, said), proof) and now < kept.expires
-
-
-def _forget_expired(path: Path, now: datetime) -> None:
-    """Deletes an expired invitation, so that it stays expired if the clock goes back."""
-    kept = _read_open(path)
-    if kept is None or now < kept.expires:
-        return
-    with lock_folder(path.parent):
-        if (kept := _read_open(path)) is not None and now >= kept.expires:
-            path.unlink(missing_ok=True)
-
-
-def _read_open(path: Path) -> OpenInvitation | None:
-    try:
-        return OpenInvitation.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return None
-
-
-def _is_open(path: Path, now: datetime) -> bool:
-    kept = _read_open(path)
-    return kept is not None and now < kept.expires
-
-
-def _proven_bytes(name: str, key: str, aggregator: str, nonce: str) -> bytes:
+def proven_bytes(name: str, key: str, aggregator: str, nonce: str) -> bytes:
+    """Returns the content that an enrolling silo proves and signs."""
     return "\n".join((PURPOSE, name, key, aggregator, nonce, "")).encode()
 
 
-def _prove(digest: str, said: bytes) -> str:
+def prove(digest: str, said: bytes) -> str:
+    """Computes the proof of what is said, for a code of this digest."""
     return hmac.digest(bytes.fromhex(digest), said, hashlib.sha256).hex()
 
 
-def _digest(code: str) -> str:
+def code_digest(code: str) -> str:
+    """Computes the sha256 of an invitation's code."""
     return hashlib.sha256(code.encode()).hexdigest()
-
-
-def _open_file(name: str, folder: Path) -> Path:
-    return public_file(name, folder / FOLDER).with_suffix(".json")
 
 
 def describe_other_federation(expected: FederationOut, observed: FederationOut) -> str | None:

@@ -23,18 +23,15 @@ from shared.errors import (
 )
 from shared.protocol.signing.enrolment import register_key, registered_keys
 from shared.protocol.signing.invitation import (
-    FOLDER,
     EnrolmentIn,
     FederationOut,
     Invitation,
     enrolment_digest,
-    open_invitation,
     prove_enrolment,
-    redeem_invitation,
-    remove_silo,
 )
 from shared.protocol.signing.keys import PrivateKey, new_key, public_key, raw_hex
 from shared.protocol.signing.responses import require_answer
+from shared.protocol.signing.silo_registry import INVITED, folder_registry
 from simulation.joining.invite import write_invitations
 from tests.support.federation import Federation
 from tests.support.given import Federate
@@ -62,59 +59,59 @@ def registered(folder: Path) -> dict[str, str]:
 
 
 def test_a_code_registers_one_key_and_the_same_again_changes_nothing(tmp_path: Path) -> None:
-    code, expires = open_invitation("north", tmp_path, 1.0)
+    code, expires = folder_registry(tmp_path).open_invitation("north", 1.0)
     own = message("north", code)
-    redeem_invitation(own, tmp_path, NOW, AGGREGATOR)
-    redeem_invitation(own, tmp_path, NOW, AGGREGATOR)  # its answer was lost
-    assert registered(tmp_path) == {"north": own.key} and list((tmp_path / FOLDER).glob("*.json")) == []
+    folder_registry(tmp_path).redeem_invitation(own, NOW, AGGREGATOR)
+    folder_registry(tmp_path).redeem_invitation(own, NOW, AGGREGATOR)  # its answer was lost
+    assert registered(tmp_path) == {"north": own.key} and list((tmp_path / INVITED).glob("*.json")) == []
     assert timedelta(hours=23) < expires - NOW < timedelta(hours=25)
     with pytest.raises(AuthenticationError):
-        redeem_invitation(message("north", code), tmp_path, NOW, AGGREGATOR)  # somebody else who has seen the code
+        folder_registry(tmp_path).redeem_invitation(message("north", code), NOW, AGGREGATOR)  # who has seen the code
     with pytest.raises(ConflictError, match="'north' has one"):
-        open_invitation("north", tmp_path, 1.0)
+        folder_registry(tmp_path).open_invitation("north", 1.0)
 
 
 @pytest.mark.parametrize("kind", ["another code", "another name", "nobody invited", "expired", "replaced", "damaged"])
 def test_any_other_code_is_refused_in_the_same_words(tmp_path: Path, kind: str) -> None:
-    code, expires = open_invitation("north", tmp_path, 1.0)
+    code, expires = folder_registry(tmp_path).open_invitation("north", 1.0)
     name, said, now = "north", code, NOW
     if kind == "another code":
         said = secrets.token_urlsafe(32)
     elif kind == "another name":
-        open_invitation("south", tmp_path, 1.0)
+        folder_registry(tmp_path).open_invitation("south", 1.0)
         name = "south"
     elif kind == "nobody invited":
         name = "east"
     elif kind == "expired":
         now = expires
     elif kind == "replaced":
-        open_invitation("north", tmp_path, 1.0)
+        folder_registry(tmp_path).open_invitation("north", 1.0)
     else:
-        (tmp_path / FOLDER / "north.json").write_text("{")
+        (tmp_path / INVITED / "north.json").write_text("{")
     with pytest.raises(AuthenticationError, match="expected the code of an open invitation for this name"):
-        redeem_invitation(message(name, said), tmp_path, now, AGGREGATOR)
+        folder_registry(tmp_path).redeem_invitation(message(name, said), now, AGGREGATOR)
     assert registered(tmp_path) == {}
 
 
 def test_a_key_that_another_name_has_is_refused_and_the_invitation_stays(tmp_path: Path) -> None:
     own = new_key()
     for name in ("north", "south"):
-        code, _ = open_invitation(name, tmp_path, 1.0)
+        code, _ = folder_registry(tmp_path).open_invitation(name, 1.0)
         if name == "north":
-            redeem_invitation(message(name, code, own), tmp_path, NOW, AGGREGATOR)
+            folder_registry(tmp_path).redeem_invitation(message(name, code, own), NOW, AGGREGATOR)
     with pytest.raises(ConflictError, match="'north' has this one"):
-        redeem_invitation(message("south", code, own), tmp_path, NOW, AGGREGATOR)
-    redeem_invitation(message("south", code), tmp_path, NOW, AGGREGATOR)
+        folder_registry(tmp_path).redeem_invitation(message("south", code, own), NOW, AGGREGATOR)
+    folder_registry(tmp_path).redeem_invitation(message("south", code), NOW, AGGREGATOR)
     assert {*registered(tmp_path)} == {"north", "south"}
 
 
 def test_of_many_who_use_a_code_at_once_one_is_registered(tmp_path: Path) -> None:
-    code, _ = open_invitation("north", tmp_path, 1.0)
+    code, _ = folder_registry(tmp_path).open_invitation("north", 1.0)
     wanted = [message("north", code) for _ in range(16)]
 
     def use(one: EnrolmentIn) -> bool:
         try:
-            redeem_invitation(one, tmp_path, NOW, AGGREGATOR)
+            folder_registry(tmp_path).redeem_invitation(one, NOW, AGGREGATOR)
         except FederationError:
             return False
         return True
@@ -125,35 +122,35 @@ def test_of_many_who_use_a_code_at_once_one_is_registered(tmp_path: Path) -> Non
 
 
 def test_no_file_has_the_code_and_no_words_repeat_it(tmp_path: Path) -> None:
-    code, _ = open_invitation("north", tmp_path, 1.0)
+    code, _ = folder_registry(tmp_path).open_invitation("north", 1.0)
     assert not any(code.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert code not in repr(invited("north", code)) and code not in message("north", code).model_dump_json()
 
 
 def test_who_is_removed_does_not_come_back_by_an_invitation_that_was_not_used(tmp_path: Path) -> None:
     """It was registered by hand, or the process was killed between its key and the end of its invitation."""
-    code, _ = open_invitation("north", tmp_path, 365.0)
+    code, _ = folder_registry(tmp_path).open_invitation("north", 365.0)
     register_key("north", new_key().public_key(), tmp_path)
-    remove_silo("north", tmp_path)
+    folder_registry(tmp_path).remove_silo("north")
     with pytest.raises(AuthenticationError):
-        redeem_invitation(message("north", code), tmp_path, NOW, AGGREGATOR)
+        folder_registry(tmp_path).redeem_invitation(message("north", code), NOW, AGGREGATOR)
 
 
 def test_an_invitation_is_withdrawn_by_removing_the_silo(tmp_path: Path) -> None:
-    code, _ = open_invitation("north", tmp_path, 1.0)
-    remove_silo("north", tmp_path)
+    code, _ = folder_registry(tmp_path).open_invitation("north", 1.0)
+    folder_registry(tmp_path).remove_silo("north")
     with pytest.raises(AuthenticationError):
-        redeem_invitation(message("north", code), tmp_path, NOW, AGGREGATOR)
+        folder_registry(tmp_path).redeem_invitation(message("north", code), NOW, AGGREGATOR)
     with pytest.raises(NotFoundError, match="expected a registered name"):
-        remove_silo("north", tmp_path)
+        folder_registry(tmp_path).remove_silo("north")
 
 
 def test_only_a_silo_is_removed_not_a_file_elsewhere(tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text("{}")
-    (tmp_path / FOLDER).mkdir()
+    (tmp_path / INVITED).mkdir()
     with pytest.raises(SettingsError, match="expected a client's name"):
-        remove_silo("../other", tmp_path)
+        folder_registry(tmp_path).remove_silo("../other")
     assert other.exists()
 
 
@@ -164,7 +161,7 @@ def test_where_one_cannot_be_invited_nobody_is(tmp_path: Path, wrong: str) -> No
         write_invitations(small_aggregator(tmp_path), ["south", wrong], None, tmp_path)
     assert [*tmp_path.rglob("*.invite"), *tmp_path.rglob("*.json")] == []
     with pytest.raises((SettingsError, ConflictError), match=f"'{wrong}'"):
-        open_invitation(wrong, tmp_path / "keys", 1.0)
+        folder_registry(tmp_path / "keys").open_invitation(wrong, 1.0)
 
 
 async def enrol(http: httpx.AsyncClient, asked: EnrolmentIn) -> httpx.Response:

@@ -15,8 +15,9 @@ from shared.errors import ConflictError, FederationError, SettingsError, Unavail
 from shared.protocol.signing import enrolment
 from shared.protocol.signing import enrolment as key_index
 from shared.protocol.signing.enrolment import FOLDER, register_key, registered_keys, remove_key
-from shared.protocol.signing.invitation import Invitation, open_invitation, prove_enrolment, redeem_invitation
+from shared.protocol.signing.invitation import Invitation, prove_enrolment
 from shared.protocol.signing.keys import PublicKey, fingerprint, new_key, public_pem, raw_hex
+from shared.protocol.signing.silo_registry import folder_registry
 
 
 def key() -> PublicKey:
@@ -53,16 +54,18 @@ def count_reads(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> i
 
 
 def enrol_by_invitation(folder: Path) -> None:
-    code, expires = open_invitation("west", folder, 1.0)
+    code, expires = folder_registry(folder).open_invitation("west", 1.0)
     here = {"url": "http://127.0.0.1:1", "aggregator": raw_hex(key()), "format": "lpsfed-invitation/1"}
     invitation = Invitation.model_validate({"name": "west", "code": code, "expires": expires, **here})
-    redeem_invitation(prove_enrolment(invitation, new_key()), folder, datetime.now(UTC), invitation.aggregator)
+    folder_registry(folder).redeem_invitation(
+        prove_enrolment(invitation, new_key()), datetime.now(UTC), invitation.aggregator
+    )
 
 
 def test_a_registration_reads_no_more_files_of_many_than_of_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_invitation("first", tmp_path, 1.0)
+    folder_registry(tmp_path).open_invitation("first", 1.0)
     fill(tmp_path, 40)
     assert count_reads(monkeypatch, lambda: register_key("north", key(), tmp_path)) <= 1
     assert count_reads(monkeypatch, lambda: enrol_by_invitation(tmp_path)) <= 2
