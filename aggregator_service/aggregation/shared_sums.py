@@ -4,9 +4,10 @@ First each body is checked once, by some worker, in groups of clients. Then each
 (`shared.strategies.blockwise`), for which it reads ranges of all bodies, and stores the centre of a block as a body;
 the worker that leads takes part, joins the blocks and goes on as if it had summed alone, to the same bytes.
 
-A worker trusts what another has checked only as it trusts its own earlier check: while size and time of change of the
-file stay. So bodies must lie in a folder that the workers share. In a bucket each worker would have to fetch every
-body whole, because a range has no digest to be checked against: there the worker that leads sums alone.
+Of bodies in a folder, a worker trusts what another has checked only as it trusts its own earlier check: while size and
+time of change of the file stay. Of bodies in a bucket each range is checked as it comes, by digests of its parts that
+were counted at the upload (`storage.body_parts`): so each body is read once by all workers together, and none is
+checked before. A rule that needs whole updates, or a limit of their distances, leaves both to the worker that leads.
 """
 
 from __future__ import annotations
@@ -14,25 +15,37 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from aggregator_service.aggregation.fetched_blocks import BodyLayout, FormArrays, fetch_block
 from aggregator_service.process import LOGGER
 from aggregator_service.rounds.run import Run
+from aggregator_service.storage.body_parts import DamagedUpdatesError
 from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.records import StoredUpdate
 from aggregator_service.storage.sum_blocks import CLAIM_SECONDS, BlockClaim, BlockPlan, SumBlocks
 from shared.errors import ConflictError, DamagedError, FederationError, UnavailableError
-from shared.method.parameters import Array, Parameters, State, Update
+from shared.method.parameters import Array, Form, Parameters, State, Update
 from shared.protocol.wire import body_pieces, open_parameters
-from shared.strategies.blockwise import Block, JoinedBlocks, Parts, Span, combine_block, plan_blocks
+from shared.strategies.blockwise import (
+    Block,
+    JoinedBlocks,
+    Parts,
+    Span,
+    combine_block,
+    gather_blocks,
+    has_blocks,
+    plan_blocks,
+)
 from shared.strategies.strategy import Combine
 
 LEAST_SHARED = 64 << 20  # bytes of all updates: one worker sums fewer before another has looked
 GROUP = 64  # bodies that are checked as one block
+LEAST_FETCHED = 1 << 16  # values of a block that is fetched from a bucket: a call costs more than its bytes
 FEWEST = 16  # blocks of a sum: each worker gets several, so that none waits long for the last one
 RENEW_SECONDS = CLAIM_SECONDS / 5
 LOOK_SECONDS = 0.05
@@ -43,13 +56,21 @@ CHECK, SUM = "check", "sum"
 class RoundInputs:
     """Updates of a closed round and the rule of their centre.
 
-    load: opens the state before the round, and all updates.
+    before: loads the state before the round. load: opens all updates. forms: of their tensors.
     """
 
     run: Run
     held: Sequence[StoredUpdate]
     combine: Combine
-    load: Callable[[], tuple[State, list[Update]]]
+    before: Callable[[], State]
+    load: Callable[[], list[Update]]
+    forms: Mapping[str, Form]
+
+    @property
+    def ranges_suffice(self) -> bool:
+        """Whether ranges of the bodies can be checked, and are all that the round needs."""
+        alone = self.run.request.method.quarantine_factor == 0 and has_blocks(self.combine)
+        return alone and all(one.parts is not None for one in self.held)
 
     def digest(self) -> str:
         """Computes a digest of the list of updates, which workers compare."""
@@ -58,9 +79,9 @@ class RoundInputs:
 
 
 def find_blocks(archive: Archive) -> SumBlocks | None:
-    """Returns the shared blocks of work; None for one process, or with a bucket."""
+    """Returns the shared blocks of work; None for one process."""
     workers = archive.database.workers
-    return None if workers is None or not archive.blobs.shared else SumBlocks(archive.database, workers)
+    return None if workers is None else SumBlocks(archive.database, workers)
 
 
 def open_shared_sum(archive: Archive, inputs: RoundInputs) -> SharedSum | None:
@@ -68,7 +89,7 @@ def open_shared_sum(archive: Archive, inputs: RoundInputs) -> SharedSum | None:
     blocks = find_blocks(archive)
     if blocks is None or sum(one.receipt.size for one in inputs.held) < LEAST_SHARED:
         return None
-    return SharedSum(archive, blocks, inputs)
+    return SharedSum(archive, blocks, inputs) if archive.blobs.shared or inputs.ranges_suffice else None
 
 
 class SharedSum:
@@ -77,6 +98,11 @@ class SharedSum:
     def __init__(self, archive: Archive, blocks: SumBlocks, inputs: RoundInputs) -> None:
         self._archive, self._blocks, self._inputs = archive, blocks, inputs
         self._opened: tuple[State, list[Update], list[Block]] | None = None
+
+    @property
+    def checks_ranges(self) -> bool:
+        """Whether bodies are checked in the sum alone."""
+        return not self._archive.blobs.shared
 
     def check_bodies(self) -> None:
         """Checks each body once with other workers.
@@ -89,13 +115,26 @@ class SharedSum:
             self._trust(group, result)
 
     def combine(self) -> State:
-        """Computes the centre of the updates with other workers."""
+        """Computes the centre of the updates with other workers.
+
+        Raises DamagedUpdatesError for bodies in a bucket that are not as they came.
+        """
         before, updates, blocks = self._open()
         joined = JoinedBlocks(self._inputs.combine, before, updates, blocks)
-        known = json.dumps([self._archive.blobs.mark(str(one.blob)) for one in self._inputs.held])
-        for block, result in zip(blocks, self._share(SUM, len(blocks), known), strict=True):
-            self._add_result(joined, block, result)
+        known = "" if self.checks_ranges else self._marks()
+        results = [json.loads(one) for one in self._share(SUM, len(blocks), known)]
+        self._require_sound({client for told in results for client in told.get("damaged", ())})
+        for block, told in zip(blocks, results, strict=True):
+            self._add_result(joined, block, told)
         return joined.finish()
+
+    def _marks(self) -> str:
+        return json.dumps([self._archive.blobs.mark(str(one.blob)) for one in self._inputs.held])
+
+    def _require_sound(self, clients: Collection[str]) -> None:
+        lost = [one for one in self._inputs.held if one.receipt.client in clients]
+        if lost:
+            raise DamagedUpdatesError(lost)
 
     def take_block(self, plan: BlockPlan) -> bool:
         """Claims a block and stores its result; False without a block."""
@@ -149,16 +188,26 @@ class SharedSum:
 
     def _open(self) -> tuple[State, list[Update], list[Block]]:
         if self._opened is None:
-            before, updates = self._inputs.load()
-            self._opened = before, updates, plan_blocks(self._inputs.combine, before, updates, fewest=FEWEST)
+            before, combine = self._inputs.before(), self._inputs.combine
+            if self.checks_ranges:
+                forms = FormArrays(self._inputs.forms)
+                updates = [Update(one.receipt.client, forms, one.scalars) for one in self._inputs.held]
+                blocks = gather_blocks(plan_blocks(combine, before, updates, fewest=FEWEST), LEAST_FETCHED)
+            else:
+                updates = self._inputs.load()
+                blocks = plan_blocks(combine, before, updates, fewest=FEWEST)
+            self._opened = before, updates, blocks
         return self._opened
 
     def _store_parts(self, claim: BlockClaim) -> None:
-        if self._opened is None and not self._blocks.leads:
+        if self._opened is None and not self._blocks.leads and not self.checks_ranges:
             self._trust(self._inputs.held, self._blocks.load_known(claim.plan))
-        before, updates, blocks = self._open()
-        block = blocks[claim.number]
-        parts = combine_block(self._inputs.combine, before, updates, block, self._renewal(claim))
+        block = self._open()[2][claim.number]
+        try:
+            parts = self._combine_block(block, self._renewal(claim))
+        except DamagedUpdatesError as error:
+            self._blocks.store(claim, json.dumps({"damaged": [one.receipt.client for one in error.updates]}))
+            return
         named = {f"{place}/{name}": value for place, span in enumerate(block) for name, value in parts[span].items()}
         blob = self._archive.blobs.save(body_pieces(Parameters(named)))
         try:
@@ -168,15 +217,22 @@ class SharedSum:
             self._archive.blobs.remove([blob.name])
             raise
 
-    def _add_result(self, joined: JoinedBlocks, block: Block, result: str) -> None:
+    def _combine_block(self, block: Block, look: Callable[[], None]) -> Parts:
+        before, updates, _ = self._open()
+        combine = partial(combine_block, self._inputs.combine, before)
+        if not self.checks_ranges:
+            return combine(updates, block, look)
+        layout = BodyLayout(self._inputs.forms)
+        with fetch_block(self._archive.blobs, layout, self._inputs.held, block, look) as fetched:
+            return combine(fetched, block, look)
+
+    def _add_result(self, joined: JoinedBlocks, block: Block, told: Mapping[str, Any]) -> None:
         """Adds the centre of a block; computes it here if the stored one is damaged."""
-        told = json.loads(result)
         try:
             joined.add_block(block, self._read_parts(block, told))
         except (FederationError, LookupError, ValueError) as error:
             LOGGER.warning("block_damaged", reason=type(error).__name__)
-            before, updates, _ = self._open()
-            joined.add_block(block, combine_block(self._inputs.combine, before, updates, block))
+            joined.add_block(block, self._combine_block(block, lambda: None))
         self._archive.blobs.remove([told["blob"]])
 
     def _read_parts(self, block: Block, told: Mapping[str, Any]) -> Parts:

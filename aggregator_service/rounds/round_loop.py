@@ -23,6 +23,7 @@ from aggregator_service.rounds.basis_runs import kept_sums
 from aggregator_service.rounds.metrics import AggregatorMetrics
 from aggregator_service.rounds.run import Run
 from aggregator_service.storage import run_store
+from aggregator_service.storage.body_parts import DamagedUpdatesError
 from aggregator_service.storage.clients import impose_quarantines
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.engines.shared_postgresql import RECEIPTS, SharedPostgreSQL
@@ -262,8 +263,8 @@ class RoundLoop:
         self._show_run()
         if run.phase in ("failed", "cancelled"):
             self._metrics.rounds.labels(run.phase).inc()
-            log = LOGGER.warning if run.phase == "failed" else LOGGER.info
-            log(f"run_{run.phase}", run=run.name, reason=run.reason)
+            tell = LOGGER.warning if run.phase == "failed" else LOGGER.info
+            tell(f"run_{run.phase}", run=run.name, reason=run.reason)
         self._announce(phase_changed=moved)
 
     async def wait_for_commit(self) -> None:
@@ -488,8 +489,10 @@ class RoundLoop:
             if beyond := await self.archive.tensors.run_in_worker(self._computation.distant_clients, self.archive, run):
                 return RoundOutcome(distant=beyond)
             state = await self.archive.tensors.run_in_worker(self._computation.aggregate_round, self.archive, run)
-        except (OSError, UnavailableError):
-            raise  # the disk's failure, not the run's: `run_rounds` tries again
+        except DamagedUpdatesError as error:
+            return RoundOutcome(damaged=error.updates)
+        except (OSError, UnavailableError):  # the disk's failure, not the run's: `run_rounds` tries again
+            raise
         except Exception as error:
             LOGGER.exception("aggregation_failed", run=run.name, round=run.round)
             words = str(error) if isinstance(error, DamagedError) else f"{type(error).__name__}: {error}"
@@ -588,8 +591,7 @@ def _is_visible(before: Run | None, after: Run) -> bool:
 def _is_phase_change(before: Run | None, after: Run) -> bool:
     """Tells whether callers may wait for this change.
 
-    They do not wait for others' uploads: with many clients, waking all of them each time would cost more than the
-    round.
+    They do not wait for others' uploads: waking all of many clients each time would cost more than the round.
     """
     return before is None or _progress(before) != _progress(after) or before.quarantined != after.quarantined
 

@@ -79,8 +79,9 @@ class Uploads:
         """
         run = await self._require_place(address)
         declaration = self._declaration.of_part(run.request.part)
-        blob, found = await self._archive.blobs.receive(
-            body, limit=self._archive.longest_update, inspect=partial(find_update, declaration), digest=digest
+        archive, find = self._archive, partial(find_update, declaration)
+        blob, found = await archive.blobs.receive(
+            body, limit=archive.longest_update, inspect=find, digest=digest, parted=archive.reads_ranges
         )
         look = partial(read_update, declaration, address)
         found = await _inspect_and_keep(self._archive, blob, found, look)
@@ -154,7 +155,8 @@ class Uploads:
         if held is not None:
             return now, (held, False)
         require_in_ranges(self._archive.strategy(run.request).ranges, given.scalars)
-        taken.append((StoredUpdate(receipt, given.scalars, given.blob.name), header))
+        stored = StoredUpdate(receipt, given.scalars, given.blob.name, given.blob.parts)
+        taken.append((stored, header))
         return after, (receipt, True)
 
     async def _add_receipt(self, records: SharedRecords, address: Address, blob: Blob, scalars: Scalars) -> Accepted:
@@ -174,7 +176,7 @@ class Uploads:
             if held is not None:
                 return held, False
             require_in_ranges(self._archive.strategy(run.request).ranges, scalars)
-            recorded = await records.add_receipt(StoredUpdate(receipt, scalars, blob.name), number=number)
+            recorded = await records.add_receipt(StoredUpdate(receipt, scalars, blob.name, blob.parts), number=number)
             if recorded.added:
                 self._round_loop.announce_receipt()
                 return receipt, True

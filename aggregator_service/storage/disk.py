@@ -17,7 +17,7 @@ import os
 import re
 import sqlite3
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedWriter
@@ -27,6 +27,7 @@ from typing import TypeVar
 from anyio import to_thread
 from sqlalchemy.exc import SQLAlchemyError
 
+from aggregator_service.storage.body_parts import BodyRange, PartDigests
 from shared.errors import DataError, FederationError, StorageFullError, TooLargeError, UnavailableError, UnsettledError
 from shared.files import sync_path
 
@@ -88,26 +89,34 @@ MOST_SOUND = 1 << 18  # files that are remembered as sound; 40 MiB
 
 @dataclass(frozen=True)
 class Blob:
-    """Durable file: its name in the directory, its sha256, its size in bytes."""
+    """Durable file: its name in the directory, its sha256, its size in bytes.
+
+    parts: digests of its parts, if they were counted.
+    """
 
     name: str
     digest: str
     size: int
+    parts: bytes | None = None
 
 
 class Spool:
     """Blob that is being written, removed unless `finish` completes within the context.
 
     A caller may be cancelled just when a worker thread has finished it. Raises UnavailableError if the disk
-    refuses. digest: sha256 in hex of all that was written, if the caller counts it; called by `finish`.
+    refuses. digest: sha256 in hex of all that was written, if the caller counts it; called by `finish`. parted:
+    whether the digests of its parts are counted.
     """
 
-    def __init__(self, directory: Path, disk: Disk, digest: Callable[[], str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, disk: Disk, digest: Callable[[], str] | None = None, *, parted: bool = False
+    ) -> None:
         self._directory, self._name, self._disk = directory, uuid.uuid4().hex + WHOLE, disk
         self._whole = os.path.join(directory, self._name)
         self._part = self._whole.removesuffix(WHOLE) + PART
         self._file: BufferedWriter | None = None  # opened by the first `write`, in its thread
         self._hash, self._digest = (hashlib.sha256() if digest is None else None), digest
+        self._parts = PartDigests() if parted else None
         self._durable = False
         self.size = 0
 
@@ -127,6 +136,8 @@ class Spool:
     def write(self, piece: bytes) -> None:
         if self._hash is not None:
             self._hash.update(piece)
+        if self._parts is not None:
+            self._parts.update(piece)
         self.size += len(piece)
         with self._disk.translate_errors(f"{self.size} bytes to be stored"):
             if self._file is None:
@@ -148,10 +159,11 @@ class Spool:
             os.rename(self._part, self._whole)
             sync_path(self._directory)
         self._durable = True
+        parts = None if self._parts is None else self._parts.finish()
         if self._hash is not None:
-            return Blob(self._name, self._hash.hexdigest(), self.size)
+            return Blob(self._name, self._hash.hexdigest(), self.size, parts)
         assert self._digest is not None
-        return Blob(self._name, self._digest(), self.size)
+        return Blob(self._name, self._digest(), self.size, parts)
 
 
 class Blobs:
@@ -198,14 +210,15 @@ class Blobs:
         limit: int,
         inspect: Callable[[str], Found],
         digest: Callable[[], str] | None = None,
+        parted: bool = False,
     ) -> tuple[Blob, Found]:
         """Spools a stream in worker threads; the caller then keeps or discards it.
 
         inspect: looks at the whole body in a file, in the thread that stores it. digest: sha256 in hex of the whole
-        body, once it has come, if the caller counts it as it comes. Raises TooLargeError as soon as it is over `limit`
-        bytes.
+        body, once it has come, if the caller counts it as it comes. parted: as in `Spool`. Raises TooLargeError as
+        soon as it is over `limit` bytes.
         """
-        with Spool(self.directory, self._disk, digest) as spool:
+        with Spool(self.directory, self._disk, digest, parted=parted) as spool:
             gathered = bytearray()
             async for piece in body:
                 gathered += piece
@@ -215,6 +228,21 @@ class Blobs:
                     await to_thread.run_sync(spool.write, bytes(gathered))
                     gathered.clear()
             return await to_thread.run_sync(_finish_spool, spool, bytes(gathered), inspect)
+
+    def read_ranges(self, wanted: Sequence[BodyRange]) -> list[memoryview | None]:
+        """Reads ranges of bodies, each checked by itself; None for a damaged one."""
+        return [self._read_range(one) for one in wanted]
+
+    def _read_range(self, wanted: BodyRange) -> memoryview | None:
+        if not wanted.is_inside:
+            return None
+        with self._disk.translate_errors("a stored file to be read"):
+            try:
+                with open(self.path(wanted.name), "rb") as file:
+                    file.seek(wanted.whole_begin)
+                    return wanted.cut(file.read(wanted.whole_end - wanted.whole_begin))
+            except FileNotFoundError:
+                return None
 
     def keep(self, blob: Blob) -> None:
         """Makes a received body durable; here it already is."""

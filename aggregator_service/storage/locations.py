@@ -103,6 +103,11 @@ class Archive:
     tensors: SerialWorker = field(default_factory=SerialWorker)
     recent: RecentRound = field(default_factory=RecentRound)
 
+    @property
+    def reads_ranges(self) -> bool:
+        """Whether workers that share a bucket read ranges of open updates from it."""
+        return self.database.workers is not None and not self.blobs.shared and not self.declaration.secure
+
     def probe(self) -> None:
         """Stores test data of an update's size; clears the last refusal where that works.
 

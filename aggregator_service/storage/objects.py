@@ -16,13 +16,15 @@ import math
 import os
 import re
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from aggregator_service.process import run_in_worker
+from aggregator_service.storage.body_parts import BodyRange
 from aggregator_service.storage.disk import PART, WHOLE, Blob, Blobs, Disk
 from shared.errors import SettingsError, TooLargeError
 from shared.timeouts import OBJECT_CONNECT_SECONDS, OBJECT_SECONDS, OBJECT_SILENCE_SECONDS
@@ -30,6 +32,7 @@ from shared.timeouts import OBJECT_CONNECT_SECONDS, OBJECT_SECONDS, OBJECT_SILEN
 PLACE = re.compile(r"s3://[a-z0-9][a-z0-9.-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*/?")
 OWNER = "owner"  # the object with the owner's key
 ATTEMPTS = 2
+AT_ONCE = 16  # ranges that a worker asks for at a time
 
 
 def read_place(given: str) -> str:
@@ -82,6 +85,19 @@ class Bucket:
             self._require_there()
             raise
 
+    def read_ranges(self, wanted: Sequence[tuple[str, int, int]]) -> list[bytes | None]:
+        """Reads ranges of objects, AT_ONCE at a time; None for a missing or shorter one."""
+        names, begins, ends = zip(*wanted, strict=True)
+        found = self._store.cat_ranges(
+            [self._path(name) for name in names], list(begins), list(ends), batch_size=AT_ONCE, timeout=OBJECT_SECONDS
+        )
+        for error in (one for one in found if isinstance(one, BaseException)):
+            if not isinstance(error, FileNotFoundError) and not _is_beyond_the_end(error):
+                raise error
+        if any(isinstance(one, FileNotFoundError) for one in found):
+            self._require_there()
+        return [None if isinstance(one, BaseException) else one for one in found]
+
     def remove(self, names: Collection[str]) -> None:
         for name in names:
             with suppress(FileNotFoundError):
@@ -105,6 +121,12 @@ class Bucket:
 
     def _path(self, name: str) -> str:
         return f"{self._place}/{name}"
+
+
+def _is_beyond_the_end(error: BaseException) -> bool:
+    """Tells whether a store has refused a range because its object is shorter."""
+    answer: dict[str, Any] = (getattr(error.__cause__, "response", None) or {}).get("ResponseMetadata", {})
+    return bool(answer.get("HTTPStatusCode") == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
 
 
 def _limit_bytes(most: int) -> Any:
@@ -155,6 +177,18 @@ class BucketBlobs(Blobs):
             return found if found is None or not self._fetch(name) else super().damage(name, digest)
         except TooLargeError as error:
             return f"expected sha256 {digest}: {error}"
+
+    def read_ranges(self, wanted: Sequence[BodyRange]) -> list[memoryview | None]:
+        """Reads ranges of copies that are here and sound, all others from the bucket."""
+        found = super().read_ranges(wanted)
+        missing = [place for place, one in enumerate(found) if one is None and wanted[place].is_inside]
+        if missing:
+            asked = [wanted[place] for place in missing]
+            with self._translated("parts of objects to be read"):
+                read = self._bucket.read_ranges([(one.name, one.whole_begin, one.whole_end) for one in asked])
+            for place, one, content in zip(missing, asked, read, strict=True):
+                found[place] = None if content is None else one.cut(content)
+        return found
 
     def remove(self, names: Collection[str]) -> None:
         super().remove(names)

@@ -48,11 +48,15 @@ class Receipt:
 
 @dataclass(frozen=True)
 class StoredUpdate:
-    """Accepted update; `blob`: file with its body, None once retention has deleted it."""
+    """Accepted update; `blob`: file with its body, None once retention has deleted it.
+
+    parts: digests of its parts (`body_parts`), if they were counted and are asked for.
+    """
 
     receipt: Receipt
     scalars: Scalars
     blob: str | None
+    parts: bytes | None = None
 
 
 @dataclass(frozen=True)

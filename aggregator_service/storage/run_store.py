@@ -46,8 +46,9 @@ def commit_run(database: Database, name: str, document: str, *, sequence: int, w
             write(connection)
 
 
+NAMED = tuple(column for column in UPDATES.c if column.name != "parts")  # those are long, and only a sum needs them
 LAST_UPDATE = (
-    select(UPDATES)
+    select(*NAMED)
     .where(UPDATES.c.run == bindparam("of_run"))
     .where(UPDATES.c.client == bindparam("of_client"))
     .where(UPDATES.c.round <= bindparam("last"))
@@ -159,7 +160,7 @@ def add_anchor(database: Database, run: str, *, number: int, anchor: Anchor) -> 
 
 def add_updates(connection: Connection, *, stored: Sequence[StoredUpdate]) -> None:
     """Adds accepted updates, or masked vectors."""
-    rows = [{**vars(one.receipt), "scalars": dict(one.scalars), "blob": one.blob} for one in stored]
+    rows = [{**vars(one.receipt), "scalars": dict(one.scalars), "blob": one.blob, "parts": one.parts} for one in stored]
     connection.execute(ADD_UPDATES, rows)
 
 
@@ -190,10 +191,13 @@ def last_update(database: Database, run: str, *, number: int, client: str) -> St
     return None if row is None else _update(row)
 
 
-def stored_updates(connection: Connection, run: str, *, number: int | None = None) -> list[StoredUpdate]:
+def stored_updates(
+    connection: Connection, run: str, *, number: int | None = None, with_parts: bool = False
+) -> list[StoredUpdate]:
     """Returns the updates of a round or run, in the order of client names."""
     chosen = UPDATES.c.run == run if number is None else (UPDATES.c.run == run) & (UPDATES.c.round == number)
-    return [_update(row) for row in connection.execute(select(UPDATES).where(chosen).order_by(UPDATES.c.client))]
+    columns = UPDATES.c if with_parts else NAMED
+    return [_update(row) for row in connection.execute(select(*columns).where(chosen).order_by(UPDATES.c.client))]
 
 
 def count_updates(connection: Connection, run: str, *, number: int) -> int:
@@ -254,10 +258,11 @@ def _delete_blobs(connection: Connection, table: Table, old: ColumnElement[bool]
     with_file = old & table.c.blob.is_not(None)
     names = list(connection.scalars(select(table.c.blob).where(with_file)))
     if names:
-        connection.execute(update(table).where(with_file).values(blob=None))
+        gone = ("blob", "parts") if table is UPDATES else ("blob",)
+        connection.execute(update(table).where(with_file).values(dict.fromkeys(gone)))
     return names
 
 
 def _update(row: Row[Any]) -> StoredUpdate:
     receipt = Receipt(row.run, row.round, row.client, row.digest, row.size, row.received_at)
-    return StoredUpdate(receipt, row.scalars, row.blob)
+    return StoredUpdate(receipt, row.scalars, row.blob, getattr(row, "parts", None))

@@ -26,11 +26,11 @@ from aggregator_service.storage.write_batches import WriteBatches, in_own_thread
 from shared.errors import UnavailableError
 
 RECEIPTS = (
-    "INSERT INTO updates (run, round, client, digest, size, received_at, scalars, blob)"
-    " SELECT run, round, client, digest, size, received_at, scalars::json, blob"
+    "INSERT INTO updates (run, round, client, digest, size, received_at, scalars, blob, parts)"
+    " SELECT run, round, client, digest, size, received_at, scalars::json, blob, parts"
     " FROM unnest(%(run)s::text[], %(round)s::bigint[], %(client)s::text[], %(digest)s::text[], %(size)s::bigint[],"
-    " %(received_at)s::float8[], %(scalars)s::text[], %(blob)s::text[], %(number)s::bigint[])"
-    " AS given(run, round, client, digest, size, received_at, scalars, blob, number)"
+    " %(received_at)s::float8[], %(scalars)s::text[], %(blob)s::text[], %(parts)s::bytea[], %(number)s::bigint[])"
+    " AS given(run, round, client, digest, size, received_at, scalars, blob, parts, number)"
     " WHERE number = (SELECT number FROM turns) ON CONFLICT DO NOTHING RETURNING run, round, client, blob"
 )
 ARRIVALS = (
@@ -40,7 +40,7 @@ ARRIVALS = (
     " %(size)s::bigint[], %(digest)s::text[], %(status)s::bigint[], %(nonce)s::text[], %(head)s::text[])"
     " AS given(time, client, call, run, round, size, digest, status, nonce, head)"
 )
-RECEIPT_COLUMNS = ("run", "round", "client", "digest", "size", "received_at", "scalars", "blob", "number")
+RECEIPT_COLUMNS = ("run", "round", "client", "digest", "size", "received_at", "scalars", "blob", "parts", "number")
 ARRIVAL_COLUMNS = ("time", "client", "call", "run", "round", "size", "digest", "status", "nonce", "head")
 
 
@@ -59,7 +59,8 @@ class GivenReceipt:
 
     def row(self) -> dict[str, Any]:
         scalars = json.dumps(dict(self.update.scalars))
-        return asdict(self.update.receipt) | {"scalars": scalars, "blob": self.update.blob, "number": self.number}
+        stored = {"scalars": scalars, "blob": self.update.blob, "parts": self.update.parts}
+        return asdict(self.update.receipt) | stored | {"number": self.number}
 
 
 @dataclass(frozen=True)

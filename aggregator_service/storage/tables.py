@@ -7,7 +7,7 @@ itself: updates are summed in the order of names.
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, BigInteger, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table
+from sqlalchemy import JSON, BigInteger, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table
 
 METADATA = MetaData()
 WHOLE = BigInteger().with_variant(Integer, "sqlite")
@@ -39,6 +39,7 @@ RUNS = Table(
     Column("document", TEXT, nullable=False),
 )
 
+# `parts`: see `body_parts`; where workers share a bucket, until the blob is deleted.
 UPDATES = Table(
     "updates",
     METADATA,
@@ -50,6 +51,7 @@ UPDATES = Table(
     Column("received_at", Float, nullable=False),
     Column("scalars", JSON, nullable=False),
     Column("blob", TEXT),
+    Column("parts", LargeBinary),
 )
 
 STATES = Table(

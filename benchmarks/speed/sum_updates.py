@@ -1,13 +1,15 @@
 """Check and sum of a round's updates by one or several workers.
 
 python -m benchmarks.speed.sum_updates [--updates 100] [--megabytes 1] [--workers 1] [--rule mean] [--linked 0] [--json]
-    [--database URL]
+    [--database URL] [--bucket s3://BUCKET/PREFIX]
 
 The updates lie in a folder as the aggregator stores them, each with a receipt. The worker that leads checks every body
 and sums all; with --workers others take blocks of both. They share an empty database on PostgreSQL, whose own work is
 not in the figures. Afterwards one thread computes the plain sum of all updates, tensor by tensor, and the bytes are
 compared. Times of a worker are processor times of its process while the round is worked on, and the memory is its
-peak. With --linked so many bodies are written, and all others are further names of these.
+peak. With --linked so many bodies are written, and all others are further names of these. With --bucket, an empty
+place in the store that the AWS variables name, all bodies lie there and no worker has a copy, though in a federation
+each has those that it received.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -29,10 +31,12 @@ from sqlalchemy import URL, insert
 
 from aggregator_service.aggregation import computation
 from aggregator_service.rounds.run import Run, save_run
+from aggregator_service.storage.body_parts import PartDigests
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.disk import WHOLE, Blobs
+from aggregator_service.storage.disk import WHOLE, Blob, Blobs, Disk
 from aggregator_service.storage.engines.postgresql import read_url
 from aggregator_service.storage.locations import Archive
+from aggregator_service.storage.objects import Bucket, BucketBlobs, read_place
 from aggregator_service.storage.tables import CLIENTS, UPDATES
 from benchmarks.common import render_table
 from benchmarks.speed.load_model import sized_method
@@ -86,6 +90,7 @@ class MeasuredRound:
     url: URL | None
     method: MethodSettings
     updates: int
+    bucket: str | None = None
 
     @property
     def declaration(self) -> Declaration:
@@ -106,8 +111,13 @@ class MeasuredRound:
         state = Path(self.folder, worker)
         state.mkdir(exist_ok=True)
         with closing(Database(state, self.declaration, self.url, shared=self.url is not None)) as database:
-            blobs = Blobs(Path(self.folder, "bodies"), database.disk)
-            yield Archive(database, blobs, self.declaration, 1 << 40, 1)
+            yield Archive(database, self._open_blobs(state, database.disk), self.declaration, 1 << 40, 1)
+
+    def _open_blobs(self, state: Path, disk: Disk) -> Blobs:
+        if self.bucket is None:
+            return Blobs(Path(self.folder, "bodies"), disk)
+        bucket = Bucket(read_place(self.bucket))
+        return BucketBlobs(state / "blobs", disk, bucket, owner="benchmark", may_hold=True, most=1 << 40)
 
 
 def write_updates(given: MeasuredRound, bodies: int) -> tuple[int, Path]:
@@ -120,21 +130,27 @@ def write_updates(given: MeasuredRound, bodies: int) -> tuple[int, Path]:
     by_client = Path(given.folder, "by-client")
     by_client.mkdir()
     with given.open("worker-0") as archive, archive.database.engine.turn():
-        made: list[tuple[str, str]] = []
+        made: list[Blob] = []
         for number, client in enumerate(given.clients):
             if number < bodies:
                 arrays = {
                     spec.name: rng.standard_normal(spec.shape, dtype=np.float32) for spec in given.declaration.tensors
                 }
-                blob = archive.blobs.save([encode_body(Parameters(arrays, SCALARS))])
-                size, name = blob.size, blob.name
-                made.append((blob.name, blob.digest))
-            else:
+                body, parts = encode_body(Parameters(arrays, SCALARS)), PartDigests()
+                parts.update(body)
+                made.append(replace(archive.blobs.save([body]), parts=parts.finish()))
+            blob = made[number % bodies]
+            size, name = blob.size, blob.name
+            if number >= bodies and given.bucket is None:
                 name = f"{number:032x}{WHOLE}"
-                os.link(archive.blobs.path(made[number % bodies][0]), archive.blobs.path(name))
+                os.link(archive.blobs.path(blob.name), archive.blobs.path(name))
             os.link(archive.blobs.path(name), by_client / client)
-            row = {"run": RUN, "round": 1, "client": client, "digest": made[number % bodies][1], "size": size}
-            rows.append(row | {"received_at": 0.0, "scalars": SCALARS, "blob": name})
+            row = {"run": RUN, "round": 1, "client": client, "digest": blob.digest, "size": size}
+            stored = {"blob": name, "parts": None if given.bucket is None else blob.parts}
+            rows.append(row | {"received_at": 0.0, "scalars": SCALARS} | stored)
+        if given.bucket is not None:
+            for blob in made:
+                archive.blobs.discard(blob)
         joined = {"declaration": given.declaration.model_dump(mode="json"), "counts": None, "joined_at": 0.0}
         with archive.database.writing() as connection:
             connection.execute(insert(CLIENTS), [joined | {"name": client} for client in given.clients])
@@ -195,14 +211,21 @@ def sum_plainly(given: MeasuredRound, by_client: Path) -> tuple[str, float]:
 
 
 def measure_sum(
-    updates: int, megabytes: float, workers: int, rule: str, *, linked: int = 0, url: str | None = None
+    updates: int,
+    megabytes: float,
+    workers: int,
+    rule: str,
+    *,
+    linked: int = 0,
+    url: str | None = None,
+    bucket: str | None = None,
 ) -> SumFigures:
     """Sums one round of generated updates by some workers."""
     if workers > 1 and url is None:
         raise SettingsError("database: expected the URL of an empty one, which several workers share, got none")
     method = sized_method(megabytes).model_copy(update={"aggregate": rule, "tolerated": int(rule == "trimmed_mean")})
     with tempfile.TemporaryDirectory(prefix="sum-") as folder:
-        given = MeasuredRound(folder, None if url is None else read_url(url), method, updates)
+        given = MeasuredRound(folder, None if url is None else read_url(url), method, updates, bucket)
         size, by_client = write_updates(given, linked or updates)
         checked, summed, digest, figures = _run_workers(given, workers)
         plain, seconds = sum_plainly(given, by_client)
@@ -243,10 +266,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rule", choices=("mean", "median", "trimmed_mean"), default="mean")
     parser.add_argument("--linked", type=int, default=0)
     parser.add_argument("--database")
+    parser.add_argument("--bucket")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
     figures = measure_sum(
-        given.updates, given.megabytes, given.workers, given.rule, linked=given.linked, url=given.database
+        given.updates,
+        given.megabytes,
+        given.workers,
+        given.rule,
+        linked=given.linked,
+        url=given.database,
+        bucket=given.bucket,
     )
     if given.json:
         print(json.dumps(asdict(figures), indent=2))

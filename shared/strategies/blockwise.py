@@ -109,6 +109,17 @@ def plan_blocks(combine: Combine, before: State, updates: Sequence[Update], *, f
     return list(_fill_blocks(spans, wanted))
 
 
+def gather_blocks(blocks: Sequence[Block], least: int) -> list[Block]:
+    """Joins neighbouring blocks until each has enough values, without a change of spans."""
+    found: list[list[Span]] = []
+    for block in blocks:
+        if found and sum(span.end - span.begin for span in found[-1]) < least:
+            found[-1].extend(block)
+        else:
+            found.append(list(block))
+    return [tuple(block) for block in found]
+
+
 def _split_tensor(name: str, size: int, wanted: int, multiple: int) -> Iterator[Span]:
     step = max(1, wanted // multiple) * multiple
     return (Span(name, begin, min(begin + step, size)) for begin in range(0, max(1, size), step))

@@ -11,15 +11,16 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aggregator_service.aggregation import computation, shared_sums
+from aggregator_service.aggregation import computation, fetched_blocks, shared_sums
 from aggregator_service.aggregation.shared_sums import SharedSum
-from aggregator_service.storage import sum_blocks
-from aggregator_service.storage.disk import Blobs
+from aggregator_service.storage import body_parts, sum_blocks
+from aggregator_service.storage.body_parts import DamagedUpdatesError
 from aggregator_service.storage.engines.postgresql import OWNER, read_url
 from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.run_store import blob_names
@@ -31,7 +32,7 @@ from shared.method.settings import method_settings
 from shared.protocol.wire import open_parameters
 
 if TYPE_CHECKING:
-    from conftest import Place
+    from conftest import Place, Store
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("default")]
 UPDATES = 5
@@ -43,6 +44,9 @@ def make_small(patched: pytest.MonkeyPatch) -> None:
     """Rounds of any size are shared, in groups of two bodies, and a silent worker's block is free after a second."""
     patched.setattr(shared_sums, "LEAST_SHARED", 0)
     patched.setattr(shared_sums, "GROUP", 2)
+    patched.setattr(shared_sums, "LEAST_FETCHED", 64)
+    patched.setattr(fetched_blocks, "GATHERED", 512)
+    patched.setattr(body_parts, "PART_BYTES", 256)
     patched.setattr(shared_sums, "RENEW_SECONDS", 0.2)
     patched.setattr(sum_blocks, "CLAIM_SECONDS", 1.0)
     patched.setattr("shared.strategies.blockwise.LEAST_BLOCK", 64)
@@ -53,13 +57,23 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     make_small(monkeypatch)
 
 
+FOLDER, BUCKET = "folder", "bucket"
+in_a_bucket = pytest.mark.parametrize("bodies", [BUCKET], indirect=True)
+
+
 @pytest.fixture
-def make_round(tmp_path: Path, place: Place) -> MakeRound:
+def bodies(request: pytest.FixtureRequest) -> str | None:
+    """The place of the bodies at the store; None for a folder."""
+    return str(request.getfixturevalue("store").url) if getattr(request, "param", FOLDER) == BUCKET else None
+
+
+@pytest.fixture
+def make_round(tmp_path: Path, place: Place, bodies: str | None) -> MakeRound:
     """A closed round of five updates, and the digest of its plain sum."""
 
     def made(rule: str = "mean") -> tuple[MeasuredRound, str]:
         method = method_settings(width=4).model_copy(update={"aggregate": rule, "tolerated": RULES[rule]})
-        given = MeasuredRound(str(tmp_path), read_url(place.url), method, UPDATES)
+        given = MeasuredRound(str(tmp_path), read_url(place.url), method, UPDATES, bodies)
         _, by_client = write_updates(given, UPDATES)
         return given, sum_plainly(given, by_client)[0]
 
@@ -89,8 +103,11 @@ def take_blocks(archive: Archive, ended: threading.Event) -> int:
     return taken
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("bodies", "rule", "workers"),
+    [*((FOLDER, rule, workers) for rule in RULES for workers in (1, 2, 3)), *((BUCKET, rule, 2) for rule in RULES)],
+    indirect=["bodies"],
+)
 def test_workers_sum_to_the_bytes_of_one_process(make_round: MakeRound, rule: str, workers: int) -> None:
     given, wanted = make_round(rule)
     ended = threading.Event()
@@ -125,7 +142,14 @@ def run_until_killed(given: MeasuredRound, where: str) -> None:
         take_blocks(archive, threading.Event())
 
 
-@pytest.mark.parametrize("where", ["checked", "claimed", "in the block", "written"])
+@pytest.mark.parametrize(
+    ("bodies", "where"),
+    [
+        *((FOLDER, where) for where in ("checked", "claimed", "in the block", "written")),
+        *((BUCKET, where) for where in ("in the block", "written")),
+    ],
+    indirect=["bodies"],
+)
 def test_a_worker_that_is_killed_leaves_its_block_to_another(
     make_round: MakeRound, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +205,14 @@ def put_another(archive: Archive, told: dict[str, Any]) -> None:
     told |= {"blob": blob.name, "digest": blob.digest}
 
 
-@pytest.mark.parametrize("harm", [truncate, change_byte, remove, claim_other_spans, put_another])
+@pytest.mark.parametrize(
+    ("bodies", "harm"),
+    [
+        *((FOLDER, harm) for harm in (truncate, change_byte, remove, claim_other_spans, put_another)),
+        (BUCKET, put_another),
+    ],
+    indirect=["bodies"],
+)
 def test_a_block_that_is_not_as_it_was_said_is_computed_again(
     make_round: MakeRound, harm: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,11 +333,68 @@ def test_a_leader_that_was_replaced_neither_shares_nor_ends_a_sum(
         assert sum_round(given, second) == wanted
 
 
-def test_workers_with_copies_of_a_bucket_leave_the_sum_to_the_leader(
-    make_round: MakeRound, place: Place, monkeypatch: pytest.MonkeyPatch
+@in_a_bucket
+@pytest.mark.parametrize("why", ["no digests of parts", "distances"])
+def test_workers_with_a_bucket_leave_a_sum_that_needs_whole_bodies_to_the_leader(
+    make_round: MakeRound, place: Place, why: str
 ) -> None:
-    monkeypatch.setattr(Blobs, "shared", False)
+    """Of an update that was received before there were any, and of one whose distance is limited."""
     given, wanted = make_round()
+    if why == "distances":
+        given = replace(given, method=given.method.model_copy(update={"quarantine_factor": 1e6}))
+    else:
+        place.rows("update updates set parts = null where client = 'client-000003'")
     with given.open("worker-0") as archive:
         assert sum_round(given, lead(archive)) == wanted
     assert place.rows("select count(*) from pg_tables where tablename = 'sum_plans'") == [(0,)]
+
+
+@in_a_bucket
+@pytest.mark.parametrize("content", ["changed", "shorter", "empty", "another's", "gone"])
+def test_an_object_that_is_not_as_it_came_is_named_and_not_summed(
+    make_round: MakeRound, place: Place, store: Store, content: str
+) -> None:
+    given, _ = make_round()
+    blobs = [blob for (blob,) in place.rows("select blob from updates order by client")]
+    objects = store.objects()
+    sound = objects[blobs[3]].get()["Body"].read()
+    if content == "gone":
+        objects[blobs[3]].delete()
+    else:
+        other = objects[blobs[2]].get()["Body"].read()
+        changed = sound[:-1] + bytes([sound[-1] ^ 1])
+        harmed = {"changed": changed, "shorter": sound[:-1], "empty": b"", "another's": other}
+        objects[blobs[3]].put(Body=harmed[content])
+    with given.open("worker-0") as archive:
+        assert computation.damaged_updates(lead(archive), given.run) == []
+        with pytest.raises(DamagedUpdatesError) as raised:
+            computation.aggregate_round(archive, given.run)
+    assert [one.receipt.client for one in raised.value.updates] == ["client-000003"]
+
+
+@in_a_bucket
+def test_a_missing_bucket_is_no_damage(make_round: MakeRound, store: Store) -> None:
+    given, _ = make_round()
+    with given.open("worker-0") as archive:
+        lead(archive)
+        for each in store.objects().values():
+            each.delete()
+        with pytest.raises(UnavailableError, match="parts of objects to be read, got ConnectionError"):
+            computation.aggregate_round(archive, given.run)
+
+
+@in_a_bucket
+@pytest.mark.parametrize("harm", ["copy", "digests"])
+def test_a_sound_object_is_summed_whatever_a_copy_or_its_digests_are(
+    make_round: MakeRound, place: Place, harm: str
+) -> None:
+    given, wanted = make_round()
+    (blob,) = place.rows("select blob from updates where client = 'client-000003'")[0]
+    if harm == "digests":
+        place.rows("update updates set parts = substr(parts, 33) where client = 'client-000003'")
+    with given.open("worker-0") as archive:
+        if harm == "copy":
+            Path(archive.blobs.path(blob)).write_bytes(b"what a disk has made of it")
+        assert computation.damaged_updates(lead(archive), given.run) == []
+        state = computation.aggregate_round(archive, given.run)
+        assert digest_arrays(open_parameters(archive.blobs.path(str(state.blob)))[1].arrays) == wanted

@@ -27,17 +27,26 @@ from tests.support.federation import run_app
 from tests.support.small import small_aggregator
 
 if TYPE_CHECKING:
-    from conftest import Place
+    from conftest import Place, Store
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("default")]
 NAMES = ("client-0", "client-1")
 Open = Callable[..., AbstractAsyncContextManager[Federation]]
 
 
+FOLDER, BUCKET = "folder", "bucket"
+
+
 @pytest.fixture
-def open_worker(tmp_path: Path, place: Place) -> Open:
+def bodies(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    in_a_bucket = getattr(request, "param", FOLDER) == BUCKET
+    return str(request.getfixturevalue("store").url) if in_a_bucket else str(tmp_path / "bodies")
+
+
+@pytest.fixture
+def open_worker(tmp_path: Path, place: Place, bodies: str) -> Open:
     key = ensure_key_pair("aggregator", tmp_path).private
-    common = {"blobs": str(tmp_path / "bodies"), "keys_directory": tmp_path / "registry", "signing_key_file": key}
+    common = {"blobs": bodies, "keys_directory": tmp_path / "registry", "signing_key_file": key}
 
     @asynccontextmanager
     async def opened(name: str, clock: Callable[[], float] = time.time) -> AsyncIterator[Federation]:
@@ -135,7 +144,10 @@ async def test_a_sum_that_a_quarantine_at_another_worker_made_wrong_is_dropped(
     assert len(left) <= 1  # the update of the client in quarantine stays for a while
 
 
-async def test_another_worker_takes_blocks_of_the_sum(open_worker: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bodies", [FOLDER, BUCKET], indirect=True)
+async def test_another_worker_takes_blocks_of_the_sum(
+    open_worker: Open, bodies: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The leader leaves all blocks of the first round to it, and takes part in those of the second."""
     leaves, taken = threading.Event(), []
     take_block = SharedSum.take_block
@@ -153,11 +165,36 @@ async def test_another_worker_takes_blocks_of_the_sum(open_worker: Open, monkeyp
         for value, client in zip((1.0, 3.0), clients, strict=True):
             assert await client.sends(1, value) == 201
         assert await clients[0].level(1) == await two.client(NAMES[0]).level(1) == 2.0
-        assert {(False, "check", 1), (False, "sum", 1)} == set(taken)
+        steps = {"sum"} if bodies.startswith("s3:") else {"check", "sum"}
+        assert {(False, step, 1) for step in steps} == set(taken)
         leaves.set()
         for client in clients:
             assert await client.sends(2, 4.0) == 201
         assert await clients[0].level(2) == 4.0
+
+
+@pytest.mark.parametrize("bodies", [BUCKET], indirect=True)
+async def test_an_object_that_another_has_replaced_is_asked_for_again(
+    open_worker: Open, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found in the sum; the worker that had received it has lost its copy."""
+    monkeypatch.setattr(shared_sums, "LEAST_SHARED", 0)
+    async with open_worker("one") as one, open_worker("two") as two:
+        clients = await one.begun(*NAMES, rounds=1)
+        assert await clients[0].sends(1, 1.0) == 201
+        (name,) = store.names()
+        body = store.objects()[name]
+        sound = body.get()["Body"].read()
+        body.put(Body=sound[:-4] + bytes(4))
+        for each in (one, two):
+            (each.settings.state_directory / "blobs" / name).unlink(missing_ok=True)
+        assert await two.client(NAMES[1]).sends(1, 3.0) == 201
+        with anyio.fail_after(30):
+            while await clients[0].sends(1, 1.0) != 201:
+                await anyio.sleep(0.1)
+            while (await clients[0].personalised(1)).status_code == 204:  # it does not wait for what it has asked for
+                await anyio.sleep(0.1)
+        assert await clients[0].level(1) == await two.client(NAMES[1]).level(1) == 2.0
 
 
 async def test_the_operator_sees_and_decides_the_same_at_each_worker(open_worker: Open) -> None:
