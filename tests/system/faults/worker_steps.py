@@ -154,13 +154,13 @@ def around_the_state() -> None:
         return save(blobs, body)
 
     def aggregate_round(archive: Any, run: Any) -> Any:
-        STATE.made, STATE.written = run.round == ROUND[run.pledge is not None], False
+        STATE.made, STATE.written, STATE.summing = run.round == ROUND[run.pledge is not None], False, True
         if STATE.made:
             strike("sum: before")
         try:
             return aggregate(archive, run)
         finally:
-            STATE.written = False
+            STATE.written = STATE.summing = False
 
     computation.pack_state, computation.aggregate_round = pack_state, aggregate_round
     Blobs.save = save_half  # type: ignore[method-assign]
@@ -192,7 +192,8 @@ def around_removals(kind: type[Blobs]) -> None:
     def one_by_one(blobs: Blobs, names: Any) -> None:
         for name in names:
             remove(blobs, [name])
-            strike("pruning: one body is gone")
+            if not getattr(STATE, "summing", False):  # else it is a block's
+                strike("pruning: one body is gone")
 
     kind.remove = one_by_one  # type: ignore[method-assign]
 

@@ -122,7 +122,7 @@ async def test_what_was_there_before_stays_beside_it(
         async with running(**settings):
             pass
     (copy,) = file.parent.glob("*.before-*")
-    assert copy.name == "aggregator.sqlite.before-0011"
+    assert copy.name == "aggregator.sqlite.before-0012"
     with closing(sqlite3.connect(copy)) as connection:  # whoever goes back puts it in place
         assert list(connection.iterdump()) == before
         assert connection.execute("pragma user_version").fetchone() == (2,)

@@ -21,7 +21,7 @@ from aggregator_service.storage.tables import METADATA
 from shared.errors import DamagedError, SettingsError, StorageFullError
 
 WRITTEN = Path(__file__).parents[3] / "service" / "aggregator_service" / "storage"  # by that revision
-NEWEST = "0011"
+NEWEST = "0012"
 NEXT = """
 from alembic import op
 from sqlalchemy import Column, Integer
@@ -101,7 +101,7 @@ def test_a_database_of_an_unknown_revision_is_refused_and_left_as_it_is(
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute(change)
     before = file.read_bytes()
-    expected = f"expected a database of one of the revisions 0009, 0010, {NEWEST}, {told}"
+    expected = f"expected a database of one of the revisions 0009, 0010, 0011, {NEWEST}, {told}"
     with pytest.raises(SettingsError, match=re.escape(expected)), opened(settings):
         pass
     assert file.read_bytes() == before

@@ -81,6 +81,7 @@ def cells() -> Iterator[Any]:
     yield from ((BUCKET, step, who) for step in (*joining, *RECEIVING) for who in both)
     yield from ((BUCKET, step, LEADS) for step in (*CLOSING, "deadline, close: before", "deadline, close: after"))
     yield from ((IN_FOLDER, step, who) for step in BLOCKS for who in both)
+    yield from ((BUCKET, step, who) for step in BLOCKS if "sum" in step for who in both)  # ranges are checked in it
     yield from ((SECURE, step, who) for step in SECURELY for who in both)
     yield from ((SECURE, step, LEADS) for step in OUTCOMES)
 
