@@ -134,8 +134,7 @@ class MadeFederation:
     def mask(self, name: str, arrays: Arrays) -> MaskedUpdate:
         """Masks a silo's part."""
         encoded = vectors.encode_vector(self.declaration, Parameters(arrays))
-        streams = tuple(self.masks_of(name))
-        masked = {key: vectors.add_masks(one, streams, piece=piece) for piece, (key, one) in enumerate(encoded.items())}
+        masked = vectors.mask_vector(vectors.vector_layout(self.declaration), encoded, tuple(self.masks_of(name)))
         header = MaskedHeader(run="run-1", round=1, client=name, digest=vectors.digest_vector(masked), scalars={})
         return MaskedUpdate(header, masked)
 
@@ -150,10 +149,11 @@ class MadeFederation:
         """Sums all bodies on the disk, removes the own masks and hides rare pairs."""
         held = [open_masked(self.declaration, self.folder / name).vector for name in self.names]
         own, sums = [MaskStream(_seed(name), -1) for name in self.names], dict[str, Array]()
-        for piece, (key, form) in enumerate(vectors.vector_layout(self.declaration).items()):
-            total = server.sum_piece(key, form, held)
+        layout = vectors.vector_layout(self.declaration)
+        for piece, names in enumerate(vectors.mask_pieces(layout)):
+            total = np.concatenate([server.sum_tensor(name, layout[name], held) for name in names])
             vectors.add_masks_in_place(total, own, piece=piece)
-            sums[key] = total.reshape(form.shape)
+            sums |= vectors.split_piece(layout, names, total)
         return find_sum(self.method).hand_out(self.method, sums)
 
     def finish(self, sums: Arrays) -> CommonBasis:

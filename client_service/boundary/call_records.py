@@ -101,7 +101,7 @@ class CallRecorder:
             self._count(found, call, outcome)
             return
         intent = self.write_intent(call)
-        self._ledger.append("outcome", of=intent, **outcome)
+        self._ledger.append("outcome", durable=False, of=intent, **outcome)  # before the next call leaves, it is
         if not call.fields["bytes"]:
             self._add_series(call, fingerprint, _RepeatedCalls(intent, call.fields, outcome))
 

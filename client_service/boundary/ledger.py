@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from shared.errors import DataError
+from shared.files import sync_path
 from shared.protocol.signing.requests import NONCE_BYTES
 
 LEDGER = "ledger.jsonl"  # in a client's state directory
@@ -20,6 +21,9 @@ GENESIS = "0" * 64
 INTENT = "intent"  # kind of the entry that is written before a call
 STRIDE = 256  # entries between two places that are remembered, so that reading may begin anywhere
 Entry = dict[str, Any]
+FileState = tuple[int, int, int]  # inode, size and change time
+ENCODE = json.JSONEncoder(separators=(",", ":")).encode  # made once: it takes as long as to use it
+ENCODE_SORTED = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,9 @@ class Ledger:
         self._count, self._last, end = self._read_end()
         self._require_complete()
         self._cut_torn_line(end)
-        self._verified, self._changes, self._stamp = _VerifiedPrefix(), 0, self._file_state()
-        self._second = 0
+        self._verified, self._changes = _VerifiedPrefix(), 0
+        self._stamp: FileState | None = self._file_state()
+        self._second, self._synced = 0, True
 
     def __len__(self) -> int:
         """Counts the entries."""
@@ -64,10 +69,11 @@ class Ledger:
         """Time of the last entry of this process, in whole seconds since 1970."""
         return self._second
 
-    def append(self, kind: str, *, durable_head: bool = False, **fields: Any) -> int:
+    def append(self, kind: str, *, durable: bool = True, durable_head: bool = False, **fields: Any) -> int:
         """Writes one durable entry, and returns its sequence number, from 1.
 
-        An intent has the second of its time in `created`, which signs its call. `durable_head`: see `HeadedLedger`.
+        An intent has the second of its time in `created`, which signs its call. durable: False leaves that to the next
+        durable entry, or to `sync`. `durable_head`: see `HeadedLedger`.
         """
         del durable_head
         moment = datetime.now(UTC)
@@ -80,15 +86,30 @@ class Ledger:
         entry["hash"] = hash_entry(entry)
         if self._file_state() != self._stamp:  # changed by another process
             self._changes += 1
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry, separators=(",", ":")) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-            end = file.tell()
-        self._stamp = self._file_state()
+        end = self._write_line((ENCODE(entry) + "\n").encode(), durable=durable)
         self._count, self._last = self._count + 1, entry["hash"]
         self._index_entry(self._count, end)
         return self._count
+
+    def _write_line(self, line: bytes, *, durable: bool) -> int:
+        """Appends a line, and returns the file's length."""
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            if durable:
+                os.fsync(descriptor)
+            self._stamp, self._synced = _identify_file(os.fstat(descriptor)), durable
+            return self._stamp[1]
+        finally:
+            os.close(descriptor)
+
+    def sync(self) -> None:
+        """Makes entries durable that `append` has left to the next one."""
+        if not self._synced:
+            sync_path(self._path)
+            self._synced = True
 
     def knows_nonce(self, nonce: str) -> bool:
         """Tells whether a nonce signed an entry's request, or belongs to a given-up update."""
@@ -143,13 +164,12 @@ class Ledger:
             file.seek(0)
         return after - number * STRIDE
 
-    def _file_state(self) -> tuple[int, ...] | None:
+    def _file_state(self) -> FileState | None:
         """Returns what changes with the file: its inode, size and change time."""
         try:
-            found = self._path.stat()
+            return _identify_file(os.stat(self._path))
         except FileNotFoundError:
             return None
-        return found.st_ino, found.st_size, found.st_ctime_ns
 
     def _index_entry(self, count: int, end: int) -> None:
         if count % STRIDE == 0:
@@ -183,6 +203,10 @@ class Ledger:
         """Removes a last line that a crash cut off; its call was never made."""
         if self._path.exists() and self._path.stat().st_size > end:
             os.truncate(self._path, end)
+
+
+def _identify_file(found: os.stat_result) -> FileState:
+    return found.st_ino, found.st_size, found.st_ctime_ns
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -236,4 +260,4 @@ def parse_entry(line: bytes) -> Entry:
 def hash_entry(entry: Entry) -> str:
     """Computes the hash over an entry without its own hash field."""
     content = {name: value for name, value in entry.items() if name != "hash"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(ENCODE_SORTED(content).encode()).hexdigest()

@@ -186,11 +186,11 @@ class HeadedLedger(Ledger):
         self._saved = None if known is None else known.count
         heads.set_head(name, LedgerHead(len(self), self.last_hash))
 
-    def append(self, kind: str, *, durable_head: bool = False, **fields: Any) -> int:
+    def append(self, kind: str, *, durable: bool = True, durable_head: bool = False, **fields: Any) -> int:
         """Writes an entry as `Ledger` does; with `durable_head` the head is durable too."""
         if self._saved is None or not self._path.exists():  # or a crash would leave marked entries without a head
             self.save_head()
-        number = super().append(kind, **fields)
+        number = super().append(kind, durable=durable, **fields)
         self._heads.set_head(self._name, LedgerHead(number, self.last_hash))
         if durable_head or self._saved is None or number - self._saved >= LAG:
             self.save_head()
@@ -203,6 +203,7 @@ class HeadedLedger(Ledger):
             sync_path(self._path.parent)
         if self._saved == len(self):
             return
+        self.sync()  # first: a head must not count entries that a crash can take away
         self._heads.save()
         self._saved = len(self)
 

@@ -130,7 +130,7 @@ class Account:
         `kept`: scalars drawn once, by what they follow from. `place`: further fields for readers of the file.
         """
         parts = {name: [one.mechanism, one.noise_multiplier] for name, one in charges.items()}
-        entry = {"shard": self._shard, "occasion": occasion, "charges": parts, "kept": dict(kept)}
+        entry: dict[str, Any] = {"shard": self._shard, "occasion": occasion, "charges": parts, "kept": dict(kept)}
         self._ledger.append("charge", durable_head=True, **entry, **place)
         self._apply(entry)
 

@@ -119,8 +119,11 @@ def adopt_records(
             if (secret := state_directory / name).exists():
                 heads.require_digest(name, secret.read_bytes())
         heads.save()
-        gave_up = {} if give_up is None else {"gave_up": give_up}
-        HeadedLedger(heads, LEDGER).append(ADOPTED, durable_head=True, reason=reason, **gave_up)
+        ledger = HeadedLedger(heads, LEDGER)
+        if give_up is None:
+            ledger.append(ADOPTED, durable_head=True, reason=reason)
+        else:
+            ledger.append(ADOPTED, durable_head=True, reason=reason, gave_up=give_up)
     return heads.path
 
 

@@ -159,7 +159,8 @@ class SecureExchange:
         checked = client.check_shares(state, delivery, self._own.identity, self._own.pairs)
         for dealer in checked.message.complaints:
             LOGGER.warning("shares_refused", run=terms.run, round=terms.round, dealer=dealer)
-        return self._save(checked)
+        # Without complaints the message follows from the state before: whichever shares come, it is the same again.
+        return self._save(checked) if checked.message.complaints else checked
 
     async def _mask(self, terms: RoundTerms, state: CheckedState | ReadyState, update: Parameters) -> ReceiptOut:
         if isinstance(state, CheckedState):

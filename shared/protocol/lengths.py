@@ -118,13 +118,14 @@ def _common() -> messages.CommonTerms:
 
 def _share() -> messages.SealedShare:
     return messages.SealedShare(
-        sealed="0" * 2 * (NONCE_BYTES + messages.SHARE_PAIR_BYTES + TAG_BYTES), challenge=HEX, **_commitments()
+        sealed="0" * 2 * (NONCE_BYTES + messages.SHARE_PAIR_BYTES + TAG_BYTES), **_commitments()
     )
 
 
 def _sharing() -> dict[str, Any]:
     proof = messages.SharingProof(head=HEX, response=HEX)
-    return {"own": messages.CommittedShares(**_commitments()), "key_proof": proof, "seed_proof": proof}
+    own = messages.CommittedShares(**_commitments())
+    return {"own": own, "challenge": HEX, "key_proof": proof, "seed_proof": proof, "signature": messages.UNSIGNED}
 
 
 def _commitments() -> dict[str, str]:

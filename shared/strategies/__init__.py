@@ -6,6 +6,7 @@ A new algorithm is one file here, a line below, its name in the options, and a t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import TRAINING, Declaration, Part
@@ -79,7 +80,13 @@ def find_strategy(declaration: Declaration) -> Strategy:
         return strategy_of_sum(list_allowed_sums(declaration.strategy)[0], USUAL)
     if declaration.strategy not in STRATEGIES:
         raise ProtocolError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {declaration.strategy!r}")
-    return STRATEGIES[declaration.strategy](USUAL)
+    return _build_usual(STRATEGIES[declaration.strategy])
+
+
+@lru_cache(maxsize=64)
+def _build_usual(build: Callable[[MethodSettings], Strategy]) -> Strategy:
+    """Builds a strategy with default settings once: every message asks for it."""
+    return build(USUAL)
 
 
 def build_strategy(name: str, method: MethodSettings) -> Strategy:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import httpx
 
 from shared.protocol.request_heads import CONSTANT, replace_library_headers
+from shared.protocol.secure.keys import Context
+from shared.protocol.secure.messages import DeliveredShare
 from shared.protocol.signing.keys import PrivateKey
 from shared.protocol.signing.requests import NONCE_BYTES, RequestTarget, Signatory, sign_request
 
@@ -50,3 +52,10 @@ def content_of(request: httpx.Request) -> bytes:
         return request.content
     except httpx.RequestNotRead:
         return b""
+
+
+def sign_alone(context: Context, dealer: str, holder: str, share: DeliveredShare, key: PrivateKey) -> DeliveredShare:
+    """Signs one share as a dealer does that has no other: its tree is a leaf."""
+    root = share.hash_for(holder, dealer, share.challenge, context)
+    signature = key.sign(context.label("signed shares", dealer, root.hex())).hex()
+    return share.model_copy(update={"path": "", "signature": signature})

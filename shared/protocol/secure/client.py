@@ -18,6 +18,7 @@ from shared.protocol.secure.messages import (
     Complaint,
     Consent,
     Consents,
+    DeliveredShare,
     Delivery,
     MaskedHeader,
     PublicKeys,
@@ -44,7 +45,7 @@ from shared.protocol.secure.proofs import (
     require_signature,
     sign_message,
     sign_peers,
-    sign_share,
+    sign_shares,
 )
 from shared.protocol.secure.state import BegunState, CheckedState, ReadyState, Secrets, SharePair, SharingState, State
 from shared.protocol.secure.tags import PairKeys
@@ -103,17 +104,14 @@ def split_secrets(context: Context, own: str, secrets: Secrets, holders: Sequenc
     return Sharing(pieces, encode_scalar(challenge), *shown)
 
 
-def seal_pieces(
-    state: BegunState, roster: Roster, sharing: Sharing, others: Collection[str], identity: PrivateKey
-) -> dict[str, SealedShare]:
-    """Encrypts and signs a piece for each of the other holders."""
+def seal_pieces(state: BegunState, roster: Roster, sharing: Sharing, others: Collection[str]) -> dict[str, SealedShare]:
+    """Encrypts a piece for each of the other holders."""
     context, members, sealed, own = roster.context, roster.keys, dict[str, SealedShare](), state.client
     ends = {name: (bytes.fromhex(members[name].cipher), context.label("seal", own, name)) for name in others}
     for name, key in keys.agree(int(state.secrets.deal, 16), ends).items():
         piece = sharing.pieces[name]
         content = keys.seal(key, piece.pair.encode(), context.label("shares", own, name)).hex()
-        share = SealedShare(**piece.committed.__dict__, sealed=content, challenge=sharing.challenge)
-        sealed[name] = sign_share(context, own, name, share, identity)
+        sealed[name] = SealedShare(**piece.committed.__dict__, sealed=content)
     return sealed
 
 
@@ -138,7 +136,9 @@ def open_delivery(state: SharingState, delivery: Delivery) -> tuple[dict[str, Sh
     return shares, refused
 
 
-def _require_complainable(roster: Roster, context: Context, dealer: PublicKeys, own: str, given: SealedShare) -> None:
+def _require_complainable(
+    roster: Roster, context: Context, dealer: PublicKeys, own: str, given: DeliveredShare
+) -> None:
     """Raises PrivacyError for shares about which a complaint would tell how to open others.
 
     Shares that open, and are the committed ones, need no signature: only their dealer can have sealed them.
@@ -151,7 +151,7 @@ def _require_complainable(roster: Roster, context: Context, dealer: PublicKeys, 
         raise PrivacyError(str(error)) from None
 
 
-def _require_dealer_signature(context: Context, dealer: PublicKeys, own: str, given: SealedShare) -> None:
+def _require_dealer_signature(context: Context, dealer: PublicKeys, own: str, given: DeliveredShare) -> None:
     """Raises PrivacyError for shares that their dealer has not signed.
 
     A complaint about them would tell the aggregator, which has the true ones, how to open these.
@@ -285,13 +285,15 @@ def share_secrets(
     own = sharing.pieces[state.client]
     message = SealedShares(
         **_roster_fields(context, state.client),
-        shares=seal_pieces(state, roster, sharing, sorted(others), identity),
+        shares=seal_pieces(state, roster, sharing, sorted(others)),
         own=own.committed,
+        challenge=sharing.challenge,
         key_proof=sharing.key_proof,
         seed_proof=sharing.seed_proof,
         draw=own_draw,
     )
-    return SharingState(client=state.client, secrets=state.secrets, roster=roster, own=own.pair, message=message)
+    signed = sign_shares(message, identity)
+    return SharingState(client=state.client, secrets=state.secrets, roster=roster, own=own.pair, message=signed)
 
 
 def _own_draw(roster: Roster, state: State) -> str | None:
@@ -397,10 +399,7 @@ def mask_update(
     terms = state.roster.terms
     encoded = vectors.encode_vector(terms.declaration, content)
     ready = _fix_sharers(state, sharers, vectors.digest_vector(encoded))
-    chosen = list_mask_streams(ready)
-    masked = {
-        name: vectors.add_masks(value, chosen, piece=piece) for piece, (name, value) in enumerate(encoded.items())
-    }
+    masked = vectors.mask_vector(vectors.vector_layout(terms.declaration), encoded, list_mask_streams(ready))
     visible = visible_scalars(terms.declaration)
     scalars = {name: value for name, value in content.scalars.items() if name in visible}
     sent = vectors.digest_vector(masked)

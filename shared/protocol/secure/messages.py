@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping, Set
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -20,10 +20,11 @@ from shared.method.declaration import Declaration
 from shared.protocol.schemas import ClientName, GraphBounds, RunName
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.group import BYTES, ORDER
+from shared.protocol.secure.hash_tree import HASH_BYTES, HashTree
 from shared.protocol.secure.keys import NONCE_BYTES, PROTOCOL, TAG_BYTES, Context
 from shared.strategies import find_strategy
 
-VERSION = 3
+VERSION = 4
 FEWEST_CLIENTS = 3  # in a sum of two, each knows the other's part
 SHARE_PAIR_BYTES = 2 * BYTES
 
@@ -69,6 +70,10 @@ Names = Annotated[tuple[ClientName, ...], Field(max_length=MOST_CLIENTS), AfterV
 SharesOf = Annotated[Mapping[ClientName, Scalar], Field(max_length=MOST_CLIENTS)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 UNSIGNED = "0" * 128
+HIGHEST_TREE = (MOST_CLIENTS - 1).bit_length()  # levels above the leaves of the most holders
+TreePath = Annotated[
+    str, Field(pattern=rf"^(?:[0-9a-f]{{{2 * HASH_BYTES}}}){{0,{HIGHEST_TREE}}}$", examples=["3c" * HASH_BYTES])
+]
 Tag = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", examples=["7a" * 16])]
 Tags = Annotated[Mapping[ClientName, Tag], Field(max_length=MOST_CLIENTS)]
 
@@ -81,7 +86,7 @@ def _tags(description: str) -> Any:
 class RoundMessage(Message):
     """Message of a round, with its version, run and round."""
 
-    version: Literal[3] = Field(3, description="version of the protocol")
+    version: Literal[4] = Field(4, description="version of the protocol")
     run: RunName
     round: int = Field(ge=1, le=100_000, description="number of the round")
 
@@ -181,7 +186,16 @@ def possession_label(terms: RoundMessage, client: str) -> bytes:
     return f"{PROTOCOL}\npossession\n{terms.version}\n{terms.run}\n{terms.round}\n{client}\n".encode()
 
 
-class Roster(Message):
+class DerivedMessage(Message):
+    """Message with parts that follow from its fields, computed once."""
+
+    def __copy__(self) -> Self:
+        """Copies the fields alone, because other parts follow from those of a changed copy."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return cast(Self, type(self).model_construct(self.model_fields_set, **fields))
+
+
+class Roster(DerivedMessage):
     """Public keys of all clients of the round."""
 
     terms: RoundTerms = Field(description="terms of the round")
@@ -200,12 +214,6 @@ class Roster(Message):
         if any((one.run, one.round) != (self.terms.run, self.terms.round) for one in self.members):
             raise ValueError("expected the keys of one round")
         return self
-
-    def __copy__(self) -> Roster:
-        """Copies the fields alone, because a changed copy has other names, keys and digest."""
-        return type(self).model_construct(
-            self.model_fields_set, **{name: getattr(self, name) for name in type(self).model_fields}
-        )
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -268,28 +276,60 @@ class SealedShare(CommittedShares):
     """Shares of a dealer's two secrets, sealed for one holder, with commitments."""
 
     sealed: Sealed = Field(description="both shares, sealed for the holder")
+
+    def hash_for(self, holder: str, dealer: str, challenge: str, context: Context) -> bytes:
+        """Computes the hash of this share of a dealer for a holder, bound to the round and its roster."""
+        parts = self.key_commitment, self.seed_commitment, self.key_response, self.seed_response, challenge
+        content = bytes.fromhex(self.sealed + "".join(parts))
+        return hashlib.sha256(context.label("signed share", dealer, holder) + content).digest()
+
+
+class DeliveredShare(SealedShare):
+    """Share as its holder gets it, with the evidence that the dealer has signed it."""
+
     challenge: Scalar = Field(description="challenge that follows from all commitments of the dealer")
-    signature: Signature = Field(
-        UNSIGNED, description="the dealer's signature for this holder, round and roster: see `proofs`"
-    )
+    path: TreePath = Field(description="hashes that lead from this share to the root of all shares of the dealer")
+    signature: Signature = Field(UNSIGNED, description="the dealer's signature under the root: see `proofs`")
 
 
-class SealedShares(ClientMessage):
+class SealedShares(ClientMessage, DerivedMessage):
     """Message of phase `shares`: sealed shares for every neighbour.
 
     It also has commitments to the shares that the sender keeps.
     """
 
     transcript: Hex32 = Field(description="digest of the roster")
-    shares: Mapping[ClientName, SealedShare] = Field(max_length=MOST_CLIENTS, description="sealed shares by holder")
+    shares: Mapping[ClientName, SealedShare] = Field(
+        min_length=1, max_length=MOST_CLIENTS, description="sealed shares by holder"
+    )
     own: CommittedShares = Field(description="commitments to the shares that the sender keeps")
+    challenge: Scalar = Field(description="challenge that follows from all commitments")
     key_proof: SharingProof = Field(description="proof that the shares of a key are of the mask's secret")
     seed_proof: SharingProof = Field(description="proof that the shares of a seed are of the committed one")
+    signature: Signature = Field(UNSIGNED, description="the sender's signature under the root of all sealed shares")
     draw: Hex32 | None = Field(
         None,
         description="on a graph: number that has drawn the sender's neighbours",
         exclude_if=lambda draw: draw is None,
     )
+
+    @cached_property
+    def tree(self) -> HashTree:
+        """Tree over the hashes of the sealed shares, in the order of their holders."""
+        context = Context(self.version, self.run, self.round, self.transcript)
+        given = sorted(self.shares.items())
+        return HashTree([share.hash_for(name, self.client, self.challenge, context) for name, share in given])
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Place of each holder's share in the tree."""
+        return {name: place for place, name in enumerate(sorted(self.shares))}
+
+    def deliver(self, holder: str) -> DeliveredShare:
+        """Returns a holder's share with the evidence that the sender has signed it."""
+        path = self.tree.find_path(self.places[holder]).hex()
+        signed = {"challenge": self.challenge, "path": path, "signature": self.signature}
+        return DeliveredShare(**self.shares[holder].__dict__, **signed)
 
     @property
     def holders(self) -> tuple[str, ...]:
@@ -299,11 +339,6 @@ class SealedShares(ClientMessage):
     def committed_to(self, holder: str) -> CommittedShares:
         """Returns the commitments to the shares of a holder."""
         return self.own if holder == self.client else self.shares[holder]
-
-    @property
-    def challenge(self) -> int:
-        """Challenge of the sharing, which is the same in all shares."""
-        return int(next(iter(self.shares.values())).challenge, 16)
 
     def reaches(self, client: str) -> bool:
         """Tells whether a client holds shares of the sender."""
@@ -317,7 +352,7 @@ class SealedShares(ClientMessage):
 class Delivery(RoundMessage):
     """Shares that every other sharer has sealed for one client."""
 
-    shares: Mapping[ClientName, SealedShare] = Field(max_length=MOST_CLIENTS, description="sealed shares by dealer")
+    shares: Mapping[ClientName, DeliveredShare] = Field(max_length=MOST_CLIENTS, description="sealed shares by dealer")
 
 
 class Complaint(Message):
@@ -345,7 +380,7 @@ class ExpulsionEvidence(Message):
 
     dealer: ClientName = Field(description="name of the expelled client")
     holder: ClientName = Field(description="name of the client that complains")
-    share: SealedShare = Field(description="shares that the dealer has signed for the holder")
+    share: DeliveredShare = Field(description="shares that the dealer has signed for the holder")
     complaint: Complaint = Field(description="the holder's complaint, with which everybody can open the shares")
 
 

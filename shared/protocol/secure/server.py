@@ -54,13 +54,14 @@ def unmask_mean(state: SecureRound, vectors: Mapping[str, Vector]) -> Parameters
 def _unmask(
     state: SecureRound, vectors: Mapping[str, Vector], left: tuple[MaskStream, ...]
 ) -> Iterator[tuple[str, Array]]:
-    for piece, (name, form) in enumerate(vector.vector_layout(state.terms.declaration).items()):
-        total = sum_piece(name, form, [vectors[client] for client in state.survivors])
+    layout, given = vector.vector_layout(state.terms.declaration), [vectors[client] for client in state.survivors]
+    for piece, names in enumerate(masks.mask_pieces(layout)):
+        total = np.concatenate([sum_tensor(name, layout[name], given) for name in names])
         masks.add_masks_in_place(total, left, piece=piece)
-        yield name, total.reshape(form.shape)
+        yield from masks.split_piece(layout, names, total).items()
 
 
-def sum_piece(name: str, form: Form, vectors: Sequence[Vector]) -> Array:
+def sum_tensor(name: str, form: Form, vectors: Sequence[Vector]) -> Array:
     """Sums one tensor of all vectors, still masked, in one dimension."""
     total = np.zeros(form.size, dtype=STORED[form.dtype])
     for begin, end in blocks(form.size):
@@ -355,7 +356,7 @@ def make_delivery(state: SecureRound, client: str) -> Delivery:
     _require_closed(state, "shares")
     if client not in state.shares:
         raise NotFoundError(f"client {client!r} has not shared in round {state.terms.round}")
-    shares = {name: sent.shares[client] for name, sent in state.shares.items() if client in sent.shares}
+    shares = {name: sent.deliver(client) for name, sent in state.shares.items() if client in sent.shares}
     return Delivery(run=state.terms.run, round=state.terms.round, shares=shares)
 
 
@@ -368,7 +369,7 @@ def make_sharers(state: SecureRound, client: str = "") -> Sharers:
     found: dict[str, ExpulsionEvidence] = {}
     for holder in sorted(state.checks):
         for dealer, complaint in state.checks[holder].complaints.items():
-            share = state.shares[dealer].shares[holder]
+            share = state.shares[dealer].deliver(holder)
             found.setdefault(dealer, ExpulsionEvidence(dealer=dealer, holder=holder, share=share, complaint=complaint))
     evidence = tuple(found[dealer] for dealer in sorted(found))
     draws = {name: draw for name in state.sharers if (draw := state.shares[name].draw) is not None}

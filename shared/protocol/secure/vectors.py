@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -65,6 +66,41 @@ def add_masks(values: Array, masks: Iterable[MaskStream], *, piece: int) -> Arra
     flat = np.array(values, dtype=ring, order="C").reshape(-1)
     add_masks_in_place(flat, masks, piece=piece)
     return flat.reshape(values.shape)
+
+
+def mask_pieces(layout: Mapping[str, Form]) -> list[tuple[str, ...]]:
+    """Groups the tensors of a vector into pieces, each with a stream of every mask.
+
+    Tensors of one ring that follow each other are one piece as long as it has no more numbers than a chunk: most are
+    short, and a start of a stream costs as much as a thousand numbers.
+    """
+    pieces: list[tuple[str, ...]] = []
+    ring, room = "", 0
+    for name, form in layout.items():
+        if form.dtype == ring and form.size <= room:
+            pieces[-1] += (name,)
+        else:
+            pieces.append((name,))
+            ring, room = form.dtype, CHUNK
+        room -= form.size
+    return pieces
+
+
+def mask_vector(layout: Mapping[str, Form], vector: Arrays, masks: Sequence[MaskStream]) -> dict[str, Array]:
+    """Adds masks to all tensors of a vector."""
+    masked: dict[str, Array] = {}
+    for piece, names in enumerate(mask_pieces(layout)):
+        flat = np.concatenate([np.ravel(vector[name]) for name in names])
+        add_masks_in_place(flat, masks, piece=piece)
+        masked |= split_piece(layout, names, flat)
+    return masked
+
+
+def split_piece(layout: Mapping[str, Form], names: Sequence[str], flat: Array) -> dict[str, Array]:
+    """Splits a piece into its tensors."""
+    ends = list(accumulate(layout[name].size for name in names))
+    parts = zip(names, np.split(flat, ends[:-1]), strict=True)
+    return {name: part.reshape(layout[name].shape) for name, part in parts}
 
 
 def add_masks_in_place(flat: Array, masks: Iterable[MaskStream], *, piece: int) -> None:

@@ -24,8 +24,8 @@ from shared.protocol.secure.proofs import (
     ShareKind,
     identity_key,
     require_possession,
-    require_share_signature,
     require_signature,
+    require_signed_shares,
 )
 from shared.protocol.secure.server import PHASE_OF, RelayedMessage, SecureRound, make_roster, require_expected
 
@@ -45,7 +45,7 @@ def verify_message(state: SecureRound, message: RelayedMessage) -> None:
             _verify_keys(state, message)
         case SealedShares():
             _require_transcript(state, message)
-            _verify_share_signatures(state, message)
+            require_signed_shares(message, identity_key(state.keys[message.client].identity))
             _verify_commitments(state, message)
         case ShareCheck():
             _verify_signed(state, message)
@@ -76,13 +76,6 @@ def _verify_signed(state: SecureRound, message: ShareCheck | Consent) -> None:
     require_signature(message, identity_key(state.keys[message.client].identity))
 
 
-def _verify_share_signatures(state: SecureRound, message: SealedShares) -> None:
-    """Checks the signature of each share: else a holder would blame the relay."""
-    context, key = make_roster(state).context, identity_key(state.keys[message.client].identity)
-    for holder, share in message.shares.items():
-        require_share_signature(context, message.client, holder, share, key)
-
-
 def _verify_commitments(state: SecureRound, message: SealedShares) -> None:
     own, everybody = state.keys[message.client], make_roster(state)
     published: dict[ShareKind, str] = {"key": own.mask, "seed": own.commitment}
@@ -94,7 +87,7 @@ def _verify_complaints(state: SecureRound, message: ShareCheck) -> None:
         return
     everybody = make_roster(state)
     for dealer, complaint in message.complaints.items():
-        share = state.shares[dealer].shares[message.client]
+        share = state.shares[dealer].deliver(message.client)
         evidence = ExpulsionEvidence(dealer=dealer, holder=message.client, share=share, complaint=complaint)
         proofs.require_valid_evidence(everybody, evidence)
 
@@ -107,4 +100,4 @@ def _verify_shares(state: SecureRound, message: UnmaskAnswer) -> None:
         for dealer, share in shares.items():
             sent = state.shares[dealer]
             piece = sent.committed_to(message.client)
-            proofs.require_committed(context, dealer, message.client, {kind: share}, piece, sent.challenge)
+            proofs.require_committed(context, dealer, message.client, {kind: share}, piece, int(sent.challenge, 16))

@@ -10,6 +10,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from nacl import bindings
+from nacl.exceptions import BadSignatureError
 
 from shared.errors import SettingsError
 
@@ -39,6 +41,19 @@ def public_key(content: bytes) -> PublicKey:
         return Ed25519PublicKey.from_public_bytes(content)
     except ValueError:
         raise SettingsError(f"expected the 32 bytes of an Ed25519 public key, got {len(content)}") from None
+
+
+def is_made_by(key: PublicKey, signature: bytes, content: bytes) -> bool:
+    """Tells whether the owner of a key has made this signature of this content.
+
+    By libsodium, in half the time of OpenSSL. It also refuses keys and points of small order, under which anybody could
+    sign.
+    """
+    try:
+        bindings.crypto_sign_open(signature + content, key.public_bytes_raw())
+    except BadSignatureError:
+        return False
+    return True
 
 
 def raw_hex(key: PublicKey) -> str:

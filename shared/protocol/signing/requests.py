@@ -21,10 +21,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from cryptography.exceptions import InvalidSignature
-
 from shared.errors import AuthenticationError, ProtocolError
-from shared.protocol.signing.keys import PrivateKey, PublicKey
+from shared.protocol.signing.keys import PrivateKey, PublicKey, is_made_by
 
 DIGEST, INPUT, SIGNATURE = HEADERS = ("content-digest", "signature-input", "signature")
 LABEL = "sig1"
@@ -151,13 +149,7 @@ def write_signature(signature: bytes) -> str:
 def is_signature_of(header: str, content: bytes, key: PublicKey) -> bool:
     """Tells whether the header Signature is of this content, by the owner of this key."""
     found = PATTERNS[SIGNATURE].fullmatch(header)
-    if found is None:
-        return False
-    try:
-        key.verify(base64.b64decode(found[1]), content)
-    except InvalidSignature:
-        return False
-    return True
+    return found is not None and is_made_by(key, base64.b64decode(found[1]), content)
 
 
 def signature_lengths(name: str, *, query: bool) -> dict[str, int]:

@@ -16,7 +16,7 @@ import pytest
 from aggregator_service.rounds.members import Quarantines
 from client_service.boundary.aggregator_api import Aggregator
 from shared.protocol.secure import client
-from shared.protocol.secure.proofs import sign_share
+from shared.protocol.secure.proofs import sign_shares
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.in_process import open_federation
 from tests.support.misled import ending_of, start
@@ -36,8 +36,8 @@ def seal_rubbish(monkeypatch: pytest.MonkeyPatch) -> None:
         if state.client != BAD:
             return found
         spoilt = {name: one.model_copy(update={"sealed": "00" * 92}) for name, one in found.message.shares.items()}
-        signed = {name: sign_share(roster.context, BAD, name, one, identity) for name, one in spoilt.items()}
-        return found.model_copy(update={"message": found.message.model_copy(update={"shares": signed})})
+        signed = sign_shares(found.message.model_copy(update={"shares": spoilt}), identity)
+        return found.model_copy(update={"message": signed})
 
     monkeypatch.setattr(client, "share_secrets", spoil)
 

@@ -11,12 +11,13 @@ import pytest
 from shared.errors import ConflictError, PrivacyError, ProtocolError, RoundClosedError
 from shared.method.parameters import Parameters
 from shared.protocol.secure import client, group, server, shamir
-from shared.protocol.secure.messages import Consents, Delivery, Roster, SealedShare, UnmaskRequest
-from shared.protocol.secure.proofs import sign_message, sign_share
+from shared.protocol.secure.messages import Consents, DeliveredShare, Delivery, Roster, UnmaskRequest
+from shared.protocol.secure.proofs import sign_message
 from shared.protocol.secure.state import ReadyState, read_state, write_state
 from shared.protocol.secure.verification import verify_message
 from shared.protocol.signing.keys import new_key
 from tests.support.rehearsal import roster_of
+from tests.support.signing import sign_alone
 
 ALL = ("ada", "bob", "cyd", "dan", "eve")
 ROUND: dict[str, Any] = {"run": "run-1", "round": 3}
@@ -164,8 +165,8 @@ def test_a_key_whose_secret_its_sender_does_not_know_is_refused(listed: Any, par
             listed.share("ada", told)
         return
     listed.sharing["ada"] = listed.share("ada", told)  # on a graph it is looked at before a complaint
-    rubbish = listed.sharing["ada"].message.shares["bob"]
-    signed = sign_share(told.context, "bob", "ada", rubbish, listed.identities["bob"])
+    rubbish = listed.sharing["ada"].message.deliver("bob")
+    signed = sign_alone(told.context, "bob", "ada", rubbish, listed.identities["bob"])
     with pytest.raises(PrivacyError, match="knows the secret of its key"):
         listed.check("ada", Delivery(run="run-1", round=3, shares={"bob": signed}))
 
@@ -179,9 +180,9 @@ def delivered(made: Any, **changed: Any) -> Delivery:
     return true.model_copy(update={"shares": {**true.shares, **changed}})
 
 
-def signed_anew(made: Any, dealer: str, share: SealedShare) -> SealedShare:
+def signed_anew(made: Any, dealer: str, share: DeliveredShare) -> DeliveredShare:
     """As the dealer itself would send it."""
-    return sign_share(server.make_roster(made.round).context, dealer, "ada", share, made.identities[dealer])
+    return sign_alone(server.make_roster(made.round).context, dealer, "ada", share, made.identities[dealer])
 
 
 def complained_of(made: Any, delivery: Delivery) -> set[str]:
@@ -222,19 +223,32 @@ def test_a_share_that_is_not_the_committed_one_is_complained_of(shared: Any, kin
     assert complained_of(shared, delivered(shared, bob=spoilt)) == {"bob"}
 
 
-def changed_on_the_way(made: Any) -> dict[str, dict[str, SealedShare]]:
+def changed_on_the_way(made: Any) -> dict[str, dict[str, DeliveredShare]]:
     """What an aggregator could pass on in place of bob's share for ada."""
     true = server.make_delivery(made.round, "ada").shares
-    for_cyd = made.round.shares["bob"].shares["cyd"]
+    for_cyd = made.round.shares["bob"].deliver("cyd")
+    spoilt = true["bob"].model_copy(update={"sealed": "00" * 92})
     return {
+        "another sealed, another path": {"bob": spoilt.model_copy(update={"path": for_cyd.path})},
+        "another sealed, no path": {"bob": spoilt.model_copy(update={"path": ""})},
         "another's": {"bob": true["cyd"]},
         "for another": {"bob": for_cyd},
-        "another sealed": {"bob": true["bob"].model_copy(update={"sealed": "00" * 92})},
+        "another sealed": {"bob": spoilt},
         "another commitment": {"bob": true["bob"].model_copy(update={"seed_commitment": any_point()})},
     }
 
 
-@pytest.mark.parametrize("how", ["another's", "for another", "another sealed", "another commitment"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "another's",
+        "for another",
+        "another sealed",
+        "another commitment",
+        "another sealed, another path",
+        "another sealed, no path",
+    ],
+)
 def test_a_share_that_was_changed_on_the_way_is_refused_and_not_complained_of(shared: Any, how: str) -> None:
     """A complaint tells how to open what bob has sealed. The aggregator has the true shares: with complaints of all
     about bob it would have every share of both his secrets."""
@@ -255,7 +269,7 @@ def test_clients_who_were_shown_different_rosters_refuse_each_other_s_shares(mad
         made.tell(made.sharing[name].message)
     made.close()
     others = server.make_delivery(made.round, "ada").shares
-    delivery = Delivery(**ROUND, shares={**others, "bob": misled.shares["ada"]})
+    delivery = Delivery(**ROUND, shares={**others, "bob": misled.deliver("ada")})
     with pytest.raises(PrivacyError, match="a share that 'bob' has signed for 'ada'"):
         made.check("ada", delivery)
 

@@ -12,7 +12,7 @@ from shared.errors import PrivacyError, ProtocolError, UnavailableError
 from shared.method.parameters import Parameters
 from shared.protocol.secure import client, group, proofs, server
 from shared.protocol.secure.messages import SealedShares
-from shared.protocol.secure.proofs import sign_message, sign_share
+from shared.protocol.secure.proofs import sign_message, sign_shares
 from shared.protocol.secure.verification import verify_message
 
 ALL = ("ada", "bob", "cyd", "dan", "eve", "fay", "gus")
@@ -23,10 +23,8 @@ def seal_rubbish(made: Any, dealer: str, *holders: str) -> SealedShares:
     """What it sends where it wants to put these holders out of the round: bytes that nobody can open."""
     made.sharing[dealer] = made.share(dealer)
     true = made.sharing[dealer].message
-    context, key = server.make_roster(made.round).context, made.identities[dealer]
     rubbish = {name: true.shares[name].model_copy(update={"sealed": "00" * 92}) for name in holders}
-    signed = {name: sign_share(context, dealer, name, one, key) for name, one in rubbish.items()}
-    return true.model_copy(update={"shares": {**true.shares, **signed}})
+    return sign_shares(true.model_copy(update={"shares": {**true.shares, **rubbish}}), made.identities[dealer])
 
 
 @pytest.fixture
@@ -74,9 +72,9 @@ def test_shares_that_open_but_are_not_the_committed_ones_are_proven_too(
     made.send_shares(HONEST)
     first, made.sharing["bob"] = made.share("bob").message, made.share("bob")
     other = made.sharing["bob"].message.shares["ada"].sealed  # of another splitting
-    context, key = server.make_roster(made.round).context, made.identities["bob"]
-    mixed = sign_share(context, "bob", "ada", first.shares["ada"].model_copy(update={"sealed": other}), key)
-    made.tell(first.model_copy(update={"shares": {**first.shares, "ada": mixed}}))
+    mixed = first.shares["ada"].model_copy(update={"sealed": other})
+    changed = first.model_copy(update={"shares": {**first.shares, "ada": mixed}})
+    made.tell(sign_shares(changed, made.identities["bob"]))
     made.close()
     made.send_checks(("ada",))
     assert made.round.expelled == {"bob"}

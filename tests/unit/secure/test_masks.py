@@ -108,7 +108,8 @@ def test_a_survivor_s_vector_stays_noise_when_all_that_the_aggregator_has_recove
     own = client.list_mask_streams(played.ready["ada"])
     undone = [mask for mask in known if MaskStream(mask.seed, -mask.sign) in own]
     assert len(undone) == 2
-    assert uniform(vectors.add_masks(played.vectors["ada"]["predictive.w"], undone, piece=1))
+    layout = vectors.vector_layout(played.round.terms.declaration)
+    assert uniform(vectors.mask_vector(layout, played.vectors["ada"], undone)["predictive.w"])
 
 
 def test_a_vector_that_comes_late_stays_noise_though_its_sender_s_mask_key_is_known(played: Any) -> None:
@@ -116,11 +117,10 @@ def test_a_vector_that_comes_late_stays_noise_though_its_sender_s_mask_key_is_kn
     self_mask, *pairwise = client.list_mask_streams(played.ready["dan"])
     known = {mask.seed for mask in server.restore_masks(played.round)}
     assert {mask.seed for mask in pairwise} <= known and self_mask.seed not in known
-    stripped = vectors.add_masks(
-        played.late.vector["predictive.w"], [MaskStream(m.seed, -m.sign) for m in pairwise], piece=1
-    )
-    assert uniform(stripped)
-    bare = vectors.add_masks(stripped, [MaskStream(self_mask.seed, -1)], piece=1)
+    layout = vectors.vector_layout(played.round.terms.declaration)
+    stripped = vectors.mask_vector(layout, played.late.vector, [MaskStream(m.seed, -m.sign) for m in pairwise])
+    assert uniform(stripped["predictive.w"])
+    bare = vectors.mask_vector(layout, stripped, [MaskStream(self_mask.seed, -1)])["predictive.w"]
     np.testing.assert_array_equal(bare, fixed_point.encode(played.contents["dan"].arrays["predictive.w"], "w"))
     assert not uniform(bare)
 

@@ -17,6 +17,7 @@ from shared.protocol.secure.messages import (
     Complaint,
     Consent,
     Consents,
+    DeliveredShare,
     Delivery,
     ExpulsionEvidence,
     MaskedHeader,
@@ -62,20 +63,29 @@ def test_two_lists_with_enough_signatures_have_an_honest_signer_in_common() -> N
 
 
 COMMITTED = CommittedShares(key_commitment=HEX, seed_commitment=HEX, key_response=SCALAR, seed_response=SCALAR)
-SHARE = SealedShare(**COMMITTED.model_dump(), sealed=SEALED, challenge=SCALAR, signature=SIGNATURE)
+SHARE = SealedShare(**COMMITTED.model_dump(), sealed=SEALED)
+DELIVERED = DeliveredShare(**SHARE.model_dump(), challenge=SCALAR, path=HEX * 2, signature=SIGNATURE)
 PROVEN = SharingProof(head=HEX, response=SCALAR)
 SHARES = SealedShares(
-    **ROUND, client="ada", transcript=HEX, shares={"bob": SHARE}, own=COMMITTED, key_proof=PROVEN, seed_proof=PROVEN
+    **ROUND,
+    client="ada",
+    transcript=HEX,
+    shares={"bob": SHARE},
+    own=COMMITTED,
+    challenge=SCALAR,
+    key_proof=PROVEN,
+    seed_proof=PROVEN,
+    signature=SIGNATURE,
 )
 COMPLAINT = Complaint(point=HEX, challenge=SCALAR, response=SCALAR)
-EVIDENCE = ExpulsionEvidence(dealer="ada", holder="bob", share=SHARE, complaint=COMPLAINT)
+EVIDENCE = ExpulsionEvidence(dealer="ada", holder="bob", share=DELIVERED, complaint=COMPLAINT)
 EXAMPLES = (
     COMMON,
     TERMS,
     keys_of("ada"),
     Roster(terms=TERMS, members=(keys_of("ada"), keys_of("bob"))),
     SHARES,
-    Delivery(**ROUND, shares={"bob": SHARE}),
+    Delivery(**ROUND, shares={"bob": DELIVERED}),
     ShareCheck(**ROUND, client="bob", transcript=HEX, complaints={"ada": COMPLAINT}),
     Sharers(**ROUND, sharers=("bob", "cyd"), evidence=(EVIDENCE,)),
     MaskedHeader(**ROUND, client="ada", digest=HEX, scalars={"rho": 0.5}),
@@ -100,11 +110,14 @@ REFUSED: tuple[tuple[type, dict[str, Any]], ...] = (
     (PublicKeys, {"mask": "ab" * 31}),
     (PublicKeys, {"commitment": "ab" * 33}),
     (PublicKeys, {"client": "../ada"}),
-    (PublicKeys, {"version": 2}),
+    (PublicKeys, {"version": 3}),
     (PublicKeys, {"round": 0}),
     (PublicKeys, {"signature": "ab" * 63}),
     (SealedShares, {"shares": {"bob": {**SHARE.model_dump(), "sealed": "ab" * 91}}}),
     (SealedShares, {"shares": {f"c{n}": SHARE for n in range(1025)}}),
+    (SealedShares, {"shares": {}}),
+    (Delivery, {"shares": {"bob": {**DELIVERED.model_dump(), "path": HEX * 11}}}),
+    (Delivery, {"shares": {"bob": {**DELIVERED.model_dump(), "path": HEX[1:]}}}),
     (SealedShares, {"own": {**COMMITTED.model_dump(), "seed_commitment": "ab" * 31}}),
     (SealedShares, {"seed_proof": {"head": HEX, "response": f"{ORDER:064x}"}}),
     (ShareCheck, {"complaints": {"ada": {**COMPLAINT.model_dump(), "challenge": f"{ORDER:064x}"}}}),

@@ -13,7 +13,7 @@ from shared.method.parameters import Parameters
 from shared.protocol.masked_wire import decode_masked, encode_masked
 from shared.protocol.secure import client, group, server
 from shared.protocol.secure.group import ORDER, encode_scalar
-from shared.protocol.secure.proofs import sign_message, sign_share
+from shared.protocol.secure.proofs import sign_message, sign_shares
 from shared.protocol.secure.server import SecureRound
 from shared.protocol.secure.verification import verify_message
 from shared.protocol.signing.keys import new_key
@@ -270,18 +270,22 @@ def test_commitments_to_shares_that_restore_nothing_are_refused(made: Any, kind:
     if whose == "ada":  # her own share, which she keeps
         forged = message.model_copy(update={"own": message.own.model_copy(update=changed)})
     else:
-        context, share = server.make_roster(made.round).context, message.shares[whose].model_copy(update=changed)
-        signed = sign_share(context, "ada", whose, share, made.identities["ada"])
-        forged = message.model_copy(update={"shares": {**message.shares, whose: signed}})
-    refused(made, forged, "commitments to shares of one secret")
+        share = message.shares[whose].model_copy(update=changed)
+        forged = message.model_copy(update={"shares": {**message.shares, whose: share}})
+    refused(made, sign_shares(forged, made.identities["ada"]), "commitments to shares of one secret")
 
 
-def test_a_share_that_its_dealer_has_not_signed_is_refused(made: Any) -> None:
-    """Or its holder would say that the aggregator has changed it."""
+def test_shares_that_their_dealer_has_not_signed_are_refused(made: Any) -> None:
+    """Or its holder would say that the aggregator has changed them."""
     made.until_keys(ALL)
     message = made.share("ada").message
-    unsigned = message.shares["dan"].model_copy(update={"signature": "00" * 64})
-    refused(made, message.model_copy(update={"shares": {**message.shares, "dan": unsigned}}), "has signed for 'dan'")
+    refused(made, message.model_copy(update={"signature": "00" * 64}), "shares that 'ada' has signed")
+    for holder in ("bob", "dan"):
+        other = message.shares[holder].model_copy(update={"sealed": "00" * 92})
+        changed = message.model_copy(update={"shares": {**message.shares, holder: other}})
+        refused(made, changed, "shares that 'ada' has signed")
+    swapped = {**message.shares, "bob": message.shares["dan"], "dan": message.shares["bob"]}
+    refused(made, message.model_copy(update={"shares": swapped}), "shares that 'ada' has signed")
 
 
 def test_a_key_whose_secret_its_sender_does_not_know_is_refused(made: Any) -> None:

@@ -50,9 +50,9 @@ def names(count: int) -> list[str]:
 def messages(count: int) -> list[ClientMessage]:
     """Full ones, as they are validated when they come."""
     committed = {f"{kind}_{what}": HEX for kind in ("key", "seed") for what in ("commitment", "response")}
-    share = SealedShare(sealed="0" * 2 * (12 + 64 + 16), challenge=HEX, **committed)
+    share = SealedShare(sealed="0" * 2 * (12 + 64 + 16), **committed)
     proof = {"head": HEX, "response": HEX}
-    sharing = {"own": committed, "key_proof": proof, "seed_proof": proof}
+    sharing = {"own": committed, "challenge": HEX, "key_proof": proof, "seed_proof": proof}
     complaint = {"point": HEX, "challenge": HEX, "response": HEX}
     others = names(count)
     return [
