@@ -1,4 +1,6 @@
-"""Hash tree: one signature under its root is evidence for each leaf, with the hashes beside its way to the root.
+"""Hash tree, whose signed root is evidence for each leaf.
+
+With a leaf come the hashes beside its way to the root.
 
 Paper: Merkle, "A Digital Signature Based on a Conventional Encryption Function", CRYPTO 1987; here: the smaller of two
 hashes comes first, because each leaf names its place itself, so that a path needs no directions. A hash without another

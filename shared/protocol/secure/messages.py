@@ -278,7 +278,7 @@ class SealedShare(CommittedShares):
     sealed: Sealed = Field(description="both shares, sealed for the holder")
 
     def hash_for(self, holder: str, dealer: str, challenge: str, context: Context) -> bytes:
-        """Computes the hash of this share of a dealer for a holder, bound to the round and its roster."""
+        """Computes the hash of this share, bound to dealer, holder and the round's roster."""
         parts = self.key_commitment, self.seed_commitment, self.key_response, self.seed_response, challenge
         content = bytes.fromhex(self.sealed + "".join(parts))
         return hashlib.sha256(context.label("signed share", dealer, holder) + content).digest()

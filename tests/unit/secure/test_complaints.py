@@ -148,7 +148,7 @@ def test_a_client_checks_the_evidence_by_itself(settled: Any) -> None:
     """Under a pretext the aggregator cannot put one out: the difference from an earlier sum would be its update."""
     true = server.make_sharers(settled.round)
     evidence = true.evidence[0]
-    cyd = settled.round.shares["cyd"].shares[evidence.holder]
+    cyd = settled.round.shares["cyd"].deliver(evidence.holder)
     pretext = evidence.model_copy(update={"dealer": "cyd", "share": cyd})
     unsigned = evidence.model_copy(update={"share": evidence.share.model_copy(update={"signature": "00" * 64})})
     stranger = evidence.model_copy(update={"dealer": "zoe"})

@@ -35,8 +35,9 @@ def test_what_was_cancelled_under_an_earlier_version_is_read_as_cancelled() -> N
     assert decode_run(encode_run(transitions.fail_run(RUN, "no quorum", now=2.0))).phase == "failed"
 
 
+@pytest.mark.parametrize("earlier", [2, 3])
 @pytest.mark.parametrize("phase", ["open", "closed"])
-def test_a_secure_round_of_an_earlier_version_fails_its_run_unless_it_has_ended(phase: Any) -> None:
+def test_a_secure_round_of_an_earlier_version_fails_its_run_unless_it_has_ended(phase: Any, earlier: int) -> None:
     """Its messages mean something else by now; what the clients were told of it cannot be kept."""
     digests = dict.fromkeys(("aggregator", "start", "method", "anchor"), "00" * 32)
     declaration = Declaration(strategy="fedavg", tensors=(), scalars=())
@@ -45,7 +46,7 @@ def test_a_secure_round_of_an_earlier_version_fails_its_run_unless_it_has_ended(
     ended = "finished" if phase == "closed" else "open"
     document = json.loads(encode_run(replace(RUN, phase=ended, exchange=SecureRound(terms=terms))))
     assert decode_run(json.dumps(document)).exchange is not None
-    document["run"]["exchange"]["terms"]["version"] = 2
+    document["run"]["exchange"]["terms"]["version"] = earlier
     run = decode_run(json.dumps(document))
     assert run.exchange is None and run.active is False
     assert (run.phase, run.reason) == (("failed", EARLIER) if ended == "open" else ("finished", None))
