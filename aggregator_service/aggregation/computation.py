@@ -26,7 +26,7 @@ from shared.protocol.secure import server
 from shared.protocol.secure.common import digest_start
 from shared.protocol.secure.server import SecureRound
 from shared.protocol.secure.vectors import Vector
-from shared.protocol.wire import StoredArrays, body_pieces, open_parameters, read_parameters
+from shared.protocol.wire import StoredArrays, body_pieces, open_checked, read_parameters
 from shared.strategies import robust_aggregation
 from shared.strategies.aggregation import mean_of_updates
 from shared.strategies.blockwise import combine_by_blocks, has_blocks
@@ -299,7 +299,7 @@ def _load_update(archive: Archive, held: StoredUpdate, *, most_in_memory: int = 
 def _load_content(archive: Archive, blob: str | None, digest: str, *, what: str, most_in_memory: int = 0) -> Parameters:
     """Loads the parameters of a stored file; raises as `_require_content` does."""
     path = archive.blobs.path(_require_content(archive, blob, digest, what=what))
-    return read_parameters(path) if os.path.getsize(path) <= most_in_memory else open_parameters(path)[1]
+    return read_parameters(path) if os.path.getsize(path) <= most_in_memory else open_checked(path)
 
 
 def _require_content(archive: Archive, blob: str | None, digest: str, *, what: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
@@ -64,6 +64,18 @@ def memory_form(value: Array) -> Form:
     dtype = np.asarray(value).dtype
     known = {("u", 4): "U32", ("u", 8): "U64"}
     return Form(known.get((dtype.kind, dtype.itemsize), "F32"), np.shape(value))
+
+
+Spans = Sequence[tuple[str, int, int]]
+"""Values of arrays of one type, in row order: name, first, last + 1."""
+
+
+def array_parts(arrays: Arrays, spans: Spans) -> Array:
+    """Returns values of several arrays of one type, joined, reading only these."""
+    if (read := getattr(arrays, "parts", None)) is not None:
+        found: Array = read(spans)
+        return found
+    return np.concatenate([array_part(arrays, *span) for span in spans])
 
 
 def array_part(arrays: Arrays, name: str, begin: int, end: int) -> Array:

@@ -25,6 +25,7 @@ from shared.method.parameters import (
     Form,
     Parameters,
     Scalars,
+    Spans,
     array_form,
     memory_form,
     stored_parts,
@@ -48,9 +49,9 @@ def to_stored_array(value: Array) -> Array:
 class StoredArrays(Mapping[str, Array]):
     """Arrays of a safetensors file, each read when needed, never all in memory."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, header: BodyHeader | None = None) -> None:
         self._path = path
-        self._start, self._places = _share_places(*_read_places(path))
+        self._start, self._places, _ = header or _read_header(path)
 
     def __getitem__(self, name: str) -> Array:
         return self._read(self._place(name))
@@ -62,6 +63,17 @@ class StoredArrays(Mapping[str, Array]):
     def part(self, name: str, begin: int, end: int) -> Array:
         """Reads some values of an array, in row order."""
         return self._read(self._place(name).part(begin, end))
+
+    def parts(self, spans: Spans) -> Array:
+        """Reads values of several arrays of one type, joined, of a file that is opened once."""
+        pieces = []
+        with open(self._path, "rb", buffering=0) as file:
+            for begin, size in self._places.ranges(spans):
+                file.seek(self._start + begin)
+                pieces.append(file.read(size))
+                if len(pieces[-1]) != size:
+                    raise ProtocolError(f"expected {size} bytes from byte {self._start + begin} on, got fewer")
+        return np.frombuffer(b"".join(pieces), STORED[self._places[spans[0][0]].form.dtype])
 
     def _read(self, place: StoredPlace) -> Array:
         return read_array(self._path, place)
@@ -83,8 +95,12 @@ class StoredArrays(Mapping[str, Array]):
 class HeldArrays(StoredArrays):
     """Arrays of a small safetensors body, which is in memory whole."""
 
-    def __init__(self, content: bytes, start: int, places: Places) -> None:
-        self._content, self._start, self._places = content, start, places
+    def __init__(self, content: bytes, header: BodyHeader) -> None:
+        self._content, (self._start, self._places, _) = content, header
+
+    def parts(self, spans: Spans) -> Array:
+        """Returns values of several arrays of one type, joined."""
+        return np.concatenate([self.part(*span) for span in spans])
 
     def _read(self, place: StoredPlace) -> Array:
         begin, (dtype, shape) = place
@@ -96,8 +112,14 @@ def read_parameters(path: str | Path) -> Parameters:
     with open(path, "rb") as file:
         content = file.read()
     start = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
-    places, metadata = _parse_header(content[LENGTH_BYTES:start])
-    return Parameters(HeldArrays(content, start, places), _scalars(metadata))
+    header = _parse_header(content[LENGTH_BYTES:start])
+    return Parameters(HeldArrays(content, header), _scalars(header.metadata))
+
+
+def open_checked(path: str | Path) -> Parameters:
+    """Opens a body that was checked before it was stored; its arrays are read when needed."""
+    header = _read_header(path)
+    return Parameters(StoredArrays(path, header), _scalars(header.metadata))
 
 
 def open_parameters(path: str | Path) -> tuple[tuple[TensorSpec, ...], Parameters]:
@@ -231,6 +253,7 @@ LENGTH_BYTES = 8  # before the header: its length, little-endian
 ALIGNED = 8  # bytes; spaces fill the header up to a multiple of it
 ORDER = tuple(STORED)
 LONGEST_SCALARS = 4 << 10  # bytes in which a body's scalars end, as a client writes it
+METADATA = re.compile(rb'\{"__metadata__":(\{"\w+":"(?:[^"\\]|\\.)*+"\}),?')
 SCALARS_FIELD = re.compile(rb'(?s:.{8})\{"__metadata__":\{"scalars":"((?:[^"\\]|\\.)*+)"')
 
 
@@ -334,48 +357,67 @@ class StoredPlace(NamedTuple):
         return StoredPlace(self.begin + Form(dtype, (begin,)).bytes, Form(dtype, (len(numbers),)))
 
 
-Places = Mapping[str, StoredPlace]
+class BodyPlaces(dict[str, StoredPlace]):
+    """Position of each array of a body, from the first byte of its values."""
+
+    _asked: tuple[Spans, list[tuple[int, int]]] = (), []
+
+    def ranges(self, spans: Spans) -> list[tuple[int, int]]:
+        """Returns begin and length in bytes of these values, neighbours as one."""
+        asked = self._asked  # by the body before, of the same tensors
+        if asked[0] is not spans:
+            found: list[tuple[int, int]] = []
+            for name, first, last in spans:
+                (begin, form), before = self[name].part(first, last), found[-1] if found else (0, 0)
+                if sum(before) == begin:
+                    found[-1:] = [(before[0], before[1] + form.bytes)]
+                else:
+                    found.append((begin, form.bytes))
+            asked = self._asked = spans, found
+        return asked[1]
+
+
+class BodyHeader(NamedTuple):
+    """Header of a stored body; `start`: first byte of its values."""
+
+    start: int
+    places: BodyPlaces
+    metadata: Mapping[str, str]
 
 
 def array_places(path: str | Path) -> dict[str, StoredPlace]:
     """Returns the position of each array of a stored body."""
-    start, places = _read_places(path)
+    start, places, _ = _read_header(path)
     return {name: StoredPlace(start + place.begin, place.form) for name, place in places.items()}
 
 
-def _read_places(path: str | Path) -> tuple[int, Places]:
-    """Returns the first byte of a body's values, and each array's position from there."""
+def _read_header(path: str | Path) -> BodyHeader:
     with open(path, "rb") as file:
-        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-        places, _ = _parse_header(file.read(length))
-    return LENGTH_BYTES + length, places
+        return _parse_header(file.read(int.from_bytes(file.read(LENGTH_BYTES), "little")))
 
 
-def _parse_header(text: bytes) -> tuple[Places, Mapping[str, str]]:
+def _parse_header(text: bytes) -> BodyHeader:
     """Reads each array's position, and the metadata, from a stored body's header."""
-    entries: dict[str, Any] = json.loads(text)
-    metadata = entries.pop("__metadata__", None) or {}
-    places = {
-        name: StoredPlace(entry["data_offsets"][0], Form(entry["dtype"], tuple(entry["shape"])))
-        for name, entry in entries.items()
-    }
-    return places, metadata
+    found = METADATA.match(text)
+    metadata = json.loads(found[1]) if found else json.loads(text).get("__metadata__") or {}
+    return BodyHeader(LENGTH_BYTES + len(text), _parse_places(text[found.end() if found else 1 :]), metadata)
 
 
-_LAST_PLACES: dict[None, Places] = {}  # at most one
-
-
-def _share_places(start: int, places: Places) -> tuple[int, Places]:
-    """Returns the positions of the last body where they are equal.
+@lru_cache(maxsize=4)
+def _parse_places(entries: bytes) -> BodyPlaces:
+    """Reads each array's position.
 
     Ten thousand updates of a round differ in their heads' scalars alone: each with positions of its own, they would
     take more memory than a model.
     """
-    last = _LAST_PLACES.get(None)
-    if last == places:
-        return start, last
-    _LAST_PLACES[None] = places
-    return start, places
+    found: dict[str, Any] = json.loads(b"{" + entries)
+    found.pop("__metadata__", None)
+    return BodyPlaces(
+        {
+            name: StoredPlace(entry["data_offsets"][0], Form(entry["dtype"], tuple(entry["shape"])))
+            for name, entry in found.items()
+        }
+    )
 
 
 def read_array(path: str | Path, place: StoredPlace) -> Array:

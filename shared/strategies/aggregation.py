@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,6 @@ from shared.method.parameters import (
     Parameters,
     Scalars,
     State,
-    UInt32,
     Update,
     array_form,
     array_part,
@@ -62,34 +62,24 @@ def make_centre(state: State, updates: Sequence[Update], arrays: Arrays, scalars
 def centre_array(name: str, updates: Sequence[Update]) -> Array:
     """Computes one tensor's mean, or for U32 its sum, in the order of client names."""
     ordered = sorted(updates, key=lambda update: update.client)
-    kind = array_form(ordered[0].arrays, name)
-    centre = _sum_array if kind.dtype == "U32" else _mean_array
-    return centre(name, kind.shape, ordered)
+    dtype, shape = kind = array_form(ordered[0].arrays, name)
+    centre: Array = np.empty(shape, dtype=np.uint32 if dtype == "U32" else np.float32)
+    for begin, end in blocks(kind.size):
+        parts = (array_part(update.arrays, name, begin, end) for update in ordered)
+        centre.reshape(-1)[begin:end] = centre_parts(parts, len(ordered), dtype)
+    return centre
 
 
-def _sum_array(name: str, shape: tuple[int, ...], updates: Sequence[Update]) -> UInt32:
-    """Sums arrays modulo 2^32, block by block."""
-    total = np.zeros(shape, dtype=np.uint32)
-    flat = total.reshape(-1)
-    for begin, end in blocks(flat.size):
-        for update in updates:
-            flat[begin:end] += array_part(update.arrays, name, begin, end)
-    return total
-
-
-def _mean_array(name: str, shape: tuple[int, ...], updates: Sequence[Update]) -> Float32:
-    """Computes the mean in float64, block by block.
+def centre_parts(parts: Iterator[Array], count: int, dtype: str) -> Array:
+    """Computes the mean of values in float64, or of U32 the sum modulo 2^32.
 
     With equal inputs the mean is then exactly that input.
     """
-    mean = np.empty(shape, dtype=np.float32)
-    flat = mean.reshape(-1)
-    for begin, end in blocks(flat.size):
-        total = array_part(updates[0].arrays, name, begin, end).astype(np.float64)
-        for update in updates[1:]:
-            total += array_part(update.arrays, name, begin, end)
-        flat[begin:end] = total / len(updates)
-    return mean
+    total: Any = next(parts).astype(np.uint32 if dtype == "U32" else np.float64)
+    for part in parts:
+        total += part
+    centre: Array = total if dtype == "U32" else (total / count).astype(np.float32)
+    return centre
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,26 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
 from shared.errors import ProtocolError
-from shared.method.parameters import BLOCK, Array, Arrays, Form, State, Update, array_form, array_part
+from shared.method.parameters import (
+    BLOCK,
+    Array,
+    Arrays,
+    Form,
+    Spans,
+    State,
+    Update,
+    array_form,
+    array_part,
+    array_parts,
+)
 from shared.method.tensors import ITEM_TABLE
-from shared.strategies.aggregation import mean_of_moved_rows, mean_of_updates, tensor_names
+from shared.strategies.aggregation import centre_parts, mean_of_moved_rows, mean_of_updates, tensor_names
 from shared.strategies.robust_aggregation import COLUMNS, PIECE, median, trimmed_mean
 from shared.strategies.server_optimisers import combine_with_magnitudes
 from shared.strategies.strategy import Combine
@@ -180,7 +192,31 @@ def combine_block(
     combine: Combine, before: State, updates: Sequence[Update], block: Block, look: Look | None = None
 ) -> Parts:
     """Computes the centre of one block by the rule of whole updates."""
+    if combine is mean_of_updates:
+        return _mean_of_block(updates, block, look)
     return {span: _combine_span(combine, before, updates, span, look) for span in block}
+
+
+def _mean_of_block(updates: Sequence[Update], block: Block, look: Look | None) -> Parts:
+    """Computes the mean of a block, of which each update is read once for all tensors of a type."""
+    ordered, parts = sorted(updates, key=lambda one: one.client), dict[Span, Arrays]()
+    by_type: dict[str, list[Span]] = {}
+    for span in sorted(block):
+        by_type.setdefault(array_form(ordered[0].arrays, span.name).dtype, []).append(span)
+    for dtype, spans in by_type.items():
+        centre = centre_parts(_read_updates(ordered, spans, look), len(ordered), dtype)
+        ends = accumulate(end - begin for _, begin, end in spans)
+        parts |= {
+            span: {span.name: centre[end - span.end + span.begin : end]} for span, end in zip(spans, ends, strict=True)
+        }
+    return parts
+
+
+def _read_updates(updates: Sequence[Update], spans: Spans, look: Look | None) -> Iterator[Array]:
+    for update in updates:
+        if look is not None:
+            look()
+        yield array_parts(update.arrays, spans)
 
 
 def _combine_span(combine: Combine, before: State, updates: Sequence[Update], span: Span, look: Look | None) -> Arrays:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,14 +116,19 @@ def test_stored_bodies_are_summed_by_ranges(rule: Combine, tmp_path: Path, monke
     before, updates = draw_round(5, tmp_path, plain=is_with_magnitudes(rule))
     wanted = content(rule(before, updates))
     read: list[int] = []
-    part = StoredArrays.part
 
-    def noted(self: StoredArrays, name: str, begin: int, end: int) -> Array:
-        found = part(self, name, begin, end)
-        read.append(found.size)
-        return found
+    def note(method: str) -> None:
+        real: Callable[..., Array] = getattr(StoredArrays, method)
 
-    monkeypatch.setattr(StoredArrays, "part", noted)
+        def noted(self: StoredArrays, *what: Any) -> Array:
+            found = real(self, *what)
+            read.append(found.size)
+            return found
+
+        monkeypatch.setattr(StoredArrays, method, noted)
+
+    note("part")
+    note("parts")
     monkeypatch.setattr(StoredArrays, "__getitem__", lambda *_: pytest.fail("a whole tensor was read"))
     for module in (robust_aggregation, blockwise):
         monkeypatch.setattr(module, "PIECE", 40)
