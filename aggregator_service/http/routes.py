@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -173,7 +172,7 @@ async def put_update(place: Place, request: Request, response: Response, service
     received = request.scope["state"][RECEIVED]
     receipt, new = await service.receive_update(place, request.stream(), received.hexdigest)
     response.status_code = 201 if new else 200
-    return ReceiptOut.model_validate(asdict(receipt) | {"received_at": instant(receipt.received_at)})
+    return ReceiptOut(**vars(receipt) | {"received_at": instant(receipt.received_at)})
 
 
 @client_routes.get(

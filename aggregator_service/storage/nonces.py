@@ -24,6 +24,11 @@ NAME = "nonces.sqlite"
 MOST = 10_000  # stored nonces of one client: too many requests block only that client
 FORGET_SECONDS = 1.0  # time between two looks for old nonces, by the clock of the requests
 KNOWN = "SELECT (SELECT created FROM floors WHERE client = :client), (SELECT count(*) FROM seen WHERE client = :client)"
+ADDED = (
+    "INSERT OR IGNORE INTO seen SELECT :client, :nonce, :created"
+    " WHERE (SELECT count(*) FROM seen WHERE client = :client) < :most"
+    " AND NOT EXISTS (SELECT 1 FROM floors WHERE client = :client AND created >= :created)"
+)  # one statement, and so one transaction: each request makes one
 WAITING = f"PRAGMA busy_timeout={NONCE_SECONDS * 1000:.0f}"
 PRAGMAS = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", WAITING, f"PRAGMA {CACHE}", f"PRAGMA {LOG}")
 TABLES = (
@@ -67,14 +72,15 @@ class Nonces:
         Raises ClockError for a time whose nonces were deleted, UnavailableError for a client with too many recent
         requests, and while the disk refuses.
         """
-        with self._disk.translate_errors(f"a file {NAME} that can be written"), self._connection as transaction:
-            transaction.execute("BEGIN IMMEDIATE")
+        with self._disk.translate_errors(f"a file {NAME} that can be written"):
             if abs(now - self._forgot) >= FORGET_SECONDS:
                 self._forget(now - self._seconds)
                 self._forgot = now
+            row = {"client": client, "nonce": nonce, "created": created, "most": MOST}
+            if self._connection.execute(ADDED, row).rowcount == 1:
+                return True
             self._require_new(client, created)
-            row = (client, nonce, created)
-            return transaction.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", row).rowcount == 1
+            return False
 
     def _prepare(self) -> None:
         for statement in (*PRAGMAS, *TABLES):
@@ -89,8 +95,10 @@ class Nonces:
         """Deletes nonces before a time, which stays too old whatever the clock becomes."""
         values = {"old": old}
         if self._connection.execute("SELECT 1 FROM seen WHERE created < :old LIMIT 1", values).fetchone():
-            self._connection.execute(RAISED, values)
-            self._connection.execute("DELETE FROM seen WHERE created < :old", values)
+            with self._connection as transaction:
+                transaction.execute("BEGIN IMMEDIATE")
+                transaction.execute(RAISED, values)
+                transaction.execute("DELETE FROM seen WHERE created < :old", values)
 
     def _require_new(self, client: str, created: float) -> None:
         """Raises an error for a forgotten time, or too many recent requests."""

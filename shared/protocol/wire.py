@@ -400,7 +400,7 @@ def _parse_header(text: bytes) -> BodyHeader:
     """Reads each array's position, and the metadata, from a stored body's header."""
     found = METADATA.match(text)
     metadata = json.loads(found[1]) if found else json.loads(text).get("__metadata__") or {}
-    return BodyHeader(LENGTH_BYTES + len(text), _parse_places(text[found.end() if found else 1 :]), metadata)
+    return BodyHeader(LENGTH_BYTES + len(text), _parse_places(b"{" + text[found.end() :] if found else text), metadata)
 
 
 @lru_cache(maxsize=4)
@@ -410,7 +410,7 @@ def _parse_places(entries: bytes) -> BodyPlaces:
     Ten thousand updates of a round differ in their heads' scalars alone: each with positions of its own, they would
     take more memory than a model.
     """
-    found: dict[str, Any] = json.loads(b"{" + entries)
+    found: dict[str, Any] = json.loads(entries)
     found.pop("__metadata__", None)
     return BodyPlaces(
         {
