@@ -16,11 +16,13 @@ import math
 import os
 import re
 import sqlite3
+import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedWriter
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
@@ -100,18 +102,44 @@ class Blob:
     parts: bytes | None = None
 
 
+class SharedSync:
+    """Sync of a directory that threads share.
+
+    One serves all whose files were there before it began.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._lock = directory, threading.Lock()
+        self._tickets, self._served = count(1), 0
+
+    def sync(self) -> None:
+        """Makes the names in the directory durable."""
+        mine = next(self._tickets)
+        with self._lock:
+            if self._served < mine:
+                last = next(self._tickets)
+                sync_path(self._directory)
+                self._served = last
+
+
 class Spool:
     """Blob that is being written, removed unless `finish` completes within the context.
 
     A caller may be cancelled just when a worker thread has finished it. Raises UnavailableError if the disk
     refuses. digest: sha256 in hex of all that was written, if the caller counts it; called by `finish`. parted:
-    whether the digests of its parts are counted.
+    whether the digests of its parts are counted. synced: sync of the directory, where other threads share it.
     """
 
     def __init__(
-        self, directory: Path, disk: Disk, digest: Callable[[], str] | None = None, *, parted: bool = False
+        self,
+        directory: Path,
+        disk: Disk,
+        digest: Callable[[], str] | None = None,
+        *,
+        parted: bool = False,
+        synced: SharedSync | None = None,
     ) -> None:
-        self._directory, self._name, self._disk = directory, uuid.uuid4().hex + WHOLE, disk
+        self._name, self._disk, self._synced = uuid.uuid4().hex + WHOLE, disk, synced or SharedSync(directory)
         self._whole = os.path.join(directory, self._name)
         self._part = self._whole.removesuffix(WHOLE) + PART
         self._file: BufferedWriter | None = None  # opened by the first `write`, in its thread
@@ -157,7 +185,7 @@ class Spool:
             self._file.flush()
             os.fsync(self._file.fileno())
             os.rename(self._part, self._whole)
-            sync_path(self._directory)
+            self._synced.sync()
         self._durable = True
         parts = None if self._parts is None else self._parts.finish()
         if self._hash is not None:
@@ -175,7 +203,7 @@ class Blobs:
     shared = True
 
     def __init__(self, directory: Path, disk: Disk) -> None:
-        self.directory, self._disk = directory, disk
+        self.directory, self._disk, self._synced = directory, disk, SharedSync(directory)
         self._sound: dict[str, tuple[int, int]] = {}  # size and time of change of the files that were found sound
         with disk.translate_errors("a directory for blobs"):
             directory.mkdir(parents=True, exist_ok=True)
@@ -192,7 +220,7 @@ class Blobs:
 
     def save(self, body: Iterable[bytes]) -> Blob:
         """Stores a body that comes in pieces."""
-        with Spool(self.directory, self._disk) as spool:
+        with Spool(self.directory, self._disk, synced=self._synced) as spool:
             for piece in body:
                 spool.write(piece)
             blob = spool.finish()
@@ -218,7 +246,7 @@ class Blobs:
         body, once it has come, if the caller counts it as it comes. parted: as in `Spool`. Raises TooLargeError as
         soon as it is over `limit` bytes.
         """
-        with Spool(self.directory, self._disk, digest, parted=parted) as spool:
+        with Spool(self.directory, self._disk, digest, parted=parted, synced=self._synced) as spool:
             gathered = bytearray()
             async for piece in body:
                 gathered += piece

@@ -65,7 +65,7 @@ class StoredArrays(Mapping[str, Array]):
         return self._read(self._place(name).part(begin, end))
 
     def parts(self, spans: Spans) -> Array:
-        """Reads values of several arrays of one type, joined, of a file that is opened once."""
+        """Reads values of several arrays of one type, joined."""
         pieces = []
         with open(self._path, "rb", buffering=0) as file:
             for begin, size in self._places.ranges(spans):
@@ -117,7 +117,7 @@ def read_parameters(path: str | Path) -> Parameters:
 
 
 def open_checked(path: str | Path) -> Parameters:
-    """Opens a body that was checked before it was stored; its arrays are read when needed."""
+    """Opens a body that was checked before it was stored, to be read when needed."""
     header = _read_header(path)
     return Parameters(StoredArrays(path, header), _scalars(header.metadata))
 

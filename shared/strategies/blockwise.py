@@ -198,7 +198,7 @@ def combine_block(
 
 
 def _mean_of_block(updates: Sequence[Update], block: Block, look: Look | None) -> Parts:
-    """Computes the mean of a block, of which each update is read once for all tensors of a type."""
+    """Computes the mean of a block; reads each update once for a type of tensors."""
     ordered, parts = sorted(updates, key=lambda one: one.client), dict[Span, Arrays]()
     by_type: dict[str, list[Span]] = {}
     for span in sorted(block):

@@ -328,6 +328,11 @@ class Connection(H11Protocol):
         self._unwatch()
         self.config.limiter.release(self._limited)
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        # Each call may have a connection of its own: one that refers to itself would wait for a garbage collection.
+        self.app_state, self.scope, self.cycle = {}, None, None  # type: ignore[assignment]
+        self._limited.is_evictable = bool
+        del self.conn
 
     def _may_hold(self) -> bool:
         return self.config.limiter.may_hold(self._limited)
