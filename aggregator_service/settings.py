@@ -82,7 +82,8 @@ class AggregatorSettings(ListenSettings, EnvironmentSettings):
     keys_directory: Path | None = Field(
         None,
         description=(
-            "folder of the clients' public keys, `<client>.pub`; a change takes effect at once; "
+            "folder of the clients' public keys, `<client>.pub`; a change takes effect at once; with `DATABASE` keys "
+            "of invitations are rows in it, and files count beside them; "
             "unset: `keys` in the state directory"
         ),
     )

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from shared.errors import SettingsError
+from simulation.cli import options
 from simulation.cli.options import AsJson, print_json
 from simulation.reports.terminal import OUT, word_table
 
@@ -73,16 +75,35 @@ def show(keys: Registry, as_json: AsJson = False) -> None:
 
 
 @app.command()
+@options.spread_records
 def remove(
-    name: Annotated[str, typer.Argument(help="Name of the client")], keys: Registry, as_json: AsJson = False
+    name: Annotated[str, typer.Argument(help="Name of the client")],
+    keys: Annotated[
+        Path | None, typer.Option("--keys", help="The aggregator's folder of public keys (or --operator-token-file)")
+    ] = None,
+    operator_token_file: Annotated[
+        Path | None, typer.Option(help="File with the operator's token, for a key that the aggregator keeps")
+    ] = None,
+    aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
+    *,
+    call: options.CallFlags,
+    as_json: AsJson = False,
 ) -> None:
     """Removes a client's key: its next request is refused.
 
     An open invitation of this name ends too.
     """
+    from shared.protocol.signing.enrolment import require_name
     from shared.protocol.signing.silo_registry import folder_registry
+    from simulation.operating.operator_calls import call_as_operator, open_operator
 
-    folder_registry(keys).remove_silo(name)
+    if (keys is None) == (operator_token_file is None):
+        raise SettingsError("--keys: expected it or --operator-token-file, got both or none")
+    if operator_token_file is not None:
+        with open_operator(aggregator_url, operator_token_file, call.make_tls()) as operator:
+            call_as_operator(operator, "DELETE", f"/v1/enrolments/{require_name(name)}")
+    elif keys is not None:
+        folder_registry(keys).remove_silo(name)
     if as_json:
         return print_json({"name": name})
     OUT.print(f"{name}: removed")

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 from shared.errors import (
     AuthenticationError,
@@ -32,10 +33,12 @@ from shared.protocol.signing.invitation import (
 from shared.protocol.signing.keys import PrivateKey, new_key, public_key, raw_hex
 from shared.protocol.signing.responses import require_answer
 from shared.protocol.signing.silo_registry import INVITED, folder_registry
+from simulation.cli.keys import app
 from simulation.joining.invite import write_invitations
 from tests.support.federation import Federation
 from tests.support.given import Federate
-from tests.support.small import SMALL, small_aggregator
+from tests.support.small import SMALL, TOKEN, small_aggregator
+from tests.support.streams import serve_federation
 
 NOW = datetime.now(UTC)
 JSON = {"Content-Type": "application/json"}
@@ -220,3 +223,33 @@ async def test_what_is_no_enrolment_is_refused_and_not_repeated(federation: Fede
 
 def folder_of(running: Federation) -> Path:
     return running.settings.state_directory
+
+
+@pytest.mark.anyio
+async def test_the_operator_removes_a_silo_by_the_route_and_nobody_else_does(federation: Federate) -> None:
+    async with federation(1) as running, running.stranger() as stranger:
+        told = (await running.operator.post("/v1/invitations", json={"name": "north"})).json()
+        asked = message("north", told["code"], None, told["aggregator"])
+        assert (await stranger.delete("/v1/enrolments/north")).status_code == 401
+        assert (await enrol(stranger, asked)).status_code == 201
+        assert (await running.operator.delete("/v1/enrolments/north")).json() == {"name": "north"}
+        assert "north" not in registered(running.settings.registry)
+        assert (await enrol(stranger, asked)).status_code == 401
+        assert (await running.operator.delete("/v1/enrolments/north")).status_code == 404
+        assert (await running.operator.delete("/v1/enrolments/NORTH")).status_code == 422
+
+
+def test_the_command_removes_a_silo_in_a_folder_or_at_an_aggregator(tmp_path: Path) -> None:
+    token = tmp_path / "operator.token"
+    token.write_text(TOKEN)
+    with serve_federation(tmp_path / "served") as served:
+        keys = served.settings.registry
+        register_key("north", new_key().public_key(), keys)
+        asked = ["remove", "north", "--operator-token-file", str(token), "--aggregator-url", served.url]
+        assert CliRunner().invoke(app, asked, catch_exceptions=False).output == "north: removed\n"
+        assert registered(keys) == {}
+        again = CliRunner().invoke(app, asked)
+        assert "expected a registered name, got 'north'" in str(again.exception)
+    for wrong in ([], ["--keys", str(keys), "--operator-token-file", str(token)]):
+        refused = CliRunner().invoke(app, ["remove", "north", *wrong])
+        assert "--keys: expected it or --operator-token-file" in str(refused.exception)
