@@ -18,7 +18,7 @@ from aggregator_service.pages import routes as pages
 from aggregator_service.process import LOGGER, Clock
 from aggregator_service.settings import AggregatorSettings
 from shared.web import openapi, problems
-from shared.web.middleware import AccessLog, BodyTimeout, DecodedTargets, RateLimit, TokenBuckets
+from shared.web.middleware import AccessLog, BodyTimeout, DecodedTargets, FrontedApp, RateLimit, TokenBuckets
 from shared.web.openapi import create_api
 from shared.web.routes import HeadAsGet, PlainPaths, build_routes
 
@@ -50,7 +50,7 @@ Each call of the operator has lines like these beside it, in `x-codeSamples`.
 """
 
 
-def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> FastAPI:
+def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> FrontedApp:
     """Creates the HTTP application; its state directory is opened when its lifespan begins.
 
     `app.state.coordinator` is the `Coordinator` behind it.
@@ -66,16 +66,16 @@ def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> Fas
     openapi.add_reference_routes(app)
     problems.install_error_handlers(app)
     build_routes(app)
-    app.add_middleware(PlainPaths, routes=[one for router in (routes.client_routes, *masked) for one in router.routes])
-    app.add_middleware(HeadAsGet)
-    app.add_middleware(DecodedTargets)
-    app.add_middleware(BodyTimeout, seconds=settings.longest_body_seconds)
+    app.put_in_front(PlainPaths, routes=[one for router in (routes.client_routes, *masked) for one in router.routes])
+    app.put_in_front(HeadAsGet)
+    app.put_in_front(DecodedTargets)
+    app.put_in_front(BodyTimeout, seconds=settings.longest_body_seconds)
     heads = RequestHeads(settings.trusted_proxies)
-    app.add_middleware(SignatureMiddleware, coordinator=coordinator, heads=heads)
-    app.add_middleware(ArrivalRecorder, coordinator=coordinator, heads=heads)
-    app.add_middleware(RateLimit, buckets=TokenBuckets(settings.rate_limit))
-    app.add_middleware(SignedAnswers, coordinator=coordinator)
-    app.add_middleware(AccessLog, requests=coordinator.metrics.requests, logger=LOGGER)
+    app.put_in_front(SignatureMiddleware, coordinator=coordinator, heads=heads)
+    app.put_in_front(ArrivalRecorder, coordinator=coordinator, heads=heads)
+    app.put_in_front(RateLimit, buckets=TokenBuckets(settings.rate_limit))
+    app.put_in_front(SignedAnswers, coordinator=coordinator)
+    app.put_in_front(AccessLog, requests=coordinator.metrics.requests, logger=LOGGER)
     return app
 
 

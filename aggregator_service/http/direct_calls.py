@@ -76,7 +76,7 @@ class DirectCall:
     """Arguments and steps of one route's function.
 
     in_path, in_query: spellings by name. defaults: values of a query's parameters that a request leaves out. message:
-    kind of the JSON body. model: kind of the answer.
+    kind of the JSON body. model: kind of the answer. with_response: whether a function sets status or headers of it.
     """
 
     steps: list[_Step] = field(default_factory=list)
@@ -84,6 +84,7 @@ class DirectCall:
     in_query: dict[str, PlainSpelling] = field(default_factory=dict)
     defaults: Values = field(default_factory=dict)
     with_body: bool = False
+    with_response: bool = False
     message: type[Message] | None = None
     status: int = 200
     model: type[Message] | None = None
@@ -121,6 +122,7 @@ class DirectCall:
         if kind is Request:
             return REQUEST
         if kind is Response:
+            self.with_response = True
             return RESPONSE
         for extra in get_args(kind)[1:]:
             if isinstance(extra, params.Depends) and extra.dependency is not None and extra.use_cache:
@@ -180,9 +182,10 @@ class DirectCall:
 
     async def answer(self, request: Request, values: Values) -> Response:
         """Calls the functions and returns the answer as the framework writes it."""
-        values[REQUEST], values[RESPONSE] = request, (said := Response())
-        del said.headers["content-length"]
-        said.status_code = self.status
+        values[REQUEST], said = request, None
+        if self.with_response:
+            values[RESPONSE] = said = Response(status_code=self.status)
+            del said.headers["content-length"]
         found: Any = None
         for step in self.steps:
             found = values[step.function] = await step.function(
@@ -191,6 +194,7 @@ class DirectCall:
         if isinstance(found, Response):
             return found
         assert self.model is not None and type(found) is self.model, f"expected {self.model} of a route"
-        answer = Response(found.model_dump_json(by_alias=True), said.status_code, media_type="application/json")
-        answer.headers.raw.extend(said.headers.raw)
+        status = self.status if said is None else said.status_code
+        answer = Response(found.model_dump_json(by_alias=True), status, media_type="application/json")
+        answer.headers.raw.extend(said.headers.raw if said is not None else ())
         return answer

@@ -50,9 +50,11 @@ class RequestHeads:
         self._trusted = tuple(ipaddress.ip_network(one) for one in trusted)
         self._hosts: defaultdict[str, set[str]] = defaultdict(set)
 
-    def require_declared_head(self, scope: Scope, client: str) -> None:
-        """Raises HeadError, which repeats no value, for a head that no genuine client sends."""
-        headers = Headers(scope=scope).items()
+    def require_declared_head(self, scope: Scope, headers: list[heads.Header], client: str) -> None:
+        """Raises HeadError, which repeats no value, for a head that no genuine client sends.
+
+        headers: the scope's as text.
+        """
         proxied = self._is_proxied(scope)
         respelled = proxied or find_raw_head(scope) is None
         _require_names(headers, proxied=respelled)
@@ -61,7 +63,7 @@ class RequestHeads:
             raise HeadError("expected path and query in canonical spelling, got another")
         if not proxied:
             _require_spelling(scope, headers)
-        self._require_host(client, scope)
+        self._require_host(client, dict(headers).get(heads.HOST, ""))
 
     def recorded_head(self, scope: Scope, claim: SignatureClaim | None) -> HeadOut:
         """Describes a head for the audit log: size, digest, signature and headers beyond the list.
@@ -89,12 +91,12 @@ class RequestHeads:
             return False
         return any(peer in network for network in self._trusted if network.version == peer.version)
 
-    def _require_host(self, client: str, scope: Scope) -> None:
+    def _require_host(self, client: str, host: str) -> None:
         """Raises HeadError for a host beyond the few names by which this client has called.
 
         The host is not signed, so it could be another word each time.
         """
-        known, host = self._hosts[client], Headers(scope=scope).get(heads.HOST, "")
+        known = self._hosts[client]
         known.add(host) if len(known) < MOST_HOSTS else None
         if host not in known:
             raise HeadError(f"host: expected one of the {MOST_HOSTS} names by which this client calls, got another")

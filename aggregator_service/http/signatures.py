@@ -59,17 +59,18 @@ class SignatureMiddleware:
     active: Counter[str] = field(default_factory=Counter)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not is_signed((headers := Headers(scope=scope)).keys()):
+        headers = Headers(scope=scope).items() if scope["type"] == "http" else []
+        if not is_signed(name for name, _ in headers):
             await self.app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
         try:
             signatures = self.coordinator.federation.signatures
-            claim = await signatures.accept_request(_target(scope), headers.items())
-            if not announces_body(headers) and claim.digest != NO_BODY:
+            claim = await signatures.accept_request(_target(scope), headers)
+            if not announces_body(Headers(scope=scope)) and claim.digest != NO_BODY:
                 raise DigestError(DIGEST_MISMATCH)
             state["client"], state["claim"] = claim.name, claim
-            self.heads.require_declared_head(scope, claim.name)
+            self.heads.require_declared_head(scope, headers, claim.name)
         except (AuthenticationError, ProtocolError, UnavailableError) as error:
             self.coordinator.metrics.strangers.inc(isinstance(error, AuthenticationError))
             state["code"] = error.code

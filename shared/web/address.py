@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 
 from shared.errors import SettingsError
 
@@ -22,6 +23,7 @@ def is_loopback(host: str) -> bool:
         return host.lower() == LOCALHOST
 
 
+@lru_cache(maxsize=4096)  # each call asks, and a silo calls from one address
 def caller_address(host: str) -> str:
     """Finds the address or IPv6 network that identifies a caller."""
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Literal
 
@@ -74,7 +75,7 @@ class ConnectionLimiter:
 
         Another connection may be closed to make room.
         """
-        connection.exempt = self._is_exempt(connection)
+        connection.exempt = _is_in(connection.host, self._exempt)
         if self._make_room(connection):
             self._connections[connection] = None
             self._of[connection.address] += 1
@@ -142,12 +143,15 @@ class ConnectionLimiter:
     def _is_known(self, connection: LimitedConnection) -> bool:
         return connection.trusted or connection.address in self._known
 
-    def _is_exempt(self, connection: LimitedConnection) -> bool:
-        try:
-            address = ip_address(connection.host)
-        except ValueError:  # no address: a socket of this machine
-            return True
-        return any(address in network for network in self._exempt)
+
+@lru_cache(maxsize=4096)  # a silo calls from one address
+def _is_in(host: str, networks: tuple[Network, ...]) -> bool:
+    """Tells whether a host is in one of the networks; a socket of this machine is."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return True
+    return any(address in network for network in networks)
 
 
 def mark_trusted(scope: Scope) -> None:

@@ -155,6 +155,7 @@ class FrontedApp(FastAPI):
         return None if at_once is None else at_once(scope)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self  # as the framework does, which the foremost middleware may pass by
         await self.front(scope, receive, send)
 
 
