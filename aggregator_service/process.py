@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-import anyio
 from anyio import to_thread
 from threadpoolctl import threadpool_limits
 
@@ -30,15 +32,58 @@ async def run_in_worker(function: Callable[P, T], *args: P.args, **kwargs: P.kwa
 class SerialWorker:
     """Worker that runs one function at a time.
 
-    For work with whole tensors in memory, each of which may be as large as an update.
+    For work with whole tensors in memory, each of which may be as large as an update. Short functions that come
+    together run in one visit to a thread: to hand each over would take as long as to run it.
     """
 
     def __init__(self) -> None:
-        self._lock = anyio.Lock()
+        self._waiting: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
+        self._working: asyncio.Task[None] | None = None
 
     async def run_in_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        async with self._lock:
-            return await run_in_worker(function, *args, **kwargs)
+        """Runs a function once those before it have ended.
+
+        A caller that is cancelled leaves a function that has begun to its end.
+        """
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append((partial(copy_context().run, function, *args, **kwargs), outcome))
+        if self._working is None:
+            self._working = asyncio.create_task(self._work())
+        return await outcome
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                await to_thread.run_sync(self._run_waiting, loop)
+        except Exception as error:  # no thread can be started
+            while self._waiting:
+                _settle(self._waiting.popleft()[1], None, error)
+        finally:
+            self._working = None
+
+    def _run_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Runs the waiting functions, in a worker thread, and passes on what each leads to at once."""
+        while self._waiting:
+            run, outcome = self._waiting.popleft()
+            if outcome.cancelled():
+                continue
+            result, error = None, None
+            try:
+                result = run()
+            except Exception as raised:
+                error = raised
+            loop.call_soon_threadsafe(_settle, outcome, result, error)
+            del run, outcome, result, error  # nothing large is kept while the next one runs
+
+
+def _settle(outcome: asyncio.Future[Any], result: object, error: Exception | None) -> None:
+    if outcome.done():  # its caller has left
+        return
+    if error is None:
+        outcome.set_result(result)
+    else:
+        outcome.set_exception(error)
 
 
 def limit_math_threads() -> None:

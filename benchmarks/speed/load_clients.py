@@ -1,8 +1,10 @@
 """Clients of the load model: they join, wait, and send an update in each round.
 
 Each client has a key of its own and signs each request with it. By streams it holds one connection for the changes of
-the federation, and opens another for each call; by polls it waits in calls. A process has many clients, of which only
-some have a call under way at once: the others wait for their turn, as silos that are not all equally fast.
+the federation, and opens another for a visit; by polls it waits in calls. A visit is what a silo calls without work of
+its own in between, as it does by a connection that it keeps: a round's answer with the start of the next round, and,
+after its training, its update. A process has many clients, of which only some are on a visit at once: the others wait
+for their turn, as silos that are not all equally fast.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ ENDED = ("finished", "failed", "cancelled")
 EVENT_END = b"\n\n\r\n"  # of an event in its chunk
 CHANGE = re.compile(rb'data: (\{"kind":"change".*\})\n')
 LENGTH = re.compile(rb"content-length: ([0-9]+)", re.IGNORECASE)
+LAST = re.compile(rb"connection: close", re.IGNORECASE)  # in the head of a connection's last answer
 MOST_UNREAD = 1 << 17  # bytes of an event or head
 Way = Literal["streams", "polls"]
 
@@ -112,6 +115,8 @@ class LoadClient:
     plan: CrowdPlan
     progress: LoadProgress
     turns: asyncio.Semaphore
+    _visiting: bool = False
+    _line: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None  # connection of a visit
     _events: asyncio.StreamReader | None = None
     _held: asyncio.StreamWriter | None = None
     _known: Mapping[str, Any] = field(default_factory=dict)
@@ -119,10 +124,10 @@ class LoadClient:
     async def join(self) -> None:
         """Joins, and by streams holds one from then on."""
         message = json.dumps({"client": self.signatory.name, "declaration": self.plan.declaration})
-        await self._call("join", "POST", "/v1/clients", message.encode(), JSON)
-        if self.plan.way == "streams":
-            self._known = await self._ask_state(None)
-            async with self.turns:
+        async with self._visit():
+            await self._call("join", "POST", "/v1/clients", message.encode(), JSON)
+            if self.plan.way == "streams":
+                self._known = await self._ask_state(None)
                 await self._open_stream(self._known["sequence"])
         self.progress.mark("join")
 
@@ -132,8 +137,7 @@ class LoadClient:
         while state["phase"] not in ENDED:
             if state["phase"] == "open" and state["round"] > done:
                 done = state["round"]
-                await self._take_part(state["run"], done)
-                state = await self._wait_for_answer(state, done)
+                state = await self._take_part(state, done)
             else:
                 state = await self._next_state(state)
         if state["phase"] != "finished":
@@ -141,24 +145,35 @@ class LoadClient:
         if self._held is not None:
             self._held.close()
 
-    async def _wait_for_answer(self, state: Mapping[str, Any], done: int) -> Mapping[str, Any]:
-        """Waits for a round's answer; returns the state after it."""
-        own = f"/v1/runs/{state['run']}/rounds/{done}/clients/{self.signatory.name}/personalized?wait={WAIT_SECONDS}"
-        if self.plan.way == "streams":
-            while state["round"] == done and state["phase"] not in ENDED:
-                state = await self._next_state(state)
-        while (await self._call("personalized", "GET", own)).status == 204:
-            pass
-        self.progress.mark(f"answer {done}")
-        return state if self.plan.way == "streams" else await self._next_state(state)
+    async def _take_part(self, state: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+        """Takes part in a round, and in those that follow; returns the state after them."""
+        async with self._visit():
+            await self._fetch_start(state["run"], number)
+        while True:
+            own = f"/v1/runs/{state['run']}/rounds/{number}/clients/{self.signatory.name}"
+            await self._call("update", "PUT", f"{own}/update", self.plan.update, MEDIA_TYPE)
+            self.progress.mark(f"update {number}")
+            if self.plan.way == "streams":
+                while state["round"] == number and state["phase"] not in ENDED:
+                    state = await self._next_state(state)
+            async with self._visit():
+                while (
+                    await self._call("personalized", "GET", f"{own}/personalized?wait={WAIT_SECONDS}")
+                ).status == 204:
+                    pass
+                self.progress.mark(f"answer {number}")
+                if self.plan.way == "polls":
+                    state = await self._next_state(state)
+                if state["phase"] != "open" or state["round"] == number:
+                    return state
+                number = state["round"]
+                await self._fetch_start(state["run"], number)
 
-    async def _take_part(self, run: str, number: int) -> None:
+    async def _fetch_start(self, run: str, number: int) -> None:
+        """Fetches what a round starts with."""
         if number == 1:
             await self._call("model", "GET", f"/v1/runs/{run}/model")
         await self._call("anchor", "GET", f"/v1/runs/{run}/rounds/{number}/anchor")
-        own = f"/v1/runs/{run}/rounds/{number}/clients/{self.signatory.name}/update"
-        await self._call("update", "PUT", own, self.plan.update, MEDIA_TYPE)
-        self.progress.mark(f"update {number}")
 
     async def _next_state(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """Waits for another state than this one."""
@@ -176,7 +191,7 @@ class LoadClient:
                 return told
             self.progress.errors["stream: ended"] += 1
             await asyncio.sleep(PAUSE_SECONDS)
-            async with self.turns:
+            async with self._visit():
                 await self._open_stream(state["sequence"])
 
     async def _ask_state(self, sequence: int | None) -> Mapping[str, Any]:
@@ -206,10 +221,11 @@ class LoadClient:
         while True:
             waits = self.plan.way == "polls" and "wait=" in target
             try:
-                async with _no_turn() if waits else self.turns:
+                async with self._visit(), self._turn_of_poller(waits):
                     answer = await self._try_call(method, target, body, media)
                 problem = "" if 200 <= answer.status < 300 else f"{name}: {answer.status}"
             except (OSError, asyncio.IncompleteReadError) as error:
+                self._hang_up()
                 problem = f"{name}: {type(error).__name__}"
             if not problem:
                 self.progress.calls[name] += 1
@@ -217,17 +233,49 @@ class LoadClient:
             self.progress.errors[problem] += 1
             await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _try_call(self, method: str, target: str, body: bytes, media: str | None) -> Answer:
-        reader, writer = await asyncio.open_connection(HOST, self.plan.port, limit=MOST_UNREAD)
+    @asynccontextmanager
+    async def _visit(self) -> AsyncIterator[None]:
+        """Keeps one connection for all calls inside; by streams they have one turn, too."""
+        if self._visiting:
+            yield
+            return
+        self._visiting = True
         try:
-            await self._send(writer, method, target, body, media)
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = LENGTH.search(head)
-            content = await reader.readexactly(0 if length is None else int(length[1]))
-            self.progress.received += len(head) + len(content)
-            return Answer(int(head[9:12]), content)
+            if self.plan.way == "streams":
+                async with self.turns:
+                    yield
+            else:
+                yield
         finally:
-            writer.close()
+            self._visiting = False
+            self._hang_up()
+
+    @asynccontextmanager
+    async def _turn_of_poller(self, waits: bool) -> AsyncIterator[None]:
+        """Takes a turn by polls, unless the call waits at the aggregator."""
+        if self.plan.way == "polls" and not waits:
+            async with self.turns:
+                yield
+        else:
+            yield
+
+    def _hang_up(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line[1].close()
+
+    async def _try_call(self, method: str, target: str, body: bytes, media: str | None) -> Answer:
+        if self._line is None:
+            self._line = await asyncio.open_connection(HOST, self.plan.port, limit=MOST_UNREAD)
+        reader, writer = self._line
+        await self._send(writer, method, target, body, media)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = LENGTH.search(head)
+        content = await reader.readexactly(0 if length is None else int(length[1]))
+        self.progress.received += len(head) + len(content)
+        if LAST.search(head):
+            self._hang_up()
+        return Answer(int(head[9:12]), content)
 
     async def _send(
         self, writer: asyncio.StreamWriter, method: str, target: str, body: bytes = b"", media: str | None = None
@@ -236,12 +284,6 @@ class LoadClient:
         self.progress.sent += len(request)
         writer.write(request)
         await writer.drain()
-
-
-@asynccontextmanager
-async def _no_turn() -> AsyncIterator[None]:
-    """Lets a call that waits at the aggregator take no turn of the others."""
-    yield
 
 
 def signed_request(
