@@ -63,7 +63,7 @@ class SerialWorker:
             self._working = None
 
     def _run_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Runs the waiting functions in a thread; what each leads to is passed on at once."""
+        """Runs the waiting functions in a thread, and passes on each outcome at once."""
         while self._waiting:
             run, outcome = self._waiting.popleft()
             if outcome.cancelled():
