@@ -170,7 +170,7 @@ class LoadClient:
                 await self._fetch_start(state["run"], number)
 
     async def _fetch_start(self, run: str, number: int) -> None:
-        """Fetches what a round starts with."""
+        """Fetches the anchor of a round, and before the first one the model."""
         if number == 1:
             await self._call("model", "GET", f"/v1/runs/{run}/model")
         await self._call("anchor", "GET", f"/v1/runs/{run}/rounds/{number}/anchor")
