@@ -146,7 +146,7 @@ class ConnectionLimiter:
 
 @lru_cache(maxsize=4096)  # a silo calls from one address
 def _is_in(host: str, networks: tuple[Network, ...]) -> bool:
-    """Tells whether a host is in one of the networks; a socket of this machine is."""
+    """Tells whether a host, or a socket of this machine, is in the networks."""
     try:
         address = ip_address(host)
     except ValueError:
