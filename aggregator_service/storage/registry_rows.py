@@ -21,8 +21,8 @@ from aggregator_service.process import LOGGER, run_in_worker
 from aggregator_service.storage.database import Database, insert_or_update
 from aggregator_service.storage.tables import INVITATIONS, REGISTERED_KEYS
 from aggregator_service.storage.write_batches import WriteBatches
-from shared.errors import ConflictError, UnavailableError
-from shared.protocol.signing.enrolment import registered_keys
+from shared.errors import ConflictError, SettingsError, UnavailableError
+from shared.protocol.signing.enrolment import registered_keys, require_name
 from shared.protocol.signing.keys import PublicKey, public_key, raw_hex
 from shared.protocol.signing.silo_registry import INVITED, OpenInvitation, RegistryFolder, RegistryTable
 
@@ -69,9 +69,9 @@ class RegistryRows:
         """
         for file in sorted((self.folder.folder / INVITED).glob("*.json")):
             try:
-                self._import_invitation(file.stem)
-            except OSError as error:
-                LOGGER.warning("invitation_not_taken", client=file.stem, reason=type(error).__name__)
+                self._import_invitation(require_name(file.stem))
+            except (SettingsError, ConflictError) as error:
+                LOGGER.warning("invitation_not_taken", client=file.stem, reason=str(error))
 
     def _import_invitation(self, name: str) -> None:
         kept = None
@@ -79,14 +79,14 @@ class RegistryRows:
             with self.changing() as held:
                 if (kept := self.folder.find_invitation(name)) is None:  # another worker has taken it
                     return
-                if held.has_key(name):
-                    held.end_invitation(name)
-                else:
+                if not (taken := held.has_key(name)):
                     held.put_invitation(name, kept)
         except UnavailableError:
             if kept is not None:
                 self.folder.put_invitation(name, kept)
             raise
+        if taken:
+            raise ConflictError(f"expected a name without a key, {name!r} has one: remove it, and invite again")
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,11 @@ class _OpenRows:
 
     def _end_in_folder(self, name: str) -> None:
         if self.folder.has_invitation(name):
-            self.folder.end_invitation(name)
+            try:
+                self.folder.end_invitation(name)
+            except OSError as error:
+                words = f"expected a folder of invitations that can be written ({error.strerror})"
+                raise SettingsError(f"{self.folder.folder}: {words}") from None
 
 
 class KnownKeys:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
@@ -25,7 +26,7 @@ from aggregator_service.storage.tables import METADATA
 from shared.protocol.signing.enrolment import ensure_key_pair, register_key
 from shared.protocol.signing.invitation import EnrolmentIn, FederationOut, Invitation, prove_enrolment
 from shared.protocol.signing.keys import PrivateKey, new_key, raw_hex, read_private
-from shared.protocol.signing.silo_registry import INVITED, folder_registry
+from shared.protocol.signing.silo_registry import INVITED, RegistryFolder, folder_registry
 from tests.support.aggregator import KEYS, METHOD, FakeClient, Federation
 from tests.support.federation import run_app
 from tests.support.process import AggregatorProcess
@@ -309,6 +310,30 @@ async def test_a_folder_that_nobody_can_write_hinders_no_invitation(open_worker:
         assert (await enrol(one, message("north", await invite(one)))).status_code == 201
         assert (await stranger(one, "north").join()).status_code == 200
         assert (await one.operate("DELETE", "/v1/enrolments/north")).status_code == 200
+
+
+async def test_an_invitation_that_stays_in_its_folder_is_not_used(
+    open_worker: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could be used again after each start."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    folder = tmp_path / "keys"
+    code, _ = folder_registry(folder).open_invitation("north", 1.0)
+    (folder / INVITED / "No Name.json").write_text("{}")
+    register_key("south", KEYS["south"].public_key(), folder)
+    monkeypatch.setattr(RegistryFolder, "end_invitation", refuse)
+    monkeypatch.setattr(RegistryFolder, "remove_key", refuse)
+    async with open_worker("one", keys_directory=folder) as one:
+        told = {"code": code, "aggregator": (await invite(one, "west"))["aggregator"]}
+        assert (await enrol(one, message("north", told))).status_code == 401
+        assert (await one.operate("POST", "/v1/invitations", json={"name": "north"})).status_code == 503
+        refused = await one.operate("DELETE", "/v1/enrolments/south")
+        assert refused.status_code == 409 and "remove south.pub" in refused.text
+        assert (await stranger(one, "south").join()).status_code == 200
+        assert (await enrol(one, message("west", await invite(one, "west")))).status_code == 201
 
 
 async def test_one_process_on_postgresql_and_workers_know_the_same_silos(open_worker: Open) -> None:
