@@ -299,10 +299,6 @@ class Coordinator:
         """Seconds since the epoch, by the clock of the rounds."""
         return self._clock()
 
-    async def registered_names(self) -> frozenset[str]:
-        """Returns the names with a registered public key, which may join."""
-        return await self.federation.registrar.registered_names()
-
     @property
     def client_names(self) -> tuple[str, ...]:
         """Names of all clients of the federation, sorted."""
@@ -357,7 +353,7 @@ class Coordinator:
             await here.take_members()  # one may have joined by another worker since, before there was a run to enrol in
             name = transitions.next_name(here.round_loop.run)
             # A round does not wait for a client whose key was removed.
-            known = await self.registered_names()
+            known = await here.registrar.registered_names()
             run = transitions.start_run(
                 name,
                 request,
@@ -414,7 +410,7 @@ class Coordinator:
         await self.federation.round_loop.wait_for_commit()
         if found.phase != "waiting":
             return found
-        known = await self.registered_names()
+        known = await self.federation.registrar.registered_names()
         return found.model_copy(update={"missing": tuple(sorted(known - set(found.enrolled)))})
 
     def _describe_run(self, name: str) -> RunHistoryOut:

@@ -96,7 +96,7 @@ async def collect_content(service: Coordinator, page_request: PageRequest) -> Pa
         guard=form_guard(service.operator_token),
         at=ClientActivity(service.now, service.last_calls.seen_times(), service.federation.broadcaster),
         joined=service.client_names,
-        registered=await service.registered_names(),
+        registered=await service.federation.registrar.registered_names(),
         runs=runs,
         history=None if name is None else await service.run_history(name),
         quarantined=[one for one in await service.federation.quarantines.members() if one.quarantine is not None],
