@@ -26,9 +26,9 @@ from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-from anyio import to_thread
 from sqlalchemy.exc import SQLAlchemyError
 
+from aggregator_service.process import run_in_worker
 from aggregator_service.storage.body_parts import BodyRange, PartDigests
 from shared.errors import DataError, FederationError, StorageFullError, TooLargeError, UnavailableError, UnsettledError
 from shared.files import sync_path
@@ -253,9 +253,9 @@ class Blobs:
                 if spool.size + len(gathered) > limit:
                     raise TooLargeError(f"expected at most {limit} bytes, got more")
                 if len(gathered) >= PIECE:
-                    await to_thread.run_sync(spool.write, bytes(gathered))
+                    await run_in_worker(spool.write, bytes(gathered))
                     gathered.clear()
-            return await to_thread.run_sync(_finish_spool, spool, bytes(gathered), inspect)
+            return await run_in_worker(_finish_spool, spool, bytes(gathered), inspect)
 
     def read_ranges(self, wanted: Sequence[BodyRange]) -> list[memoryview | None]:
         """Reads ranges of bodies, each checked by itself; None for a damaged one."""
