@@ -7,7 +7,7 @@ import pytest
 from shared.protocol.schemas import GraphBounds
 from shared.protocol.secure import graph
 
-FEWEST = 4  # each draws two of the three others; of five silos, one of whom may drop out, each draws three
+FEWEST = 4  # each draws two of the three others; of five silos, one of whom may drop out, each masks with three
 BOUNDS = GraphBounds(colluders=0.0, dropouts=0.2)
 BOTH_GRAPHS = pytest.mark.parametrize("bounds", ["everybody", "drawn"], indirect=True)
 

@@ -344,7 +344,7 @@ def _make_tags(
     """Makes this client's tags of a content for other members; none without keys."""
     if pairs is None:
         return {}
-    members, said = roster.keys, roster.context.label(f"tagged {purpose}", own, "") + content
+    members, said = roster.keys, _tagged_digest(roster, purpose, content)
     pairs.agree(members[name].identity for name in names if name != own)
     made = ((name, pairs.make_tag(members[name].identity, said)) for name in names if name != own)
     return {name: tag for name, tag in made if tag is not None}
@@ -356,13 +356,15 @@ def _find_tagged(
     """Finds the members that have tagged a content for this client."""
     if pairs is None or roster.graph is None:
         return set()
-    members, context = roster.keys, roster.context
+    members, said = roster.keys, _tagged_digest(roster, purpose, content)
     return {
-        name
-        for name, tag in tags.items()
-        if name in members
-        and pairs.is_tag_of(members[name].identity, context.label(f"tagged {purpose}", name, "") + content, tag)
+        name for name, tag in tags.items() if name in members and pairs.is_tag_of(members[name].identity, said, tag)
     }
+
+
+def _tagged_digest(roster: Roster, purpose: str, content: bytes) -> bytes:
+    """Computes the digest that all tags for one purpose are of; a tag's key and direction name the sender."""
+    return hashlib.sha256(roster.context.label(f"tagged {purpose}", "", "") + content).digest()
 
 
 def _require_known(roster: Roster, own: str, sharers: set[str]) -> None:
@@ -391,14 +393,15 @@ def mask_update(
     require_round(state.roster.terms, sharers)
     _require_known(state.roster, state.client, set(sharers.sharers))
     _require_enough(state.roster, sharers.sharers)
-    if unheld := graph.find_dealers(state.roster, state.client, sharers) - set(state.shares):
+    neighbours = _find_neighbours(state, sharers)
+    if unheld := neighbours.dealers - set(state.shares):
         raise PrivacyError(f"expected sharers whose shares this client holds, got {len(unheld)} others")
     _require_authentic(state, sharers, pairs)
     if isinstance(state, CheckedState) and set(state.message.complaints) & set(sharers.sharers):
         raise PrivacyError("expected sharers whose shares this client could open, got one that it has complained of")
     terms = state.roster.terms
     encoded = vectors.encode_vector(terms.declaration, content)
-    ready = _fix_sharers(state, sharers, vectors.digest_vector(encoded))
+    ready = _fix_sharers(state, sharers, neighbours.peers, vectors.digest_vector(encoded))
     masked = vectors.mask_vector(vectors.vector_layout(terms.declaration), encoded, list_mask_streams(ready))
     visible = visible_scalars(terms.declaration)
     scalars = {name: value for name, value in content.scalars.items() if name in visible}
@@ -423,7 +426,14 @@ def _require_authentic(state: CheckedState | ReadyState, sharers: Sharers, pairs
         require_signed_keys(roster, [name for name in sharers.sharers if name not in known])
 
 
-def _fix_sharers(state: CheckedState | ReadyState, sharers: Sharers, digest: str) -> ReadyState:
+def _find_neighbours(state: CheckedState | ReadyState, sharers: Sharers) -> graph.Neighbours:
+    try:
+        return graph.find_neighbours(state.roster, state.client, sharers.sharers, sharers.draws)
+    except ProtocolError as error:
+        raise PrivacyError(str(error)) from None
+
+
+def _fix_sharers(state: CheckedState | ReadyState, sharers: Sharers, peers: set[str], digest: str) -> ReadyState:
     """Returns the state with the masked update and its sharers fixed."""
     if isinstance(state, ReadyState):
         if (digest, sharers.sharers) != (state.sent, state.sharers):
@@ -436,6 +446,7 @@ def _fix_sharers(state: CheckedState | ReadyState, sharers: Sharers, digest: str
         roster=state.roster,
         shares={name: state.shares[name] for name in sharers.sharers if name in state.shares},
         listed=None if state.roster.graph is None else sharers.sharers,
+        masks_with=None if state.roster.graph is None else tuple(sorted(peers)),
         sent=digest,
         proven=_require_proven(state.roster, sharers),
     )
@@ -449,11 +460,11 @@ def _require_proven(roster: Roster, sharers: Sharers) -> tuple[str, ...]:
 
 
 def list_mask_streams(state: ReadyState) -> tuple[MaskStream, ...]:
-    """Returns the mask streams of this client: its own, and one for each other sharer."""
+    """Returns the mask streams of this client: its own, and one for each sharer that masks with it."""
     context, members, own = state.roster.context, state.roster.keys, state.client
     private, seed = int(state.secrets.mask, 16), int(state.secrets.seed, 16)
-    neighbours = {*state.shares, *_own_neighbours(state.roster, state)} & set(state.sharers)
-    public = {name: bytes.fromhex(members[name].mask) for name in sorted(neighbours - {own})}
+    peers = sorted(set(state.shares) - {own}) if state.masks_with is None else state.masks_with
+    public = {name: bytes.fromhex(members[name].mask) for name in peers}
     agreed = keys.agree_on_masks(private, public, context, own)
     pairwise = (MaskStream(key, vectors.mask_sign(own, name)) for name, key in agreed.items())
     return (MaskStream(keys.derive_self_mask(seed, context, own), 1), *pairwise)

@@ -3,16 +3,19 @@
 Paper: Bell et al., "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", CCS 2020, section 4: each client
 draws its own neighbours, so that nobody can choose those of an honest one. Here: the draw follows from a number that
 the client has committed to in its signed keys, and from the roster of everybody's keys; it is revealed to all, because
-each client holds the members of a sum to be exactly those that it is told. docs/secure-aggregation.md says what the
-bound is worth.
+each client holds the members of a sum to be exactly those that it is told. The first of one order hold its
+shares, and more or fewer of them mask with it: shares need more the more collude, masks the more drop out.
+docs/secure-aggregation.md says what the bound is worth.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from math import exp2, inf, lgamma, log, log2
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +23,7 @@ from shared.errors import PrivacyError, ProtocolError
 from shared.protocol.schemas import GraphBounds
 from shared.protocol.secure.group import BYTES
 from shared.protocol.secure.keys import PROTOCOL, derive
-from shared.protocol.secure.messages import GraphPlan, Roster, RoundMessage, Sharers
+from shared.protocol.secure.messages import GraphPlan, Roster, RoundMessage
 
 FEWEST_MEMBERS = 64  # with fewer, everybody is everybody's neighbour
 PRIVACY_BITS = 40  # a round tells more than its sum at most once in 2^40 rounds
@@ -36,62 +39,106 @@ def announce_bounds(members: int, *, colluders: float = COLLUDERS, dropouts: flo
 
 @lru_cache(maxsize=256)
 def plan_graph(members: int, bounds: GraphBounds) -> GraphPlan | None:
-    """Finds the smallest degree, and the threshold of shares, that these bounds need.
+    """Finds the fewest neighbours, and the threshold of shares, that these bounds need.
 
-    None if the full graph costs as little: few members, or bounds that no sparse graph meets.
+    Each client draws one order of all others: the first `degree` hold its shares, the first `masks` mask with it. None
+    if the full graph costs as little: few members, or bounds that no sparse graph meets.
     """
     if members < FEWEST_MEMBERS:
         return None
     dropouts, threshold = bounds.count_dropouts(members), 0
-    for degree in range(dropouts + 2, 9 * members // 10):
+    for degree in range(2, 9 * members // 10):
         threshold = _largest_threshold(members, dropouts, degree, threshold)
-        plan = GraphPlan(degree=degree, threshold=threshold) if threshold > 1 else None
-        if plan is not None and exposure_bits(members, bounds, plan) <= -PRIVACY_BITS:
-            return plan
+        if threshold > 1 and _held_bits(members, bounds, degree, threshold) <= -PRIVACY_BITS:
+            plans = [GraphPlan(degree=degree, threshold=threshold, masks=masks) for masks in range(1, members)]
+            bears = bisect_left(plans, True, key=lambda plan: exposure_bits(members, bounds, plan) <= -PRIVACY_BITS)
+            if bears < len(plans):
+                return plans[bears]
     return None
 
 
 def _largest_threshold(members: int, dropouts: int, degree: int, fitting: int = 0) -> int:
     """Returns the largest threshold that drop-outs at random leave enough holders for.
 
-    fitting: that of a smaller degree, which fits this one too.
+    fitting: that of a smaller degree, which fits this one too. At most the degree: where nobody is to drop out, one
+    may still be silent.
     """
-    while fitting < degree:
-        too_many = log2(members) + _tail_bits(members - 1, dropouts, degree, degree - fitting)
-        if too_many > -RECOVERY_BITS:
-            break
+    while fitting < degree and failure_bits(members, dropouts, degree, fitting + 1) <= -RECOVERY_BITS:
         fitting += 1
     return fitting
+
+
+def failure_bits(members: int, dropouts: int, degree: int, threshold: int) -> float:
+    """Computes log2 of a bound on drop-outs at random leaving too few shares of a secret.
+
+    A dealer that stays answers with the share that it kept of its own seed, so that one more of its neighbours may be
+    among the drop-outs. Of one that is a drop-out itself, the others are one fewer. A union bound over all dealers.
+    """
+    stays = log2(max(1, members - dropouts)) + _tail_bits(members - 1, dropouts, degree, degree + 2 - threshold)
+    if not dropouts:
+        return stays
+    return _log2_sum([stays, log2(dropouts) + _tail_bits(members - 1, dropouts - 1, degree, degree + 1 - threshold)])
 
 
 def exposure_bits(members: int, bounds: GraphBounds, plan: GraphPlan) -> float:
     """Computes log2 of a bound on a round telling more than its one sum.
 
-    Either as many colluders as the threshold hold shares of one honest client, or the graph of the honest clients,
-    less any `dropouts` of them that the aggregator chooses after it has seen the graph, is not connected. A union
-    bound over all clients, all sets and all choices; the draws are independent and uniform. 0, no protection, for
-    bounds that leave fewer than two honest clients, and for more neighbours than there are other members.
+    Either as many colluders as the threshold hold shares of one honest client, or the graph of masks of the honest
+    clients, less any `dropouts` of them that the aggregator chooses after it has seen the graph, is not connected. A
+    union bound over all clients, sets and, for sets of two clients or more, choices; the draws are independent and
+    uniform. 0, no protection, for bounds that leave fewer than two honest clients, and for more neighbours than there
+    are other members.
     """
     colluders, dropouts = bounds.count_colluders(members), bounds.count_dropouts(members)
     honest = members - colluders
-    if honest - dropouts < 2 or plan.degree >= members:  # else the sum over separate parts would be empty
+    if honest - dropouts < 2 or max(plan.degree, plan.masks) >= members:  # else the sum over parts would be empty
         return 0.0
-    held = log2(honest) + _tail_bits(members - 1, colluders, plan.degree, plan.threshold)
-    if held > -PRIVACY_BITS:  # the usual one to fail; the other is slow
+    held = _held_bits(members, bounds, plan.degree, plan.threshold)
+    if held > -PRIVACY_BITS:  # the other is slow
         return held
-    return _log2_sum([held, *_split_bits(members, honest, dropouts, plan.degree)])
+    return _log2_sum([held, *_split_bits(members, honest, dropouts, plan.masks)])
 
 
-def _split_bits(members: int, honest: int, dropouts: int, degree: int) -> list[float]:
-    """Lists log2 of the probability of a separate part, by its size."""
-    found = []
-    for size in range(1, (honest - dropouts) // 2 + 1):
+def _held_bits(members: int, bounds: GraphBounds, degree: int, threshold: int) -> float:
+    """Computes log2 of a bound on colluders holding enough shares of an honest client."""
+    colluders = bounds.count_colluders(members)
+    return log2(max(1, members - colluders)) + _tail_bits(members - 1, colluders, degree, threshold)
+
+
+def _split_bits(members: int, honest: int, dropouts: int, masks: int) -> list[float]:
+    """Lists log2 of a bound on the probability of a separate part, by its size."""
+    found = [log2(honest) + _lone_bits(members, honest, dropouts, masks)]
+    for size in range(2, (honest - dropouts) // 2 + 1):
         rest = honest - size - dropouts
         chosen = _log2_choose(honest, size) + _log2_choose(honest - size, dropouts)
-        outward = size * _avoid_bits(members - 1, rest, degree)
-        inward = rest * _avoid_bits(members - 1, size, degree)
+        outward = size * _avoid_bits(members - 1, rest, masks)
+        inward = rest * _avoid_bits(members - 1, size, masks)
         found.append(chosen + outward + inward)
     return found
+
+
+def _lone_bits(members: int, honest: int, dropouts: int, masks: int) -> float:
+    """Computes log2 of the probability that one honest client masks with `dropouts` others or fewer.
+
+    Then the aggregator can drop all of them. Exact: it draws some of the other honest ones (hypergeometric), and each
+    of the rest draws it or not (binomial). One by one over the choices, most graphs would count many times.
+    """
+    others, drawn, terms = honest - 1, masks / (members - 1), []
+    every = _log2_choose(members - 1, masks)
+    for own in range(max(0, masks - (members - 1 - others)), min(dropouts, others, masks) + 1):
+        chosen = _log2_choose(others, own) + _log2_choose(members - 1 - others, masks - own) - every
+        terms.append(chosen + _at_most_bits(others - own, drawn, dropouts - own))
+    return _log2_sum(terms)
+
+
+def _at_most_bits(tries: int, chance: float, most: int) -> float:
+    """Computes log2 of the probability of at most `most` successes (binomial)."""
+    if most >= tries:
+        return 0.0
+    if chance >= 1.0:
+        return -inf
+    hit, missed = log2(chance), log2(1.0 - chance)
+    return _log2_sum([_log2_choose(tries, n) + n * hit + (tries - n) * missed for n in range(most + 1)])
 
 
 def _avoid_bits(population: int, marked: int, draws: int) -> float:
@@ -149,7 +196,7 @@ def require_planned_graph(roster: Roster, colluders: float) -> None:
 def _describe_plan(plan: GraphPlan | None) -> str:
     if plan is None:
         return "everybody to hold shares of everybody"
-    return f"a graph of degree {plan.degree} and threshold {plan.threshold}"
+    return f"a graph of degree {plan.degree}, threshold {plan.threshold} and {plan.masks} masks"
 
 
 def derive_draw(secret: int, terms: RoundMessage, client: str) -> str:
@@ -179,30 +226,44 @@ def find_holders(roster: Roster, client: str, draw: str) -> tuple[str, ...]:
     Those with the smallest of the numbers that SHAKE-256 gives for the roster, the client and its draw.
     """
     ranked, names = np.argsort(_numbers(roster, client, draw), kind="stable"), roster.names
-    return tuple(names[place] for place in sorted(ranked[: _degree(roster)].tolist()))
+    return tuple(names[place] for place in sorted(ranked[: _plan(roster).degree].tolist()))
 
 
-def find_dealers(roster: Roster, own: str, sharers: Sharers) -> set[str]:
-    """Finds the sharers that have shared with a client, itself among them.
+class Neighbours(NamedTuple):
+    """Sharers that have shared with a client, itself among them, and those that mask with it."""
+
+    dealers: set[str]
+    peers: set[str]
+
+
+def find_neighbours(roster: Roster, own: str, sharers: Iterable[str], draws: Mapping[str, str]) -> Neighbours:
+    """Finds a client's neighbours among the sharers.
 
     On a graph by everybody's revealed draws: an aggregator that could keep back a share could name members of a sum
-    whose vectors are not in it.
+    whose vectors are not in it. Raises ProtocolError for a draw that its owner has not committed to.
     """
+    names = set(sharers)
     if roster.graph is None:
-        return set(sharers.sharers)
-    try:
-        drawn = {name: require_draw(roster, name, sharers.draws.get(name)) for name in sharers.sharers}
-    except ProtocolError as error:
-        raise PrivacyError(str(error)) from None
-    return {own, *_find_drawers(roster, drawn, own)}
+        return Neighbours(names, names - {own})
+    drawn = {name: require_draw(roster, name, draws.get(name)) for name in sorted(names)}
+    places = _find_places(roster, drawn, own)
+    dealers = {name for name, place in places.items() if place < roster.graph.degree}
+    peers = {name for name, place in places.items() if place < roster.graph.masks}
+    if own in drawn:
+        ranked = np.argsort(_numbers(roster, own, drawn[own]), kind="stable")[: roster.graph.masks].tolist()
+        peers |= {roster.names[place] for place in ranked} & names
+    return Neighbours({own, *dealers}, peers)
 
 
-def _find_drawers(roster: Roster, drawn: Mapping[str, str], holder: str) -> set[str]:
-    """Finds the clients whose draws have made `holder` their neighbour, faster than one by one."""
-    numbers, place = np.stack([_numbers(roster, name, draw) for name, draw in drawn.items()]), roster.points[holder] - 1
+def _find_places(roster: Roster, drawn: Mapping[str, str], other: str) -> dict[str, int]:
+    """Finds the place of `other` in the order that each client has drawn, faster than one by one."""
+    drawers = [name for name in drawn if name != other]
+    if not drawers:
+        return {}
+    numbers, place = np.stack([_numbers(roster, name, drawn[name]) for name in drawers]), roster.points[other] - 1
     own = numbers[:, place : place + 1]
     before = np.count_nonzero(numbers < own, axis=1) + np.count_nonzero(numbers[:, :place] == own, axis=1)
-    return {name for name, few in zip(drawn, (before < _degree(roster)).tolist(), strict=True) if few} - {holder}
+    return dict(zip(drawers, before.tolist(), strict=True))
 
 
 def _numbers(roster: Roster, client: str, draw: str) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
@@ -212,6 +273,6 @@ def _numbers(roster: Roster, client: str, draw: str) -> np.ndarray[tuple[int], n
     return numbers
 
 
-def _degree(roster: Roster) -> int:
+def _plan(roster: Roster) -> GraphPlan:
     assert roster.graph is not None
-    return roster.graph.degree
+    return roster.graph

@@ -104,8 +104,9 @@ class SignedClientMessage(ClientMessage):
 class GraphPlan(Message):
     """Size of the graph of a round's neighbours, which follows from its bounds."""
 
-    degree: int = Field(ge=2, le=MOST_CLIENTS, description="number of neighbours that each client draws")
-    threshold: int = Field(ge=2, le=MOST_CLIENTS, description="number of neighbours whose shares restore a secret")
+    degree: int = Field(ge=2, le=MOST_CLIENTS, description="number of neighbours who hold each client's shares")
+    threshold: int = Field(ge=2, le=MOST_CLIENTS, description="number of shares that restore a secret")
+    masks: int = Field(ge=1, le=MOST_CLIENTS, description="number of clients that each draws to mask with")
 
 
 class CommonTerms(Message):

@@ -102,10 +102,9 @@ def _restore(state: SecureRound, dealer: str, published: str, kind: Literal["see
 def _restore_pairwise(state: SecureRound, roster: Roster, lost: Mapping[str, int]) -> Iterator[MaskStream]:
     """Yields the masks that survivors share with drop-outs, by these' restored mask keys."""
     context, public = roster.context, {name: bytes.fromhex(member.mask) for name, member in roster.keys.items()}
+    draws = {name: draw for name in state.sharers if (draw := state.shares[name].draw) is not None}
     for name, private in lost.items():
-        others = (
-            one for one in state.survivors if one in state.shares[name].shares or name in state.shares[one].shares
-        )
+        others = sorted(graph.find_neighbours(roster, name, state.sharers, draws).peers & set(state.survivors))
         for other, seed in keys.agree_on_masks(private, {one: public[one] for one in others}, context, name).items():
             yield MaskStream(seed, masks.mask_sign(name, other))
 

@@ -11,7 +11,7 @@ hash commits to f(0) too; here: a published point f(0) G, so that z(0) and b(0) 
 
 Whichever shares pass, of `threshold` holders or more: had they another f(0) than the point, or none in common, one
 challenge alone would let their z be such a polynomial. A dealer that tries finds one for some of the C(count,
-threshold) sets of holders once in ORDER / C(count, threshold) times: 2^165 for 125 holders, the most on a graph.
+threshold) sets of holders once in ORDER / C(count, threshold) times: 2^195 for 76 holders, the most on a usual graph.
 """
 
 from __future__ import annotations

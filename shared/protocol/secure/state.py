@@ -95,9 +95,9 @@ class CheckedState(Message):
 class ReadyState(Message):
     """State after `mask_update`: it is fixed which clients mask with each other.
 
-    shares: of each sharer whose shares this client holds. listed: on a graph all sharers, of whom it holds few. sent:
-    the digest of what was masked. proven: clients expelled by evidence that this client has checked. consent: the only
-    pair of lists that it has signed.
+    shares: of each sharer whose shares this client holds. listed: on a graph all sharers, of whom it holds few.
+    masks_with: on a graph those with whom it shares a mask. sent: the digest of what was masked. proven: clients
+    expelled by evidence that this client has checked. consent: the only pair of lists that it has signed.
     """
 
     phase: Literal["ready"] = "ready"
@@ -106,6 +106,7 @@ class ReadyState(Message):
     roster: Roster
     shares: Mapping[ClientName, SharePair] = Field(repr=False)
     listed: Names | None = Field(None, exclude_if=lambda listed: listed is None)
+    masks_with: Names | None = Field(None, exclude_if=lambda names: names is None)
     sent: Hex32
     proven: Names = ()
     consent: Consent | None = None

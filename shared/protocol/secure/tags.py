@@ -27,6 +27,7 @@ class PairKeys:
 
     def __init__(self, identity: PrivateKey) -> None:
         self._own = raw_hex(identity.public_key())
+        self._own_bytes = bytes.fromhex(self._own)
         self._secret = _secret_scalar(identity)
         self._keys: dict[str, bytes | None] = {}
 
@@ -42,13 +43,13 @@ class PairKeys:
     def make_tag(self, receiver: str, content: bytes) -> str | None:
         """Makes the tag of a content for another identity; None if that is no key."""
         key = self._key(receiver)
-        return None if key is None else _compute_tag(key, self._own, receiver, content)
+        return None if key is None else _compute_tag(key, self._own_bytes + bytes.fromhex(receiver), content)
 
     def is_tag_of(self, sender: str, content: bytes, tag: str | None) -> bool:
         """Tells whether a sender made this tag of a content for this client."""
         if tag is None or (key := self._key(sender)) is None:
             return False
-        return hmac.compare_digest(_compute_tag(key, sender, self._own, content), tag)
+        return hmac.compare_digest(_compute_tag(key, bytes.fromhex(sender) + self._own_bytes, content), tag)
 
     def _key(self, peer: str) -> bytes | None:
         """Returns the key of a pair; None if the other identity is no key."""
@@ -72,5 +73,6 @@ def _secret_scalar(identity: PrivateKey) -> int:
     return int.from_bytes(half, "little")
 
 
-def _compute_tag(key: bytes, sender: str, receiver: str, content: bytes) -> str:
-    return hmac.digest(key, f"{sender}\n{receiver}\n".encode() + content, "sha256")[:TAG_BYTES].hex()
+def _compute_tag(key: bytes, direction: bytes, content: bytes) -> str:
+    """Computes a tag; direction: the identities of sender and receiver, 64 bytes."""
+    return hmac.digest(key, direction + content, "sha256")[:TAG_BYTES].hex()

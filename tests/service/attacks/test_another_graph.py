@@ -46,7 +46,7 @@ class GraphLiar(Liar):
 
 
 def of_degree_two(roster: Roster) -> Roster:
-    return roster.model_copy(update={"graph": GraphPlan(degree=2, threshold=2)})
+    return roster.model_copy(update={"graph": GraphPlan(degree=2, threshold=2, masks=2)})
 
 
 def of_everybody(roster: Roster) -> Roster:
@@ -73,10 +73,15 @@ def without_a_draw(sharers: Sharers) -> Sharers:
     return sharers.model_copy(update={"draws": {name: one for name, one in sharers.draws.items() if name != VICTIM}})
 
 
-PLANNED = "expected a graph of degree 3 and threshold 2, as follows from the announced bounds and 5 clients, got "
+PLANNED = (
+    "expected a graph of degree 2, threshold 2 and 3 masks, as follows from the announced bounds and 5 clients, got "
+)
 COMMITTED = f"the draw of neighbours that '{VICTIM}' has committed to"
 LIES = {
-    "a sparser graph": ({"changes": {"roster": of_degree_two}}, f"{PLANNED}a graph of degree 2"),
+    "a sparser graph": (
+        {"changes": {"roster": of_degree_two}},
+        f"{PLANNED}a graph of degree 2, threshold 2 and 2 masks",
+    ),
     "the full graph": ({"changes": {"roster": of_everybody}}, f"{PLANNED}everybody to hold"),
     "a graph without bounds": (
         {"changes": {"roster": of_degree_two}, "bounds": None},

@@ -30,7 +30,9 @@ def rehearsal(request: pytest.FixtureRequest) -> Iterator[type[Rehearsal]]:
         patch.setattr(
             graph,
             "plan_graph",
-            lambda members, _: GraphPlan(degree=max(2, members - 1), threshold=members * 2 // 3 + 1),
+            lambda members, _: GraphPlan(
+                degree=max(2, members - 1), threshold=members * 2 // 3 + 1, masks=max(1, members - 1)
+            ),
         )
         yield GraphRehearsal
 

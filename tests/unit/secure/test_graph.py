@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from fractions import Fraction
 from math import comb, log2
 from typing import Any
 
@@ -12,7 +13,6 @@ import pytest
 from shared.errors import PrivacyError, ProtocolError, UnavailableError
 from shared.protocol.schemas import GraphBounds
 from shared.protocol.secure import client, graph, server
-from shared.protocol.secure.keys import Context
 from shared.protocol.secure.messages import Consents, Delivery, GraphPlan, Roster
 from shared.protocol.secure.proofs import make_complaint, sign_message, sign_peers
 from shared.protocol.secure.tags import PairKeys
@@ -41,18 +41,23 @@ def shared() -> Rehearsal:
 
 
 @pytest.mark.parametrize(
-    ("members", "degree", "threshold"), [(64, 25, 22), (128, 38, 32), (256, 54, 43), (512, 69, 54), (1024, 124, 101)]
+    ("members", "degree", "threshold", "masks"),
+    [(64, 23, 21, 20), (128, 36, 31, 27), (256, 52, 42, 37), (512, 65, 51, 55), (1024, 75, 58, 86)],
 )
-def test_degree_and_threshold_follow_from_the_bounds(members: int, degree: int, threshold: int) -> None:
+def test_the_sizes_follow_from_the_bounds(members: int, degree: int, threshold: int, masks: int) -> None:
     """A third of the members collude, and a twentieth drops out, as the aggregator likes."""
     bounds = graph.announce_bounds(members)
     assert bounds is not None
     assert (bounds.count_colluders(members), bounds.count_dropouts(members)) == (members // 3, members // 20)
     plan = graph.plan_graph(members, bounds)
-    assert plan == GraphPlan(degree=degree, threshold=threshold)
+    assert plan == GraphPlan(degree=degree, threshold=threshold, masks=masks)
     assert graph.exposure_bits(members, bounds, plan) <= -40
-    sparser = GraphPlan(degree=degree - 1, threshold=graph._largest_threshold(members, members // 20, degree - 1))
-    assert graph.exposure_bits(members, bounds, sparser) > -40
+    assert graph.failure_bits(members, members // 20, degree, threshold) <= -20
+    assert graph.failure_bits(members, members // 20, degree, threshold + 1) > -20
+    sparser = graph._largest_threshold(members, members // 20, degree - 1)
+    assert graph._held_bits(members, bounds, degree - 1, sparser) > -40
+    fewer = GraphPlan(degree=degree, threshold=threshold, masks=masks - 1)
+    assert graph.exposure_bits(members, bounds, fewer) > -40
 
 
 def test_fewer_than_64_have_no_graph_and_no_new_field_in_any_message() -> None:
@@ -62,7 +67,7 @@ def test_fewer_than_64_have_no_graph_and_no_new_field_in_any_message() -> None:
     said = [made.round.terms, *made.round.keys.values(), *made.round.shares.values(), *made.round.masked.values()]
     said += [server.make_roster(made.round), server.make_sharers(made.round)]
     said += [server.make_unmask_request(made.round), *made.ready.values()]
-    words = ('"graph"', '"draw"', '"draws"', '"peers"', '"listed"')
+    words = ('"graph"', '"draw"', '"draws"', '"peers"', '"listed"', '"masks_with"')
     assert not [word for word in words for one in said if word in one.model_dump_json()]
 
 
@@ -70,20 +75,68 @@ def test_the_bound_on_colluding_neighbours_is_the_exact_tail() -> None:
     members, colluders, degree, threshold = 64, 21, 25, 22
     ways = sum(comb(colluders, n) * comb(63 - colluders, degree - n) for n in range(threshold, degree + 1))
     exact = log2((members - colluders) * ways / comb(63, degree)) if ways else -np.inf
-    plan = GraphPlan(degree=degree, threshold=12)
+    plan = GraphPlan(degree=degree, threshold=12, masks=degree)
     ways = sum(comb(colluders, n) * comb(63 - colluders, degree - n) for n in range(12, degree + 1))
     expected = log2((members - colluders) * ways / comb(63, degree))
     assert exact < -40 < expected
     assert graph.exposure_bits(members, bounds_of(21, 3), plan) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("degree", "dropouts"), [(2, 0), (2, 1), (3, 1)])
-def test_graphs_drawn_at_random_are_cut_no_more_often_than_the_bound_says(degree: int, dropouts: int) -> None:
+@pytest.mark.parametrize(("masks", "dropouts"), [(2, 0), (2, 1), (3, 1)])
+def test_graphs_drawn_at_random_are_cut_no_more_often_than_the_bound_says(masks: int, dropouts: int) -> None:
     """With so few neighbours that it happens: in 20 clients, one or none of whom the aggregator drops as it likes."""
     members, honest, tries, rng = 20, 14, 1500, random.Random(0)
-    cut = sum(can_be_cut(draw_graph(rng, members, honest, degree), honest, dropouts) for _ in range(tries))
-    bound = 2 ** graph._log2_sum(graph._split_bits(members, honest, dropouts, degree))
+    cut = sum(can_be_cut(draw_graph(rng, members, honest, masks), honest, dropouts) for _ in range(tries))
+    bound = 2 ** graph._log2_sum(graph._split_bits(members, honest, dropouts, masks))
     assert 0 < cut / tries <= bound
+
+
+@pytest.mark.parametrize(("masks", "dropouts"), [(1, 0), (2, 1), (4, 3), (6, 5), (19, 5), (19, 13)])
+def test_a_client_is_as_often_left_alone_as_the_formula_says(masks: int, dropouts: int) -> None:
+    members, honest, tries, rng = 20, 14, 4000, random.Random(2)
+    alone = sum(len(draw_graph(rng, members, honest, masks)[0]) <= dropouts for _ in range(tries))
+    exact = 2 ** graph._lone_bits(members, honest, dropouts, masks)
+    assert exact == {(19, 5): 0.0, (19, 13): 1.0}.get((masks, dropouts), exact)
+    assert alone / tries == pytest.approx(exact, abs=4 * (exact / tries) ** 0.5)
+
+
+def test_a_client_alone_is_counted_exactly_by_hand() -> None:
+    """Of 4 members the third and fourth collude or not, each draws one: the first is alone if neither edge is drawn."""
+    assert 2 ** graph._lone_bits(4, 2, 0, 1) == pytest.approx((2 / 3) ** 2)
+    assert 2 ** graph._lone_bits(4, 3, 0, 1) == pytest.approx((1 / 3) * (2 / 3) ** 2)
+    assert graph._lone_bits(64, 43, 3, 20) == pytest.approx(log2(exact_lone(64, 43, 3, 20)))
+
+
+def exact_lone(members: int, honest: int, dropouts: int, masks: int) -> Fraction:
+    """The same sum in fractions."""
+    others, chance = honest - 1, Fraction(masks, members - 1)
+    found = Fraction(0)
+    for own in range(min(dropouts, masks) + 1):
+        ways = comb(others, own) * comb(members - 1 - others, masks - own)
+        for drawers in range(dropouts - own + 1):
+            left = others - own
+            some = comb(left, drawers) * chance**drawers * (1 - chance) ** (left - drawers)
+            found += Fraction(ways, comb(members - 1, masks)) * some
+    return found
+
+
+@pytest.mark.parametrize(
+    ("members", "dropouts", "degree", "threshold"),
+    [(20, 4, 8, 7), (20, 4, 8, 8), (20, 6, 9, 7), (12, 2, 5, 6), (12, 1, 4, 5), (12, 1, 4, 4)],
+)
+def test_a_round_lacks_shares_no_more_often_than_the_formula_says(
+    members: int, dropouts: int, degree: int, threshold: int
+) -> None:
+    """A dealer that stays has its own share of its seed; one that does not is a drop-out itself."""
+    tries, rng, failed = 4000, random.Random(3), 0
+    for _ in range(tries):
+        gone = set(rng.sample(range(members), dropouts))
+        drawn = (rng.sample([n for n in range(members) if n != one], degree) for one in range(members))
+        left = [len(set(held) - gone) + (one not in gone) for one, held in enumerate(drawn)]
+        failed += min(left) < threshold
+    bound = 2 ** graph.failure_bits(members, dropouts, degree, threshold)
+    assert failed / tries <= bound + 4 * (bound / tries) ** 0.5
+    assert (failed == 0) == (bound == 0)
 
 
 def draw_graph(rng: random.Random, members: int, honest: int, degree: int) -> list[set[int]]:
@@ -129,8 +182,25 @@ def test_a_draw_names_as_many_neighbours_as_the_degree_and_both_ways_of_asking_a
         draw = shared.round.shares[name].draw
         assert draw is not None
         holders = graph.find_holders(roster, name, draw)
-        assert len(set(holders)) == 25 and name not in holders and set(shared.round.shares[name].shares) == set(holders)
-        assert {one for one in roster.names if graph._find_drawers(roster, {name: draw}, one)} == set(holders)
+        assert len(set(holders)) == 23 and name not in holders and set(shared.round.shares[name].shares) == set(holders)
+        places = {one: graph._find_places(roster, {name: draw}, one)[name] for one in roster.names if one != name}
+        assert {one for one, place in places.items() if place < 23} == set(holders)
+        assert sorted(places.values()) == list(range(63))
+
+
+def test_both_ends_of_a_mask_know_of_it_and_nobody_else(shared: Rehearsal) -> None:
+    roster = server.make_roster(shared.round)
+    draws = {name: sent.draw for name, sent in shared.round.shares.items() if sent.draw is not None}
+    found = {name: graph.find_neighbours(roster, name, roster.names, draws) for name in roster.names}
+    for name, (dealers, peers) in found.items():
+        assert name not in peers and all(name in found[other].peers for other in peers)
+        assert dealers == {one for one in roster.names if shared.round.shares[one].reaches(name)}
+        assert len(peers) >= 20
+    mean = sum(len(peers) for _, peers in found.values()) / 64
+    assert mean == pytest.approx(40 - 400 / 63, abs=1.5)
+    few = roster.names[:50]
+    less = graph.find_neighbours(roster, few[0], few, draws)
+    assert less.peers == found[few[0]].peers & set(few) and less.dealers == found[few[0]].dealers & set(few)
 
 
 def test_neighbours_follow_from_everybody_s_keys_and_one_s_own_number(shared: Rehearsal) -> None:
@@ -149,7 +219,7 @@ def test_all_members_are_drawn_alike_often(shared: Rehearsal) -> None:
         for one in graph.find_holders(roster, "silo-000", f"{number:064x}"):
             counts[one] += 1
     assert counts.pop("silo-000") == 0
-    assert all(abs(count - 400 * 25 / 63) < 5 * (400 * 25 / 63 * 38 / 63) ** 0.5 for count in counts.values())
+    assert all(abs(count - 400 * 23 / 63) < 5 * (400 * 23 / 63 * 40 / 63) ** 0.5 for count in counts.values())
 
 
 def test_holders_of_a_cheat_s_own_choice_are_refused() -> None:
@@ -162,7 +232,7 @@ def test_holders_of_a_cheat_s_own_choice_are_refused() -> None:
     spare = next(name for name in made.contents if name not in sent.holders)
     first = next(iter(sent.shares))
     moved = {spare: sent.shares[first], **{name: one for name, one in sent.shares.items() if name != first}}
-    with pytest.raises(ProtocolError, match="sealed shares for 25 clients"):
+    with pytest.raises(ProtocolError, match="sealed shares for 23 clients"):
         verify_message(made.round, sent.model_copy(update={"shares": moved}))
 
 
@@ -172,8 +242,8 @@ def test_holders_of_a_cheat_s_own_choice_are_refused() -> None:
 def test_the_mean_is_the_survivors_whoever_drops_out_when() -> None:
     made = begin()
     names = tuple(made.contents)
-    got = made.play(after_keys=names[:1], after_checks=names[1:3], after_masked=names[3:4])
-    left = [made.contents[name].arrays["pooling.w"].astype(np.float64) for name in names[3:]]
+    got = made.play(after_keys=names[:1], after_checks=names[1:2], after_masked=names[2:3])
+    left = [made.contents[name].arrays["pooling.w"].astype(np.float64) for name in names[2:]]
     np.testing.assert_allclose(got.arrays["pooling.w"], np.mean(left, axis=0), atol=1e-6)
 
 
@@ -210,10 +280,12 @@ def shown(made: Rehearsal, **changed: Any) -> Roster:
 @pytest.mark.parametrize(
     "plan",
     [
-        GraphPlan(degree=10, threshold=8),
-        GraphPlan(degree=24, threshold=22),
-        GraphPlan(degree=25, threshold=21),
-        GraphPlan(degree=26, threshold=22),
+        GraphPlan(degree=10, threshold=8, masks=20),
+        GraphPlan(degree=22, threshold=21, masks=20),
+        GraphPlan(degree=23, threshold=20, masks=20),
+        GraphPlan(degree=24, threshold=21, masks=20),
+        GraphPlan(degree=23, threshold=21, masks=19),
+        GraphPlan(degree=23, threshold=21, masks=1),
         None,
     ],
 )
@@ -221,8 +293,8 @@ def test_another_graph_than_follows_from_the_bounds_is_refused(plan: GraphPlan |
     """Sparser ones tell parts; others are refused with them, because an honest aggregator computes the same."""
     made = begin()
     made.until_keys(tuple(made.contents))
-    came = "everybody" if plan is None else f"a graph of degree {plan.degree} and threshold {plan.threshold}"
-    with pytest.raises(PrivacyError, match=f"of degree 25 and threshold 22, as follows from .* got {came}"):
+    came = "everybody" if plan is None else f"a graph of degree {plan.degree}, threshold {plan.threshold} and "
+    with pytest.raises(PrivacyError, match=f"of degree 23, threshold 21 and 20 masks, as follows from .* got {came}"):
         made.share("silo-000", shown(made, graph=plan))
 
 
@@ -234,9 +306,9 @@ def test_bounds_under_which_nobody_would_be_left_to_hide_among_are_refused(dropo
     made = Rehearsal(contents, terms=terms_for(contents["silo-000"], COUNT, graph=bounds))
     made.until_keys(tuple(contents))
     with pytest.raises(
-        PrivacyError, match=r"hold shares of everybody, as follows .* got a graph of degree 2 and threshold 3"
+        PrivacyError, match=r"hold shares of everybody, as follows .* got a graph of degree 2, threshold 3 and 2 masks"
     ):
-        made.share("silo-000", shown(made, graph=GraphPlan(degree=2, threshold=3)))
+        made.share("silo-000", shown(made, graph=GraphPlan(degree=2, threshold=3, masks=2)))
 
 
 @pytest.mark.parametrize(
@@ -245,7 +317,8 @@ def test_bounds_under_which_nobody_would_be_left_to_hide_among_are_refused(dropo
 )
 def test_bounds_and_degrees_beyond_the_members_protect_nobody(bounds: tuple[int, int], degree: int) -> None:
     told = bounds_of(*bounds)
-    assert graph.exposure_bits(COUNT, told, GraphPlan(degree=degree, threshold=22)) == 0
+    assert graph.exposure_bits(COUNT, told, GraphPlan(degree=degree, threshold=22, masks=20)) == 0
+    assert graph.exposure_bits(COUNT, told, GraphPlan(degree=25, threshold=22, masks=max(degree, 25))) == 0
     if degree == 25:
         assert graph.plan_graph(COUNT, told) is None  # as of a run that fewer clients begin than were awaited
 
@@ -294,9 +367,10 @@ def test_a_member_whose_keys_the_aggregator_made_is_refused_by_those_who_have_no
     assert "silo-063" not in made.sharing[far].message.shares
     state = made.check(far, Delivery(run="run-1", round=3, shares={}))
     sender = {"nothing": None, "tags of its true keys": "silo-063", "tags of another": near}[replayed]
-    tags = {} if sender is None else {"silo-063": false_tag(made, sender, far, true.context)}
+    said = true if sender == "silo-063" else told
+    tags = {} if sender is None else {"silo-063": false_tag(made, sender, far, said)}
     sharers = made.sharers(true.names).model_copy(update={"tags": tags})
-    monkeypatch.setattr(graph, "find_dealers", lambda *_: set())
+    monkeypatch.setattr(graph, "find_neighbours", lambda *_: graph.Neighbours(set(), set()))
     with pytest.raises(PrivacyError, match="'silo-063' has signed"):
         client.mask_update(state, sharers, made.contents[far], made.identities[far], made.pairs[far])
 
@@ -305,11 +379,10 @@ def told_draw(made: Rehearsal, name: str, roster: Roster) -> str:
     return graph.derive_draw(int(made.begun[name].secrets.deal, 16), roster.terms, name)
 
 
-def false_tag(made: Rehearsal, sender: str, receiver: str, context: Context) -> str:
+def false_tag(made: Rehearsal, sender: str, receiver: str, roster: Roster) -> str:
     """What a client says of a roster, as its own or in another's name."""
-    label = context.label("tagged roster", "silo-063", receiver)
     pairs = PairKeys(made.identities[sender])
-    tag = pairs.make_tag(made.round.keys[receiver].identity, label)
+    tag = pairs.make_tag(made.round.keys[receiver].identity, client._tagged_digest(roster, "roster", b""))
     assert tag is not None
     return tag
 

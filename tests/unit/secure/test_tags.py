@@ -205,3 +205,16 @@ def test_on_the_full_graph_no_message_has_tags() -> None:
     made.play()
     said = [*made.round.checks.values(), *made.round.consents.values(), server.make_consents(made.round, "silo-000")]
     assert not [one for one in said if "tags" in one.model_dump_json()]
+
+
+def test_what_tags_are_of_names_purpose_roster_and_content() -> None:
+    contents = many_contents(3)
+    made = [Rehearsal(contents, terms=terms_for(contents["silo-000"], 3)).until_keys(tuple(contents)) for _ in range(2)]
+    rosters = [server.make_roster(one.round) for one in made]
+    found = {
+        client._tagged_digest(roster, purpose, content)
+        for roster in rosters
+        for purpose in ("roster", "lists")
+        for content in (b"", b"other lists")
+    }
+    assert len(found) == 8
