@@ -363,7 +363,10 @@ def _find_tagged(
 
 
 def _tagged_digest(roster: Roster, purpose: str, content: bytes) -> bytes:
-    """Computes the digest that all tags for one purpose are of; a tag's key and direction name the sender."""
+    """Computes the digest that all tags for one purpose are of.
+
+    A tag's key and direction name its sender.
+    """
     return hashlib.sha256(roster.context.label(f"tagged {purpose}", "", "") + content).digest()
 
 
@@ -460,7 +463,7 @@ def _require_proven(roster: Roster, sharers: Sharers) -> tuple[str, ...]:
 
 
 def list_mask_streams(state: ReadyState) -> tuple[MaskStream, ...]:
-    """Returns the mask streams of this client: its own, and one for each sharer that masks with it."""
+    """Returns this client's own mask stream, and those shared with others."""
     context, members, own = state.roster.context, state.roster.keys, state.client
     private, seed = int(state.secrets.mask, 16), int(state.secrets.seed, 16)
     peers = sorted(set(state.shares) - {own}) if state.masks_with is None else state.masks_with

@@ -69,10 +69,11 @@ def _largest_threshold(members: int, dropouts: int, degree: int, fitting: int = 
 
 
 def failure_bits(members: int, dropouts: int, degree: int, threshold: int) -> float:
-    """Computes log2 of a bound on drop-outs at random leaving too few shares of a secret.
+    """Computes log2 of a bound on drop-outs leaving too few shares of a secret.
 
-    A dealer that stays answers with the share that it kept of its own seed, so that one more of its neighbours may be
-    among the drop-outs. Of one that is a drop-out itself, the others are one fewer. A union bound over all dealers.
+    They are drawn at random. A dealer that stays answers with the share that it kept of its own seed, so that one more
+    of its neighbours may be among the drop-outs. Of one that is a drop-out itself, the others are one fewer. A union
+    bound over all dealers.
     """
     stays = log2(max(1, members - dropouts)) + _tail_bits(members - 1, dropouts, degree, degree + 2 - threshold)
     if not dropouts:
@@ -230,7 +231,10 @@ def find_holders(roster: Roster, client: str, draw: str) -> tuple[str, ...]:
 
 
 class Neighbours(NamedTuple):
-    """Sharers that have shared with a client, itself among them, and those that mask with it."""
+    """Sharers that have shared with a client, and those that mask with it.
+
+    dealers: with the client itself.
+    """
 
     dealers: set[str]
     peers: set[str]
@@ -256,7 +260,7 @@ def find_neighbours(roster: Roster, own: str, sharers: Iterable[str], draws: Map
 
 
 def _find_places(roster: Roster, drawn: Mapping[str, str], other: str) -> dict[str, int]:
-    """Finds the place of `other` in the order that each client has drawn, faster than one by one."""
+    """Finds the place of `other` in each client's order, faster than one by one."""
     drawers = [name for name in drawn if name != other]
     if not drawers:
         return {}
