@@ -45,7 +45,7 @@ from shared.strategies.strategy import Combine
 
 LEAST_SHARED = 64 << 20  # bytes of all updates: one worker sums fewer before another has looked
 GROUP = 64  # bodies that are checked as one block
-LEAST_FETCHED = 1 << 16  # values of a block that is fetched from a bucket: a call costs more than its bytes
+LEAST_FETCHED = 1 << 17  # values of a block that is fetched from a bucket: a call costs more than its bytes
 FEWEST = 16  # blocks of a sum: each worker gets several, so that none waits long for the last one
 RENEW_SECONDS = CLAIM_SECONDS / 5
 LOOK_SECONDS = 0.05

@@ -80,14 +80,21 @@ def fit_model(points: Sequence[LoadPoint]) -> CostModel:
     """Fits the coefficients of each figure; raises ValueError for fewer points than coefficients."""
     if len({(one.clients, one.update_bytes) for one in points}) < NEEDED:
         raise ValueError(f"expected {NEEDED} or more different points to fit, got {len(points)}")
-    found = {}
-    for figure in FIGURES:
-        seen = [one for one in points if one.costs[figure] > 0]  # a file that shrinks meanwhile tells nothing
-        rows = np.array([one.terms for one in seen]) / np.array([one.costs[figure] for one in seen])[:, None]
-        sizes = rows.max(axis=0)  # the columns differ by ten orders of magnitude
-        found[figure] = tuple((nnls(rows / sizes, np.ones(len(seen)))[0] / sizes).tolist())
+    terms = [one.terms for one in points]
+    found = {figure: fit_terms(terms, [one.costs[figure] for one in points]) for figure in FIGURES}
     clients = [one.clients for one in points]
     return CostModel(found, min(clients), max(clients))
+
+
+def fit_terms(terms: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple[float, ...]:
+    """Fits a coefficient of each term by least squares of the relative errors, none below 0.
+
+    A cost of 0 or less tells nothing: of a file that shrinks meanwhile.
+    """
+    seen = [place for place, cost in enumerate(costs) if cost > 0]
+    rows = np.array([terms[place] for place in seen]) / np.array([costs[place] for place in seen])[:, None]
+    sizes = rows.max(axis=0)  # the columns differ by ten orders of magnitude
+    return tuple((nnls(rows / sizes, np.ones(len(seen)))[0] / sizes).tolist())
 
 
 def read_point(line: str) -> LoadPoint:

@@ -84,12 +84,13 @@ async def measure_round(clients: int, rounds: int, *, secure: bool) -> tuple[flo
     """
     with tempfile.TemporaryDirectory() as folder:
         async with AsyncExitStack() as stack:
-            return await _measure_clients(stack, Path(folder), clients, rounds, secure=secure)
+            return await measure_clients(stack, Path(folder), clients, rounds, secure=secure)
 
 
-async def _measure_clients(
+async def measure_clients(
     stack: AsyncExitStack, folder: Path, clients: int, rounds: int, *, secure: bool
 ) -> tuple[float, float, int, int]:
+    """Measures as `measure_round` does, with the aggregator's files below a folder."""
     aggregator = ensure_key_pair("aggregator", folder / "aggregator")
     settings = aggregator_settings(
         state_directory=folder / "aggregator",
