@@ -87,9 +87,9 @@ def fit_model(points: Sequence[LoadPoint]) -> CostModel:
 
 
 def fit_terms(terms: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple[float, ...]:
-    """Fits a coefficient of each term by least squares of the relative errors, none below 0.
+    """Fits a coefficient of each term by least squares of relative errors.
 
-    A cost of 0 or less tells nothing: of a file that shrinks meanwhile.
+    None is below 0. A cost of 0 or less tells nothing: of a file that shrinks meanwhile.
     """
     seen = [place for place, cost in enumerate(costs) if cost > 0]
     rows = np.array([terms[place] for place in seen]) / np.array([costs[place] for place in seen])[:, None]

@@ -81,7 +81,10 @@ def secure_terms(clients: int, degree: int) -> tuple[float, float, float]:
 
 
 def planned_degree(clients: int, *, dropouts: float = graph.DROPOUTS) -> int:
-    """Returns the neighbours that each silo draws, if a third may collude; all others below 64 silos."""
+    """Returns the neighbours that each silo draws, if a third may collude.
+
+    Below 64 silos they are all others.
+    """
     bounds = graph.announce_bounds(clients, dropouts=dropouts)
     plan = None if bounds is None else graph.plan_graph(clients, bounds)
     return clients - 1 if plan is None else plan.degree
