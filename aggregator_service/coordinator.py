@@ -551,11 +551,7 @@ class Coordinator:
             return await self._compute_body(run, address)
         run.require_not_ended()
         if run.round == address.round and run.must_resend(address.client):
-            run = await here.uploads.add_own_receipt(run, address.client)
-        if run.round == address.round and run.must_resend(address.client):
-            lost = address.client in run.lost
-            why = "the aggregator's disk damaged your update" if lost else "your quarantine was lifted"
-            raise ConflictError(f"round {run.round}: {why}; send one again")
+            (await here.uploads.add_own_receipt(run, address.client)).require_sent_again(address.client)
         return None
 
     async def _compute_body(self, run: Run, address: Address) -> Body:

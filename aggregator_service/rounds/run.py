@@ -110,6 +110,12 @@ class Run:
     def must_resend(self, client: str) -> bool:
         return self.phase == "open" and client in self.resending_clients
 
+    def require_sent_again(self, client: str) -> None:
+        """Raises ConflictError if this client has to send its update again."""
+        if self.must_resend(client):
+            why = "the aggregator's disk damaged your update" if client in self.lost else "your quarantine was lifted"
+            raise ConflictError(f"round {self.round}: {why}; send one again")
+
     def is_aggregated(self, number: int) -> bool:
         """Tells whether the state after round `number` exists."""
         return number < self.round or (number == self.round and self.phase == "finished")
