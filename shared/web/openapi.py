@@ -140,7 +140,8 @@ class ExampleMaker:
 
     def _make_mapping(self, schema: Schema, whole: bool) -> Any:
         """Makes a mapping with one entry, where its names and values have schemas."""
-        names, values = schema.get("propertyNames"), schema.get("additionalProperties")
+        names, patterns = schema.get("propertyNames"), schema.get("patternProperties", {})
+        values = schema.get("additionalProperties") or next(iter(patterns.values()), None)
         if not isinstance(values, Mapping) or names is None:
             return {}
         name, value = self.make(names, whole=whole), self.make(values, whole=whole)

@@ -21,6 +21,7 @@ import numpy as np
 
 from shared.errors import PrivacyError, ProtocolError
 from shared.protocol.schemas import GraphBounds
+from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.group import BYTES
 from shared.protocol.secure.keys import PROTOCOL, derive
 from shared.protocol.secure.messages import GraphPlan, Roster, RoundMessage
@@ -50,8 +51,10 @@ def plan_graph(members: int, bounds: GraphBounds) -> GraphPlan | None:
     for degree in range(2, 9 * members // 10):
         threshold = _largest_threshold(members, dropouts, degree, threshold)
         if threshold > 1 and _held_bits(members, bounds, degree, threshold) <= -PRIVACY_BITS:
-            plans = [GraphPlan(degree=degree, threshold=threshold, masks=masks) for masks in range(1, members)]
-            bears = bisect_left(plans, True, key=lambda plan: exposure_bits(members, bounds, plan) <= -PRIVACY_BITS)
+            plan = GraphPlan(degree=degree, threshold=threshold, masks=1)
+            numbers = range(1, min(members, MOST_CLIENTS + 1))
+            plans = [plan.model_copy(update={"masks": masks}) for masks in numbers]
+            bears = bisect_left(plans, True, key=lambda one: exposure_bits(members, bounds, one) <= -PRIVACY_BITS)
             if bears < len(plans):
                 return plans[bears]
     return None

@@ -169,7 +169,7 @@ def test_the_calls_of_a_request_are_counted_and_twice_as_many_of_a_poll_are_beyo
 ) -> None:
     monkeypatch.setattr(guard, "COUNTED", 12)
     [part] = [one for one in guard.PARTS if one.name == "requests"]
-    names = [f"calls of a request: {kind}" for kind in ("join", "poll", "upload")]
+    names = [f"calls of a request: {kind}" for kind in ("join", "poll", "model", "anchor", "upload", "answer")]
     committed = {name: ratio for name, ratio in guard.read_committed().items() if name in names}
     found = asyncio.run(measure_part(part, silo, tmp_path))
     assert [one.name for one in found] == names and guard.complaints(found, committed) == []
