@@ -59,6 +59,9 @@ def make_report(federation: ComposeFederation) -> PrivacyReport:
     words = [word for word in federation.container_command("report") if word not in DISPLAY_FLAGS]
     command = (*federation.compose, "run", "--rm", "-T", "--no-deps", "report", "--json", *words)
     _, output = federation.engine.run_command(*command, environment=federation.choices, exit_codes=(0, 1))
+    if "{" not in output:
+        told = output.strip()[-300:] or "nothing"
+        raise UnavailableError(f"report: expected JSON, got {told}: are the federation's compose files still there?")
     content, _ = json.JSONDecoder().raw_decode(output[output.find("{") :])
     return PrivacyReport.model_validate(content)
 

@@ -170,8 +170,11 @@ def secure_stack(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathF
 def brought_up(engine: docker.DockerClient, folder: Path, file: Path = ROOT / MAIN, **chosen: str) -> Iterator[Stack]:
     """Plain `up`, in the foreground, until the report has been printed. `chosen`: variables of its user."""
     environment = os.environ | {"COMPOSE_PROJECT_NAME": PROJECT, "DOCKER_BUILDKIT": "0"} | chosen
-    log = folder / "up.log"
-    command = [*(compose_command(file) or ()), "up", "--build"]  # an earlier day's image would be taken as it is
+    log, compose = folder / "up.log", compose_command(file) or ()
+    # Containers that a killed run has left would be taken as they are, with its folder and its volumes.
+    leave_none = [*compose, "down", "--volumes", "--remove-orphans", "--timeout", "20"]
+    subprocess.run(leave_none, cwd=ROOT, env=environment, capture_output=True, check=True, timeout=LONGEST_SECONDS)
+    command = [*compose, "up", "--build"]  # an earlier day's image would be taken as it is
     with log.open("wb") as output:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
     stack = Stack(engine, file, environment, log, process, time.monotonic())

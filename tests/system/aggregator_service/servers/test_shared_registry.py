@@ -219,6 +219,7 @@ sys.exit(__main__.main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("owner", "name", "registered"),
