@@ -48,6 +48,7 @@ QUICK = {
     "benchmarks.speed.request_cost": "--repetitions 10",
     "benchmarks.speed.round_overhead": "--rounds 1 --clients 2",
     "benchmarks.speed.secure_round": "--clients 3 --rounds 1",
+    "benchmarks.speed.secure_cost_model": "--clients 4 6 8 --held-out 10 --rounds 1",
     "benchmarks.speed.serving": "{shard} --seconds 1",
     "benchmarks.speed.session_epoch": "{clicks} --models srgnn --width 8 --batches 2",
     "benchmarks.speed.sizes": "--users 120 --items 120 --plot {out}/sizes.svg",
