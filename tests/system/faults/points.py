@@ -113,12 +113,11 @@ class Halved(httpx.AsyncByteStream):
 
 
 def mid_upload(plan: Plan) -> None:
-    """Half of the body has left, and the aggregator has opened a file for it."""
+    """Half of the body has left, and the aggregator has had the time to take it; a small one has no file yet."""
     real = httpx.AsyncHTTPTransport.handle_async_request
-    blobs = plan.folder.parent / AGGREGATOR / "blobs"
 
     def strike() -> None:
-        until(lambda: any(blobs.glob("*.part")))
+        time.sleep(EARLY_SECONDS)
         plan.strike()
 
     async def handle(transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
