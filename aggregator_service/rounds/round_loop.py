@@ -263,8 +263,8 @@ class RoundLoop:
         self._show_run()
         if run.phase in ("failed", "cancelled"):
             self._metrics.rounds.labels(run.phase).inc()
-            tell = LOGGER.warning if run.phase == "failed" else LOGGER.info
-            tell(f"run_{run.phase}", run=run.name, reason=run.reason)
+            log = LOGGER.warning if run.phase == "failed" else LOGGER.info
+            log(f"run_{run.phase}", run=run.name, reason=run.reason)
         self._announce(phase_changed=moved)
 
     async def wait_for_commit(self) -> None:
