@@ -28,6 +28,9 @@ TRAINING_TESTS := tests/system/client_service/federation/test_killed.py tests/se
 CHECKS := $(addprefix tests/unit/project/test_,architecture.py plain_english.py names_in_docstrings.py)
 CHECKED ?=
 
+# A test that takes five minutes hangs: it ends with the line that it waits at, and fails.
+LIMIT := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
+
 # As many as a small machine has cores. One more is a tenth faster there.
 WORKERS ?= 2
 
@@ -75,13 +78,13 @@ format: install ## rewrite the code in the house's format, and the Python client
 	$(BIN)/ruff format .
 
 test: install ## run the tests that need no process but their own
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/unit tests/service $(if $(CHECKED),$(addprefix --ignore=,$(CHECKS)))
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(LIMIT) tests/unit tests/service $(if $(CHECKED),$(addprefix --ignore=,$(CHECKS)))
 
 test-fast: install ## run those that start no service, in less than a minute
-	$(BIN)/pytest -n 2 --dist worksteal tests/unit
+	$(BIN)/pytest -n 2 --dist worksteal $(LIMIT) tests/unit
 
 test-system: install ## run those that start processes or a browser, or kill a service
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/system
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(LIMIT) tests/system
 
 rounding: install ## run the tests that train as two other processors would round
 	OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=avx2 $(BIN)/pytest -n 2 --dist worksteal $(TRAINING_TESTS)
