@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -126,7 +127,7 @@ def join(
     """Joins a federation: makes keys, converts the data, registers, writes silo.toml and serves.
 
     The same command resumes a join that was interrupted. For a silo that has joined it only serves, unless --policy,
-    --catalogue, --matches or --accept changes its part.
+    --catalogue, --matches or --accept changes its part. A shard that is there is kept, and --data is not read.
     """
     from shared.protocol.signing.invitation import read_invitation
     from shared.sums import WORDS
@@ -134,8 +135,16 @@ def join(
     from simulation.joining.silo_toml import SiloChoices, parse_policy, read_toml
     from simulation.ports import HOST, require_free_port
 
+    reading: dict[str, object] = {
+        "--data": data,
+        "--edges": edges,
+        "--min-rating": min_rating,
+        "--rating-kind": rating_kind,
+    }
+    reading |= {"--split": split, "--rule": rule, "--columns": columns, "--delimiter": delimiter, "--values": values}
     parsed = read_invitation(invitation)
     silo = SiloFolder(folder or Path(parsed.name))
+    _require_named_files({"--data": data, "--edges": edges, "--catalogue": catalogue, "--matches": matches}, silo)
     joined = silo.settings.exists()
     earlier = require_same_silo(parsed, silo) if joined else {}
     secure = parsed.federation is not None and parsed.federation.secure
@@ -152,11 +161,12 @@ def join(
     choices = SiloChoices(allowed, catalogue, matches, port)
     least = options.choose_min_rating(min_rating, rating_kind, "usual")
     files = options.FileFlags(columns=columns, delimiter=delimiter, edges=edges, values=values)
-    given = DataOptions(data, least, options.split_kind(split), rule or [], files)
+    told = tuple(flag for flag, value in reading.items() if value is not None and value != [])
+    given = DataOptions(data, least, options.split_kind(split), rule or [], files, told)
     if not joined or policy or catalogue or matches or accept:
         _join_federation(parsed, silo, choices, given, options.AcceptChoice.parameters if words else accept)
-    elif data is not None:
-        _warn_data_ignored(silo, data)
+    elif told:
+        _prepare_shard(silo, parsed.name, given, parsed.federation)
     if port is not None and joined and port != earlier.get("port"):
         replace_settings(silo, {**read_toml(silo.settings), "port": port})
         print_on_stderr(f"{silo.settings}: port {port} from now on")
@@ -168,7 +178,7 @@ def join(
 class DataOptions:
     """Path of the silo's data and options that say how it is read.
 
-    least: smallest rating that is positive.
+    least: smallest rating that is positive. flags: those of them that were given.
     """
 
     path: Path | None
@@ -176,6 +186,7 @@ class DataOptions:
     split: SplitKind | None
     rules: list[str]
     files: options.FileFlags
+    flags: tuple[str, ...] = ()
 
     @property
     def edges(self) -> Path | None:
@@ -288,6 +299,7 @@ def _require_usable(invitation: Invitation, silo: SiloFolder, agreed: AgreedSett
 
 def _prepare_shard(silo: SiloFolder, name: str, given: DataOptions, federation: FederationOut | None) -> None:
     from shared.method.settings import MethodSettings
+    from simulation.joining.join import renew_least_rating
     from simulation.joining.own_data import USUAL_TASK, own_data_of
 
     own = own_data_of(USUAL_TASK if federation is None else federation.task)
@@ -299,14 +311,29 @@ def _prepare_shard(silo: SiloFolder, name: str, given: DataOptions, federation: 
         for note in own.convert(silo.shard, name, given.path, given, method):
             print_on_stderr(f"- {note}")
         described = own.describe(silo.shard)
-    elif given.path is not None:
-        _warn_data_ignored(silo, given.path)
+        if silo.settings.exists():
+            renew_least_rating(silo, rated=own.rated)
+    elif given.flags:
+        what = f"{', '.join(given.flags)} {'is' if len(given.flags) == 1 else 'are'} not read"
+        print_on_stderr(f"- {silo.shard} exists already, so {what}; `lpsfed shard append` adds interactions")
+        print_on_stderr(f"  {REPLACING.format(shard=silo.shard)}")
     print_on_stderr(f"{silo.shard}: {described}")
 
 
-def _warn_data_ignored(silo: SiloFolder, path: Path) -> None:
-    kept = f"{silo.shard} exists already, so --data {path} is not read"
-    print_on_stderr(f"- {kept}: `lpsfed shard append` adds interactions, another --folder starts again")
+REPLACING = (
+    "to convert the data anew: end the client, move {shard} away, and run the same command with --data; what was"
+    " absorbed and erased since then is in the earlier shard alone"
+)
+
+
+def _require_named_files(paths: Mapping[str, Path | None], silo: SiloFolder) -> None:
+    """Raises SettingsError for a file that is not there, also where nothing would read it."""
+    for flag, path in paths.items():
+        if path is None or path.exists():
+            continue
+        read_before = flag == "--data" and silo.shard.exists()
+        kept = f"; leave it out if {silo.shard}, which an earlier call wrote, is to stay" if read_before else ""
+        raise SettingsError(f"{flag} {path}: expected a file or a folder, got nothing there{kept}")
 
 
 def _start_client(silo: SiloFolder, *, detach: bool) -> None:

@@ -254,6 +254,16 @@ def replace_settings(folder: SiloFolder, values: dict[str, Any]) -> None:
     replace_file(folder.settings, write_toml(values).encode(), PUBLIC)
 
 
+def renew_least_rating(folder: SiloFolder, *, rated: bool) -> None:
+    """Writes the least rating of the present shard into silo.toml."""
+    values = read_toml(folder.settings)
+    rating = load_rating_scale(folder.shard) if rated else None
+    renewed = {name: value for name, value in values.items() if name != "least_rating"}
+    renewed |= {"least_rating": rating.least} if rating is not None else {}
+    if renewed != values:
+        replace_settings(folder, renewed)
+
+
 def _merge_settings(earlier: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """Updates the values of the federation; the silo's own values and pinned keys stay."""
     same_way = bool(earlier.get("secure")) == bool(values.get("secure"))

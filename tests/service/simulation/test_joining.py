@@ -117,11 +117,52 @@ def test_what_was_cut_off_is_gone_on_with_and_what_is_there_stays(aggregator: st
     done = call("join", tmp_path / "north.invite", "--folder", folder, "--no-start")  # the data are converted
     assert done.exit_code == 0 and "is not read" not in done.output, done.output
     assert (folder / "state" / "north.key").read_bytes() == key
-    again = call("join", tmp_path / "north.invite", "--data", tmp_path / "other.csv", "--folder", folder, "--no-start")
-    assert f"shard exists already, so --data {tmp_path / 'other.csv'} is not read" in again.output
     (folder / "silo.toml").write_text((folder / "silo.toml").read_text() + "threads = 2\n")
     assert join(tmp_path, data).exit_code == 0
     assert "threads = 2" in (folder / "silo.toml").read_text()
+
+
+def test_data_are_read_where_no_shard_is_and_whoever_gives_them_where_one_is_is_told(
+    aggregator: str, tmp_path: Path, data: Path
+) -> None:
+    """A silo that has joined too: whoever moves its shard away gets another, by the ratings of its own scale."""
+    invite(aggregator, tmp_path, "north")
+    assert join(tmp_path, data).exit_code == 0
+    shard, settings = tmp_path / "north" / "shard", tmp_path / "north" / "silo.toml"
+    first = load_shard(shard).train.nnz
+    other = tmp_path / "other.csv"
+    other.write_text(
+        "user,item,rating\n" + "".join(f"a{n // 10},b{n % 10},{1 + (n + n // 10) % 10}\n" for n in range(90))
+    )
+    for flags in ([], ["--policy", "counts=true"]):
+        told = join(tmp_path, other, "--min-rating", "0", *flags)
+        assert told.exit_code == 0 and load_shard(shard).train.nnz == first
+        assert f"{shard} exists already, so --data, --min-rating are not read" in told.stderr
+        assert f"move {shard} away, and run the same command with --data" in told.stderr
+    served = call("join", tmp_path / "north.invite", "--folder", tmp_path / "north", "--no-start")
+    assert served.exit_code == 0 and "not read" not in served.stderr
+    assert client_settings(settings).least_rating == 4
+    shard.rename(tmp_path / "earlier")
+    again = join(tmp_path, other)
+    assert again.exit_code == 0 and "are not read" not in again.stderr, again.output
+    assert len(load_shard(shard).user_ids) == 9 and client_settings(settings).least_rating == 8
+
+
+@pytest.mark.parametrize("flag", ["--data", "--edges", "--catalogue", "--matches"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_file_that_is_not_there_is_an_error_also_where_nothing_would_read_it(
+    aggregator: str, tmp_path: Path, data: Path, flag: str, joined: bool
+) -> None:
+    invite(aggregator, tmp_path, "north")
+    if joined:
+        assert join(tmp_path, data).exit_code == 0
+    lost = tmp_path / "lost.csv"
+    own = ("join", tmp_path / "north.invite", "--folder", tmp_path / "north", "--no-start")
+    refused = call(*own, *(() if flag == "--data" else ("--data", data)), flag, lost)
+    expected = f"{flag} {lost}: expected a file or a folder, got nothing there"
+    assert isinstance(refused.exception, SettingsError) and str(refused.exception).startswith(expected)
+    assert ("leave it out" in str(refused.exception)) == (joined and flag == "--data")
+    assert (tmp_path / "north").exists() == joined, "nothing is made for what cannot be read"
 
 
 def test_a_used_or_an_expired_invitation_is_refused_in_words(aggregator: str, tmp_path: Path, data: Path) -> None:
