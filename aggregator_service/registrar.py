@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -10,6 +10,7 @@ from aggregator_service.process import SerialWorker, run_in_worker
 from aggregator_service.signatures import RegisteredKeys
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.registry_rows import KnownKeys, RegistryRows
+from shared.protocol.signing.keys import PublicKey
 from shared.protocol.signing.silo_registry import RegistryFolder, SiloRegistry
 
 P = ParamSpec("P")
@@ -32,6 +33,10 @@ class Registrar:
     async def registered_names(self) -> frozenset[str]:
         """Returns the names with a registered public key, which may join."""
         return await run_in_worker(self.registry.registered_names)
+
+    async def list_keys(self, after: str, limit: int) -> tuple[Mapping[str, PublicKey | None], int]:
+        """Lists keys by name, the first ones after a name, and counts all of them."""
+        return await run_in_worker(self.registry.list_keys, after, limit)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a function of the registry, one at a time.

@@ -5,26 +5,30 @@ from __future__ import annotations
 import hashlib
 import time
 from datetime import UTC, datetime
+from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.authentication import Service
 from aggregator_service.http.direct_calls import ClientPath
-from aggregator_service.http.routes import PRIVATE, PROBLEMS, Responses, operator_routes
+from aggregator_service.http.routes import PRIVATE, PROBLEMS, Limit, Responses, operator_routes
 from shared.errors import FederationError, ForbiddenError, SettingsError, UnavailableError
 from shared.protocol.problem import ProblemOut
+from shared.protocol.schemas import ClientName
 from shared.protocol.signing.invitation import (
     LONGEST_ENROLMENT,
     DeclaredOut,
+    EnrolledOut,
     EnrolmentIn,
     EnrolmentOut,
+    EnrolmentsOut,
     InvitationIn,
     InvitationOut,
     RemovedOut,
     enrolment_digest,
 )
-from shared.protocol.signing.keys import raw_hex
+from shared.protocol.signing.keys import fingerprint, raw_hex
 from shared.protocol.signing.responses import sign_answer
 from shared.web import problems
 from shared.web.problems import describe_refusal
@@ -47,6 +51,7 @@ REFUSED: Responses = {
     status: {"model": ProblemOut, "description": describe_refusal(status, when)}
     for status, when in ((401, "for any other code"), (403, "for a silo whose key is registered"))
 }
+AfterName = Annotated[ClientName | None, Query(description="name of the last known silo", examples=["client-1"])]
 router = APIRouter(prefix="/v1", tags=["enrolment"], responses=PROBLEMS | REFUSED, route_class=InvitationRoute)
 UNWRITABLE = "the folder of registered keys cannot be written: register the silo's key with `lpsfed keys register`"
 
@@ -99,6 +104,18 @@ async def enrol(message: EnrolmentIn, service: Service, request: Request) -> Res
     signed = sign_answer(answer.status_code, sha256, enrolment_digest(message), service.federation.key, created=created)
     answer.headers.update(signed)
     return answer
+
+
+@operator_routes.get("/enrolments")
+async def list_silos(service: Service, after: AfterName = None, limit: Limit = 100) -> EnrolmentsOut:
+    """Returns the silos whose keys are registered, by name.
+
+    A key is registered in the folder of keys or in the database.
+    """
+    found, total = await service.federation.registrar.list_keys(after or "", limit)
+    marks = {name: None if key is None else fingerprint(key) for name, key in found.items()}
+    entries = tuple(EnrolledOut(name=name, fingerprint=mark) for name, mark in marks.items())
+    return EnrolmentsOut(entries=entries, total=total)
 
 
 @operator_routes.delete("/enrolments/{client}")

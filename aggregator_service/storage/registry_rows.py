@@ -8,7 +8,7 @@ that knows the keys of one version reads the later ones alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -104,6 +104,13 @@ class _OpenRows:
             return self.folder.find_key(name)
         found = self._find_row(name)
         return None if found is None else public_key(bytes.fromhex(found))
+
+    def find_keys(self, names: Sequence[str]) -> Mapping[str, PublicKey | None]:
+        held = select(KEYS.name, KEYS.key).where(KEYS.name.in_(names), KEYS.key.is_not(None))
+        rows: dict[str, str] = {row.name: row.key for row in self.connection.execute(held)}
+        files = self.folder.find_keys(names)
+        kept = [name for name in names if name in files or name in rows]
+        return {name: files[name] if name in files else public_key(bytes.fromhex(rows[name])) for name in kept}
 
     def has_invitation(self, name: str) -> bool:
         return self.find_invitation(name) is not None

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from shared.errors import SettingsError
+from shared.errors import ProtocolError, SettingsError
 from simulation.cli import options
 from simulation.cli.options import AsJson, print_json
 from simulation.reports.terminal import OUT, word_table
 
+if TYPE_CHECKING:
+    from shared.protocol.signing.invitation import EnrolledOut
+    from simulation.operating.operator_calls import Operator
+
+SILOS_OF_PAGE, MOST_SILOS = 1000, 1_000_000
 Registry = Annotated[
     Path, typer.Option("--keys", help="The aggregator's folder of public keys: LPSFED_AGGREGATOR_KEYS_DIRECTORY")
 ]
@@ -59,13 +65,39 @@ def register(
     OUT.print(f"{name}: registered, fingerprint {mark}", soft_wrap=True)
 
 
+FolderOrNone = Annotated[
+    Path | None, typer.Option("--keys", help="The aggregator's folder of public keys (or --operator-token-file)")
+]
+TokenOrNone = Annotated[
+    Path | None, typer.Option(help="File with the operator's token, for the keys that the aggregator keeps")
+]
+
+
 @app.command("list")
-def show(keys: Registry, as_json: AsJson = False) -> None:
-    """Lists the registered clients."""
+@options.spread_records
+def show(
+    keys: FolderOrNone = None,
+    operator_token_file: TokenOrNone = None,
+    aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
+    *,
+    call: options.CallFlags,
+    as_json: AsJson = False,
+) -> None:
+    """Lists the registered clients: of a folder, or all that an aggregator knows.
+
+    With a database the aggregator knows more than its folder: keys that were registered by invitations.
+    """
     from shared.protocol.signing.enrolment import registered_keys
     from shared.protocol.signing.keys import fingerprint
+    from simulation.operating.operator_calls import open_operator
 
-    marks = {name: None if key is None else fingerprint(key) for name, key in registered_keys(keys).items()}
+    _require_one_place(keys, operator_token_file)
+    marks: dict[str, str | None] = {}
+    if operator_token_file is not None:
+        with open_operator(aggregator_url, operator_token_file, call.make_tls()) as operator:
+            marks = {one.name: one.fingerprint for one in _list_enrolments(operator)}
+    elif keys is not None:
+        marks = {name: None if key is None else fingerprint(key) for name, key in registered_keys(keys).items()}
     if as_json:
         return print_json([{"name": name, "fingerprint": mark} for name, mark in marks.items()])
     table = word_table("client", "fingerprint", whole=("fingerprint",))
@@ -74,16 +106,38 @@ def show(keys: Registry, as_json: AsJson = False) -> None:
     OUT.print(table)
 
 
+def _list_enrolments(operator: Operator) -> list[EnrolledOut]:
+    """Lists every silo whose key is registered, page by page.
+
+    Raises ProtocolError for pages that are not in the order of names, and for more silos than a federation has.
+    """
+    from pydantic import ValidationError
+
+    from shared.protocol.signing.invitation import EnrolmentsOut
+    from simulation.operating.operator_calls import call_as_operator
+
+    found: list[EnrolledOut] = []
+    while len(found) <= MOST_SILOS:
+        after = f"&after={found[-1].name}" if found else ""
+        answer = call_as_operator(operator, "GET", f"/v1/enrolments?limit={SILOS_OF_PAGE}{after}")
+        try:
+            page = EnrolmentsOut.model_validate(answer).entries
+        except ValidationError:
+            raise ProtocolError("expected registered silos from the aggregator, got another answer") from None
+        if any(one.name >= two.name for one, two in pairwise((*found[-1:], *page))):
+            raise ProtocolError("expected registered silos by name from the aggregator, got another order")
+        if not page:
+            return found
+        found += page
+    raise ProtocolError(f"expected at most {MOST_SILOS:,} registered silos, got more")
+
+
 @app.command()
 @options.spread_records
 def remove(
     name: Annotated[str, typer.Argument(help="Name of the client")],
-    keys: Annotated[
-        Path | None, typer.Option("--keys", help="The aggregator's folder of public keys (or --operator-token-file)")
-    ] = None,
-    operator_token_file: Annotated[
-        Path | None, typer.Option(help="File with the operator's token, for a key that the aggregator keeps")
-    ] = None,
+    keys: FolderOrNone = None,
+    operator_token_file: TokenOrNone = None,
     aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
     *,
     call: options.CallFlags,
@@ -97,8 +151,7 @@ def remove(
     from shared.protocol.signing.silo_registry import folder_registry
     from simulation.operating.operator_calls import call_as_operator, open_operator
 
-    if (keys is None) == (operator_token_file is None):
-        raise SettingsError("--keys: expected it or --operator-token-file, got both or none")
+    _require_one_place(keys, operator_token_file)
     if operator_token_file is not None:
         with open_operator(aggregator_url, operator_token_file, call.make_tls()) as operator:
             call_as_operator(operator, "DELETE", f"/v1/enrolments/{require_name(name)}")
@@ -107,3 +160,8 @@ def remove(
     if as_json:
         return print_json({"name": name})
     OUT.print(f"{name}: removed")
+
+
+def _require_one_place(keys: Path | None, token_file: Path | None) -> None:
+    if (keys is None) == (token_file is None):
+        raise SettingsError("--keys: expected it or --operator-token-file, got both or none")

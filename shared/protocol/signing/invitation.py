@@ -139,6 +139,22 @@ class InvitationOut(Message):
     )
 
 
+class EnrolledOut(Message):
+    """Silo whose public key is registered."""
+
+    name: ClientName
+    fingerprint: Hex32 | None = Field(
+        description="sha256 of its public key; none for a file of the folder that is no such key, which is refused"
+    )
+
+
+class EnrolmentsOut(Message):
+    """Page of the registered silos, by name."""
+
+    entries: tuple[EnrolledOut, ...] = Field(description="silos of this page, sorted by name")
+    total: int = Field(ge=0, description="number of registered silos")
+
+
 class RemovedOut(Message):
     """Silo whose key and invitation have been removed."""
 

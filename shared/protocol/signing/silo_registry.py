@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -50,6 +50,12 @@ class RegistryTable(Protocol):
         """Tells whether a name is taken, also by a key that cannot be read."""
 
     def find_key(self, name: str) -> PublicKey | None: ...
+
+    def find_keys(self, names: Sequence[str]) -> Mapping[str, PublicKey | None]:
+        """Finds the keys of several names; None for one that cannot be read.
+
+        A name without a key is left out.
+        """
 
     def has_invitation(self, name: str) -> bool:
         """Tells whether a name has an invitation, also an expired or unreadable one."""
@@ -99,6 +105,12 @@ class SiloRegistry:
     def known_names(self, now: datetime) -> tuple[str, ...]:
         """Lists all names with a key or an open invitation, sorted."""
         return tuple(sorted(self.store.registered_names() | self.store.invited_names(now)))
+
+    def list_keys(self, after: str, limit: int) -> tuple[Mapping[str, PublicKey | None], int]:
+        """Lists keys by name, the first ones after a name, and counts all of them."""
+        names = self.store.registered_names()
+        with self.store.reading() as held:
+            return held.find_keys(sorted(name for name in names if name > after)[:limit]), len(names)
 
     def require_without_key(self, name: str) -> None:
         """Raises ConflictError for a name that has a key already.
@@ -201,6 +213,9 @@ class RegistryFolder:
 
     def find_key(self, name: str) -> PublicKey | None:
         return registered_key(name, self.folder)
+
+    def find_keys(self, names: Sequence[str]) -> Mapping[str, PublicKey | None]:
+        return {name: self.find_key(name) for name in names if self.has_key(name)}
 
     def has_invitation(self, name: str) -> bool:
         return self._open_file(name).exists()

@@ -19,6 +19,7 @@ from shared.errors import (
     ConflictError,
     FederationError,
     NotFoundError,
+    ProtocolError,
     SettingsError,
     UnavailableError,
 )
@@ -30,7 +31,7 @@ from shared.protocol.signing.invitation import (
     enrolment_digest,
     prove_enrolment,
 )
-from shared.protocol.signing.keys import PrivateKey, new_key, public_key, raw_hex
+from shared.protocol.signing.keys import PrivateKey, fingerprint, new_key, public_key, raw_hex
 from shared.protocol.signing.responses import require_answer
 from shared.protocol.signing.silo_registry import INVITED, folder_registry
 from simulation.cli.keys import app
@@ -253,3 +254,64 @@ def test_the_command_removes_a_silo_in_a_folder_or_at_an_aggregator(tmp_path: Pa
     for wrong in ([], ["--keys", str(keys), "--operator-token-file", str(token)]):
         refused = CliRunner().invoke(app, ["remove", "north", *wrong])
         assert "--keys: expected it or --operator-token-file" in str(refused.exception)
+
+
+@pytest.mark.anyio
+async def test_the_operator_lists_the_silos_page_by_page_and_nobody_else_does(federation: Federate) -> None:
+    async with federation(0) as running, running.stranger() as stranger:
+        keys = {f"silo-{number}": new_key().public_key() for number in range(5)}
+        for name, key in keys.items():
+            register_key(name, key, running.settings.registry)
+        (running.settings.registry / "silo-9.pub").write_text("no key")
+        assert (await running.operator.post("/v1/invitations", json={"name": "invited"})).status_code == 201
+        marks: list[dict[str, str | None]] = [
+            *({"name": name, "fingerprint": fingerprint(key)} for name, key in keys.items()),
+            {"name": "silo-9", "fingerprint": None},
+        ]
+        assert (await stranger.get("/v1/enrolments")).status_code == 401
+        listed = (await running.operator.get("/v1/enrolments")).json()
+        assert listed == {"entries": marks, "total": 6}
+        for after, count in (("silo-0", 2), ("silo-3", 3), ("silo-9", 1), ("a", 6)):
+            page = await running.operator.get(f"/v1/enrolments?after={after}&limit={count}")
+            later = [mark for mark in marks if str(mark["name"]) > after][:count]
+            assert page.json() == {"entries": later, "total": 6}
+        for wrong in ("limit=0", "limit=1001", "after=SILO", "after=", "more=1"):
+            assert (await running.operator.get(f"/v1/enrolments?{wrong}")).status_code == 422
+
+
+def test_the_command_lists_the_silos_of_an_aggregator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulation.cli.keys.SILOS_OF_PAGE", 2)
+    token = tmp_path / "operator.token"
+    token.write_text(TOKEN)
+    with serve_federation(tmp_path / "served") as served:
+        asked = ["list", "--operator-token-file", str(token), "--aggregator-url", served.url]
+        assert json.loads(CliRunner().invoke(app, [*asked, "--json"], catch_exceptions=False).stdout) == []
+        keys = {f"silo-{number}": new_key().public_key() for number in range(5)}
+        for name, key in keys.items():
+            register_key(name, key, served.settings.registry)
+        listed = json.loads(CliRunner().invoke(app, [*asked, "--json"], catch_exceptions=False).stdout)
+        assert listed == [{"name": name, "fingerprint": fingerprint(key)} for name, key in keys.items()]
+        assert all(name in CliRunner().invoke(app, asked, catch_exceptions=False).output for name in keys)
+    for wrong in ([], ["--keys", str(tmp_path), "--operator-token-file", str(token)]):
+        refused = CliRunner().invoke(app, ["list", *wrong])
+        assert "--keys: expected it or --operator-token-file" in str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ([{"entries": [{"name": "b", "fingerprint": None}, {"name": "a", "fingerprint": None}], "total": 2}], "order"),
+        ([{"entries": [{"name": "a", "fingerprint": None}], "total": 1}] * 2, "order"),
+        ([{"silos": []}], "another answer"),
+        ([{"entries": [{"name": name, "fingerprint": None}], "total": 1} for name in "abcde"], "at most 3"),
+    ],
+)
+def test_pages_that_do_not_end_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[object], words: str
+) -> None:
+    given = iter(answers)
+    monkeypatch.setattr("simulation.cli.keys.MOST_SILOS", 3)
+    monkeypatch.setattr("simulation.operating.operator_calls.call_as_operator", lambda *_: next(given))
+    (tmp_path / "token").write_text(TOKEN)
+    refused = CliRunner().invoke(app, ["list", "--operator-token-file", str(tmp_path / "token")])
+    assert isinstance(refused.exception, ProtocolError) and words in str(refused.exception)

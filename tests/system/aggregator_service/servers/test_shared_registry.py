@@ -25,7 +25,7 @@ from aggregator_service.storage.registry_rows import KnownKeys
 from aggregator_service.storage.tables import METADATA
 from shared.protocol.signing.enrolment import ensure_key_pair, register_key
 from shared.protocol.signing.invitation import EnrolmentIn, FederationOut, Invitation, prove_enrolment
-from shared.protocol.signing.keys import PrivateKey, new_key, raw_hex, read_private
+from shared.protocol.signing.keys import PrivateKey, fingerprint, new_key, raw_hex, read_private
 from shared.protocol.signing.silo_registry import INVITED, RegistryFolder, folder_registry
 from tests.support.aggregator import KEYS, METHOD, FakeClient, Federation
 from tests.support.federation import run_app
@@ -101,6 +101,22 @@ async def test_a_silo_is_invited_at_one_worker_enrols_at_another_and_calls_a_thi
             refused = await stranger(federation, "north").get("/v1/runs/current")
             assert refused.status_code == 401 and UNKNOWN in refused.text
             assert (await federation.operate("DELETE", "/v1/enrolments/north")).status_code == 404
+
+
+async def test_each_worker_lists_the_silos_of_all_and_of_its_own_folder(open_worker: Open) -> None:
+    """A file of the folder counts before a row of the same name; a removed key is in no list."""
+    async with open_worker("one") as one, open_worker("two") as two:
+        for name in ("north", "south", "west"):
+            assert (await enrol(two, message(name, await invite(one, name)))).status_code == 201
+        assert (await one.operate("DELETE", "/v1/enrolments/south")).status_code == 200
+        marks = [{"name": name, "fingerprint": fingerprint(KEYS[name].public_key())} for name in ("north", "west")]
+        for federation in (one, two):
+            assert (await federation.operate("GET", "/v1/enrolments")).json() == {"entries": marks, "total": 2}
+        register_key("a", KEYS["south"].public_key(), two.settings.registry)
+        (two.settings.registry / "north.pub").write_text("no key")
+        own = [{"name": "a", "fingerprint": fingerprint(KEYS["south"].public_key())}, marks[0] | {"fingerprint": None}]
+        listed = [await two.operate("GET", f"/v1/enrolments?limit=1&after={name}") for name in ("0", "a", "north")]
+        assert [answer.json() for answer in listed] == [{"entries": [one], "total": 3} for one in (*own, marks[1])]
 
 
 async def test_of_two_workers_that_redeem_at_once_one_registers(open_worker: Open, place: Place) -> None:
