@@ -192,8 +192,6 @@ async def test_an_object_that_another_has_replaced_is_asked_for_again(
         with anyio.fail_after(30):
             while await clients[0].sends(1, 1.0) != 201:
                 await anyio.sleep(0.1)
-            while (await clients[0].personalised(1)).status_code == 204:  # it does not wait for what it has asked for
-                await anyio.sleep(0.1)
         assert await clients[0].level(1) == await two.client(NAMES[1]).level(1) == 2.0
 
 
@@ -206,6 +204,47 @@ async def test_the_operator_sees_and_decides_the_same_at_each_worker(open_worker
         assert (await two.operate("POST", place, json={"reason": "it lies"})).status_code == 201
         assert (await one.operate("POST", place, json={"reason": "it lies"})).status_code == 409
         assert (await one.operate("DELETE", place)).status_code == 200
+
+
+async def test_a_worker_holds_the_call_of_a_client_that_has_sent_again_to_another(open_worker: Open) -> None:
+    """It learns of the update by a look, and of what comes next without one: the client asks once."""
+    async with open_worker("one") as one, open_worker("two") as two:
+        clients = await one.begun(*NAMES, rounds=1)
+        place, there = f"/v1/clients/{NAMES[0]}/quarantine", two.client(NAMES[0])
+
+        async def ask_anew() -> None:
+            assert (await two.operate("POST", place, json={"reason": "a repair"})).status_code == 201
+            assert (await two.operate("DELETE", place)).status_code == 200
+
+        assert await clients[0].sends(1, 1.0) == 201
+        await ask_anew()
+        assert (await there.personalised(1, wait=0.0)).status_code == 409, "it has not sent again"
+        assert await clients[0].sends(1, 2.0) == 201
+        for wait in (0.0, 1.0):
+            began = time.monotonic()
+            assert (await there.personalised(1, wait=wait)).status_code == 204
+            assert wait <= time.monotonic() - began < wait + 5.0
+        answers: list[httpx.Response] = []
+
+        async def ask() -> None:
+            answers.append(await there.personalised(1, wait=25.0))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await anyio.sleep(0.5)
+            assert answers == []
+            await ask_anew()
+            await until(lambda: len(answers) == 1)
+        assert answers[0].status_code == 409, "its second update is gone too"
+        assert await clients[0].sends(1, 3.0) == 201
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await anyio.sleep(0.5)
+            began = time.monotonic()
+            assert len(answers) == 1 and await clients[1].sends(1, 5.0) == 201
+            await until(lambda: len(answers) == 2)
+            assert time.monotonic() - began < 10.0
+        assert answers[1].status_code == 200 and await there.level(1) == 4.0
 
 
 async def test_what_a_client_sends_to_a_worker_that_has_not_met_it_is_on_record(open_worker: Open) -> None:
