@@ -544,29 +544,11 @@ class Coordinator:
             await self._require_not_quarantined(run, address.client)
         if not 1 <= address.round <= run.request.rounds:
             raise NotFoundError(f"expected a round from 1 to {run.request.rounds} of {run.name}, got {address.round}")
-        run = await self._wait_for_answer(run, address, wait)
+        run = await here.uploads.wait_for_answer(run, address, wait)
         if run.is_aggregated(address.round):
             return await self._compute_body(run, address)
         run.require_not_ended()
         return None
-
-    async def _wait_for_answer(self, run: Run, address: Address, wait: float) -> Run:
-        """Waits until a round is aggregated or the run ends, or until the wait is over; returns the run.
-
-        Raises ConflictError if the client has to send its update again. A receipt that another worker has given is
-        looked for once in each state of the run, and ends no wait.
-        """
-        here, until = self.federation, anyio.current_time() + wait
-        resent: Run | None = None
-        while run.active:
-            settled = partial(self._is_settled, address, resent=resent)
-            await here.round_loop.wait_until(settled, until - anyio.current_time())
-            run = await here.round_loop.find_run(address.run)
-            if run is resent or run.round != address.round or not run.must_resend(address.client):
-                return run
-            (await here.uploads.add_own_receipt(run, address.client)).require_sent_again(address.client)
-            resent = run
-        return run
 
     async def _compute_body(self, run: Run, address: Address) -> Body:
         """Computes a client's parameters; fails the run where stored files are damaged.
@@ -589,13 +571,6 @@ class Coordinator:
         database = self.federation.archive.database
         if await run_in_worker(last_update, database, run.name, number=run.request.rounds, client=client) is None:
             raise QuarantinedError(f"expected a client that is not quarantined, {client!r} is: it gets no sums")
-
-    def _is_settled(self, address: Address, *, resent: Run | None) -> bool:
-        """Tells whether a client's answer does not change by waiting; resent: run in which it has sent again."""
-        run = self.federation.round_loop.run
-        if run is None or run.name != address.run or not run.active or run.is_aggregated(address.round):
-            return True
-        return run is not resent and run.round == address.round and run.must_resend(address.client)
 
 
 def _draw_anchor(here: OpenFederation, run: Run, key: int) -> Anchor:

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import anyio
+
 from aggregator_service.process import Clock, run_in_worker
 from aggregator_service.rounds import transitions
 from aggregator_service.rounds.round_loop import RoundLoop
@@ -189,6 +191,30 @@ class Uploads:
             return run
         held = await self._find_receipt(Address(run.name, run.round, client))
         return run if held is None else replace(run, receipts={**run.receipts, client: held})
+
+    async def wait_for_answer(self, run: Run, address: Address, wait: float) -> Run:
+        """Waits until a round is aggregated, or its run ends, and returns the run.
+
+        wait: seconds at most. Raises ConflictError if the client has to send its update again. A receipt that another
+        worker has given is looked for once in each state of the run, and ends no wait.
+        """
+        until, resent = anyio.current_time() + wait, None
+        while run.active:
+            settled = partial(self._is_settled, address, resent)
+            await self._round_loop.wait_until(settled, until - anyio.current_time())
+            run = await self._round_loop.find_run(address.run)
+            if run is resent or run.round != address.round or not run.must_resend(address.client):
+                break
+            (await self.add_own_receipt(run, address.client)).require_sent_again(address.client)
+            resent = run
+        return run
+
+    def _is_settled(self, address: Address, resent: Run | None) -> bool:
+        """Tells whether waiting changes no answer; resent: run in which the client has sent again."""
+        run = self._round_loop.run
+        if run is None or run.name != address.run or not run.active or run.is_aggregated(address.round):
+            return True
+        return run is not resent and run.round == address.round and run.must_resend(address.client)
 
     async def _find_receipt(self, address: Address) -> Receipt | None:
         find = partial(stored_update, number=address.round, client=address.client)

@@ -11,8 +11,8 @@ import anyio
 import numpy as np
 import pytest
 
-from aggregator_service.coordinator import Coordinator
-from aggregator_service.rounds.uploads import Address
+from aggregator_service.rounds.run import Run
+from aggregator_service.rounds.uploads import Address, Uploads
 from shared.method.parameters import Float32
 from shared.method.tensors import initial_parameters
 from shared.protocol.wire import MEDIA_TYPE
@@ -247,13 +247,13 @@ async def test_the_uploads_of_others_wake_nobody_who_waits_for_the_round(
     running: Running, endless: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[str] = []
-    settled = Coordinator._is_settled
+    settled = Uploads._is_settled
 
-    def looked(self: Coordinator, address: Address) -> bool:
+    def looked(self: Uploads, address: Address, resent: Run | None) -> bool:
         looks.append(address.client)
-        return settled(self, address)
+        return settled(self, address, resent)
 
-    monkeypatch.setattr(Coordinator, "_is_settled", looked)
+    monkeypatch.setattr(Uploads, "_is_settled", looked)
     async with running() as federation:
         clients = await federation.begun("north", "south", "east", "west")
         north, *others = clients
