@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -25,6 +26,55 @@ from shared.strategies.robust_aggregation import least_updates
 
 CANCELLED = "the operator has cancelled it"
 EARLIER = "it was begun under an earlier version of secure aggregation"
+
+
+class RoundReceipts(Mapping[str, Receipt]):
+    """Receipts of a round by client, in the order of their arrival.
+
+    They never change: `adding` returns others, and costs the same however many there are. Both share the receipts that
+    they have in common: each receipt has a place, and each mapping knows how many places are its own.
+    """
+
+    __slots__ = ("_clients", "_count", "_places")
+
+    def __init__(self, receipts: Mapping[str, Receipt]) -> None:
+        self._clients = list(receipts)
+        self._places = {client: (place, receipt) for place, (client, receipt) in enumerate(receipts.items())}
+        self._count = len(self._clients)
+
+    def adding(self, receipt: Receipt) -> RoundReceipts:
+        """Returns these receipts and this one, in place of an earlier one of its client."""
+        known = self
+        if len(self._clients) != self._count:  # the next place is taken, such as by a transition that was not stored
+            known = RoundReceipts(self)
+        if receipt.client in known._places:
+            return RoundReceipts({**known, receipt.client: receipt})
+        more = object.__new__(RoundReceipts)
+        more._clients, more._places, more._count = known._clients, known._places, known._count + 1
+        known._places[receipt.client] = known._count, receipt
+        known._clients.append(receipt.client)
+        return more
+
+    def __getitem__(self, client: str) -> Receipt:
+        place, receipt = self._places[client]
+        if place >= self._count:
+            raise KeyError(client)
+        return receipt
+
+    def __iter__(self) -> Iterator[str]:
+        return islice(self._clients, self._count)  # of a list, so that another thread may add meanwhile
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        return f"RoundReceipts({dict(self)!r})"
+
+
+def add_receipt(receipts: Mapping[str, Receipt], receipt: Receipt) -> RoundReceipts:
+    """Returns the receipts and one more; the given ones stay as they are."""
+    known = receipts if isinstance(receipts, RoundReceipts) else RoundReceipts(receipts)
+    return known.adding(receipt)
 
 
 @dataclass(frozen=True)
@@ -79,7 +129,7 @@ class Run:
     @property
     def is_complete(self) -> bool:
         """Whether each awaited client has an update in the current round."""
-        return self.awaited <= self.receipts.keys()
+        return len(self.receipts) >= len(self.awaited) and self.awaited <= set(self.receipts)
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from aggregator_service.rounds import secure_run
-from aggregator_service.rounds.run import CANCELLED, Run, require_quorum
+from aggregator_service.rounds.run import CANCELLED, Run, add_receipt, require_quorum
 from aggregator_service.rounds.secure_run import (
     Pledge,
     find_objection,
@@ -81,7 +81,7 @@ def accept_update(
     exchange = run.exchange
     if exchange is not None and header is not None:
         exchange = server.accept_header(exchange, header)
-    taken = replace(run, receipts={**run.receipts, receipt.client: receipt}, exchange=exchange)
+    taken = replace(run, receipts=add_receipt(run.receipts, receipt), exchange=exchange)
     return advance_run(taken, receipt.received_at)
 
 
