@@ -13,6 +13,8 @@ from simulation.partitioning.sources import SYNTHETIC
 
 ROOT = Path(__file__).parent
 VARIABLE = "LPSFED_TEST_DATA"
+STEADY: Any = {"svg.hashsalt": "benchmarks", "svg.fonttype": "none", "font.size": 7}
+"""Settings of plots by which the same results give the same bytes."""
 
 
 def data_folder(given: str | None) -> Path | None:

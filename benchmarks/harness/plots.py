@@ -14,16 +14,12 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
+from benchmarks.common import STEADY
 from benchmarks.harness.plan import Plan
 from benchmarks.harness.summary import Column, Sample
 from benchmarks.harness.tables import sweep_points
 from client_service.evaluation.metrics import PRIMARY, TITLE
 
-STEADY: Any = {
-    "svg.hashsalt": "benchmarks",
-    "svg.fonttype": "none",
-    "font.size": 7,
-}  # the same results give the same bytes
 WIDTH, HEIGHT = 4.2, 3.2  # inches, of one panel
 WIDE = 100.0  # the largest value over the smallest, from which on a sweep is drawn by its logarithms
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
-from benchmarks.harness.plots import STEADY
+from benchmarks.common import STEADY
 
 LEAST_SHARE = 0.01
 LETTERS = 150  # of text that fit across the whole picture
@@ -65,6 +65,7 @@ def _shorten(name: str) -> str:
 
 def draw(root: Frame, out: Path) -> None:
     """Draws each function below its caller, as wide as its share of samples."""
+    pyplot.switch_backend("Agg")
     with pyplot.rc_context(STEADY):
         figure, axes = pyplot.subplots(figsize=(11, 0.16 * _depth(root, root) + 0.3), layout="constrained")
         _draw_inside(axes, root, root, 0.0, 0)

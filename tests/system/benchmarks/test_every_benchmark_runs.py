@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks.fedga import devices, rows
-from benchmarks.speed import sizes
+from benchmarks.guard import sizes
 from tests.support.given import Silos
 
 ROOT = Path(__file__).parents[3]
@@ -27,6 +27,7 @@ QUICK = {
     " --strategies fedmf --servers none",
     "benchmarks.fedga.silos": "{clicks} --clients 2 --rounds 1 --methods fedavg --set width=8",
     "benchmarks.fedga.sums": "{clicks} --clients 2 --least 1 --rounds 1 --most 40",
+    "benchmarks.guard.sizes": "--users 120 --items 120 --plot {out}/sizes.svg",
     "benchmarks.node_splits": "--silos 2 --accounts 60 --seeds 1",
     "benchmarks.privacy.noised_basis": "--data {folder} --name ratings.csv --silos 2 --epsilons 3",
     "benchmarks.refitted": "--data {folder} --name ratings.csv --silos 1",
@@ -51,7 +52,6 @@ QUICK = {
     "benchmarks.speed.secure_cost_model": "--clients 4 6 8 --held-out 10 --rounds 1",
     "benchmarks.speed.serving": "{shard} --seconds 1",
     "benchmarks.speed.session_epoch": "{clicks} --models srgnn --width 8 --batches 2",
-    "benchmarks.speed.sizes": "--users 120 --items 120 --plot {out}/sizes.svg",
     "benchmarks.speed.spectrum": "{ratings} --cutoffs 8",
     "benchmarks.speed.sum_updates": "--updates 4 --megabytes 0.05 --linked 2",
     "benchmarks.speed.text_requests": "--items 60 --users 60 --requests 5",
@@ -61,6 +61,7 @@ QUICK = {
 """Module -> the arguments of its quick form."""
 LONG = {  # ten seconds and more: with the slow tests
     "benchmarks.fedga.items",
+    "benchmarks.guard.sizes",
     "benchmarks.speed.cost_model",
     "benchmarks.speed.engines",
     "benchmarks.speed.feedback",
@@ -69,7 +70,6 @@ LONG = {  # ten seconds and more: with the slow tests
     "benchmarks.speed.recommendation",
     "benchmarks.speed.round_overhead",
     "benchmarks.speed.serving",
-    "benchmarks.speed.sizes",
     "benchmarks.speed.text_requests",
 }
 

@@ -157,6 +157,30 @@ def test_rooms_import_what_lies_beneath_them_and_the_contracts_name_one_that_doe
     ]
 
 
+def benchmark_imports(folder: Path) -> dict[str, set[str]]:
+    """Which folders of benchmarks each folder imports: most are no packages, so that no contract sees them."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(folder.glob("*/**/*.py")):
+        own = path.relative_to(folder).parts[0]
+        names = {name.split(".")[1] for name in imported(path) if name.startswith("benchmarks.")}
+        found.setdefault(own, set()).update(names - {own})
+    return {own: {name for name in names if name in found} for own, names in found.items()}
+
+
+def imported_in_turn(imports: dict[str, set[str]]) -> list[tuple[str, str]]:
+    """Pairs of folders that import each other."""
+    return sorted((one, two) for one, names in imports.items() for two in names if one < two and one in imports[two])
+
+
+def test_no_two_folders_of_benchmarks_import_each_other(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "benchmarks", tmp_path / "b", ignore=shutil.ignore_patterns("__pycache__", "results*"))
+    assert {"speed"} <= benchmark_imports(tmp_path / "b")["guard"]
+    assert imported_in_turn(benchmark_imports(tmp_path / "b")) == []
+    path = tmp_path / "b" / "speed" / "wrk.py"
+    path.write_text(path.read_text(encoding="utf-8") + "\nimport benchmarks.guard.silo\n", encoding="utf-8")
+    assert imported_in_turn(benchmark_imports(tmp_path / "b")) == [("guard", "speed")]
+
+
 def test_the_rule_sees_imports_wherever_they_stand(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text(

@@ -1,6 +1,6 @@
 """Costs of a silo by its size, on generated data, with slopes and a plot.
 
-python -m benchmarks.speed.sizes [--users 2000] [--items 1200] [--plot docs/figures/cost_against_size.svg]
+python -m benchmarks.guard.sizes [--users 2000] [--items 1200] [--plot docs/figures/cost_against_size.svg]
 
 The machine's own limits stand beside them. Times are processor times with one thread. A slope is that of a line
 through the logarithms: 1 is in proportion. The generator gives a user items in proportion to the catalogue, so that
@@ -15,6 +15,7 @@ import asyncio
 import dataclasses
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,16 +23,16 @@ import numpy as np
 import polars as pl
 from matplotlib import pyplot
 
-from benchmarks.common import render_table
+from benchmarks.common import STEADY, render_table
 from benchmarks.guard.learning import prepare_epoch
 from benchmarks.guard.measuring import measure_time, processor_seconds
 from benchmarks.guard.serving import prepare_serving
 from benchmarks.guard.silo import CPU, NAME, GeneratedSilo, keep_first_model
-from benchmarks.harness.plots import STEADY
 from client_service.compilation.item_publisher import fill_lists
 from client_service.compiled.model import LENGTH, MappedLists
 from client_service.data.interaction_files import load_shard
 from client_service.federation.best_model import load_model
+from client_service.model_store.model_files import ServedItems
 from client_service.runtime.device import pin_threads
 from client_service.runtime.interruption import NEVER
 from client_service.tasks.items import ITEMS
@@ -65,7 +66,7 @@ def measure_limits() -> str:
     return f"{2e-9 * side**3 / product:.0f} GFLOP/s of GEMM, {2e-9 * source.nbytes / copy:.1f} GB/s read and written"
 
 
-def _seconds(work) -> float:
+def _seconds(work: Callable[[], object]) -> float:
     before = time.process_time()
     work()
     return time.process_time() - before
@@ -106,6 +107,7 @@ async def measure_silo(silo: GeneratedSilo) -> SizedCosts:
 def _list_all(silo: GeneratedSilo) -> None:
     shard = load_shard(silo.shard)
     served = load_model(ITEMS, shard, silo.state / "model", CPU)
+    assert isinstance(served, ServedItems)
     shape = len(shard.user_ids), min(LENGTH, len(shard.item_ids))
     lists = MappedLists(np.empty(shape, np.int32), np.empty(shape, np.float32), np.zeros(1, np.int64))
     fill_lists(served.ranker, lists, shard, NEVER, threads=1)
@@ -133,6 +135,7 @@ def slopes(what: str, sizes: list[SizedCosts]) -> list[float]:
 
 def draw(measured: dict[str, list[SizedCosts]], path: Path) -> None:
     """Plots a panel per varied number."""
+    pyplot.switch_backend("Agg")
     with pyplot.rc_context(STEADY):
         figure, axes = pyplot.subplots(1, len(measured), figsize=(9, 3), layout="constrained", sharey=True)
         for axis, (what, sizes) in zip(axes, measured.items(), strict=True):
