@@ -115,13 +115,16 @@ def aggregator(
     if invite:
         require_https(url or address, allow_http=allow_http, secure=settings.secure)
         require_free_port(settings.host, settings.port)  # else the invitations would lead to another process
-    if not detach:
+    in_rows = settings.database_url() is not None
+    if in_rows or not detach:  # rows are made before the start: one aggregator alone then keeps the database
         _write_invitations(settings, invite, url, authority)
+    if not detach:
         return serve_aggregator(settings)
     log = settings.state_directory / "aggregator.log"
     settings.state_directory.mkdir(parents=True, exist_ok=True)
     pid = serve_in_background(["aggregator", *words], log, settings)
-    _write_invitations(settings, invite, url, authority)
+    if not in_rows:
+        _write_invitations(settings, invite, url, authority)
     print_on_stderr(f"{address} answers until `kill {pid}`; log: {log}")
     if settings.operator_token_file is not None:
         print_on_stderr(

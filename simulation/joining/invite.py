@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from shared.protocol.signing.invitation import (
     InvitationOut,
 )
 from shared.protocol.signing.keys import raw_hex, read_private
-from shared.protocol.signing.silo_registry import folder_registry
+from shared.protocol.signing.silo_registry import SiloRegistry, folder_registry
 from shared.web.address import require_url, write_address
 
 DAYS = 7.0
@@ -29,13 +30,15 @@ def write_invitations(
     signed its certificate. Raises ConflictError for a name that has a key already, and SettingsError for an invalid
     name; then no silo is invited.
     """
-    registry = folder_registry(settings.registry)
-    for name in names:
-        registry.require_without_key(name)
+    if not names:
+        return []
     address = url or write_address(settings.host, settings.port, tls=settings.tls_certificate is not None)
-    key = read_private(settings.signing_key_file or ensure_key_pair("aggregator", settings.state_directory).private)
-    codes = {name: registry.open_invitation(name, DAYS) for name in names}
-    members = registry.known_names(datetime.now(UTC)) if settings.secure else ()
+    with _open_registry(settings) as registry:
+        for name in names:
+            registry.require_without_key(name)
+        key = read_private(settings.signing_key_file or ensure_key_pair("aggregator", settings.state_directory).private)
+        codes = {name: registry.open_invitation(name, DAYS) for name in names}
+        members = registry.known_names(datetime.now(UTC)) if settings.secure else ()
     return [
         write_invitation(
             make_invitation(
@@ -55,6 +58,23 @@ def write_invitations(
         )
         for name, (code, expires) in codes.items()
     ]
+
+
+@contextmanager
+def _open_registry(settings: AggregatorSettings) -> Iterator[SiloRegistry]:
+    """Opens the registry of silos as the aggregator itself does.
+
+    With a database on a server its rows count, so that one aggregator alone must not run yet.
+    """
+    if (url := settings.database_url()) is None:
+        yield folder_registry(settings.registry)
+        return
+    from aggregator_service.registrar import Registrar
+    from aggregator_service.storage.database import Database
+
+    shared = settings.shared or settings.workers > 1
+    with closing(Database(settings.state_directory, settings.declaration(), url, shared=shared)) as database:
+        yield Registrar(database, settings.registry).registry
 
 
 def make_invitation(name: str, url: str, answer: InvitationOut, authority: str | None) -> Invitation:

@@ -16,17 +16,23 @@ import httpx
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from anyio import to_thread
+from typer.testing import CliRunner
 
 from aggregator_service.app import create_app
 from aggregator_service.rounds import broadcaster
 from aggregator_service.storage import registry_rows
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.engines.postgresql import PostgreSQL, read_url
 from aggregator_service.storage.registry_rows import KnownKeys
 from aggregator_service.storage.tables import METADATA
+from shared.errors import ConflictError
 from shared.protocol.signing.enrolment import ensure_key_pair, register_key
-from shared.protocol.signing.invitation import EnrolmentIn, FederationOut, Invitation, prove_enrolment
+from shared.protocol.signing.invitation import EnrolmentIn, FederationOut, Invitation, prove_enrolment, read_invitation
 from shared.protocol.signing.keys import PrivateKey, fingerprint, new_key, raw_hex, read_private
 from shared.protocol.signing.silo_registry import INVITED, RegistryFolder, folder_registry
+from simulation.cli import app
+from simulation.joining.invite import write_invitations
 from tests.support.aggregator import KEYS, METHOD, FakeClient, Federation
 from tests.support.federation import run_app
 from tests.support.process import AggregatorProcess
@@ -319,6 +325,45 @@ async def test_keys_and_invitations_of_a_folder_go_on_beside_the_rows(open_worke
         assert (await two.operate("DELETE", "/v1/enrolments/north")).status_code == 200
         assert not (folder / "north.pub").exists()
         assert (await stranger(one, "north").get("/v1/runs/current")).status_code == 401
+
+
+async def test_who_starts_an_aggregator_invites_by_rows_and_knows_the_names_of_all(
+    open_worker: Open, tmp_path: Path, place: Place
+) -> None:
+    """The invitation of `lpsfed aggregator --invite` counts at each worker, also where one serves already."""
+    key = ensure_key_pair("aggregator", tmp_path).private
+    common = {"database": place.url, "blobs": str(tmp_path / "bodies"), "signing_key_file": key, "shared": True}
+    settings = small_aggregator(tmp_path / "started", method=METHOD, **common)
+    write = partial(write_invitations, settings, url="http://a", folder=tmp_path)
+    async with open_worker("one") as one:
+        assert (await enrol(one, message("north", await invite(one)))).status_code == 201
+        with pytest.raises(ConflictError, match="'north' has one"):
+            await to_thread.run_sync(partial(write, ["south", "north"]))
+        assert place.rows("select name from invitations") == [] == list(tmp_path.glob("*.invite"))
+        (path,) = await to_thread.run_sync(partial(write, ["south"]))
+        assert (await enrol(one, prove_enrolment(read_invitation(path), KEYS["south"]))).status_code == 201
+
+
+@pytest.mark.parametrize("detach", [[], ["--detach"]])
+def test_one_aggregator_alone_finds_the_invitations_of_its_command(
+    tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch, detach: list[str]
+) -> None:
+    """It keeps the database once it runs: they are rows by then."""
+    found: list[list[tuple[Any, ...]]] = []
+
+    def serve(*_: object) -> int:
+        found.append(place.rows("select name from invitations"))
+        PostgreSQL(read_url(place.url)).close()  # nobody else has it
+        return 4711
+
+    monkeypatch.setattr("aggregator_service.__main__.serve", serve)
+    monkeypatch.setattr("simulation.joining.background.serve_in_background", serve)
+    monkeypatch.setenv("LPSFED_AGGREGATOR_DATABASE", place.url)
+    monkeypatch.chdir(tmp_path)
+    words = ["aggregator", "--state-directory", "state", "--port", "8999", "--invite", "north", *detach]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert found == [[("north",)]] and read_invitation(tmp_path / "north.invite").name == "north"
 
 
 async def test_a_folder_that_nobody_can_write_hinders_no_invitation(open_worker: Open) -> None:
