@@ -59,7 +59,7 @@ from shared.errors import (
     SettingsError,
     UnavailableError,
 )
-from shared.method.anchor import choose_size, draw_anchor
+from shared.method.anchor import choose_size, draw_anchor, load_solver
 from shared.method.declaration import TRAINING
 from shared.method.settings import complete_settings
 from shared.protocol.schemas import JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
@@ -73,8 +73,6 @@ from shared.web.server import run_background_jobs
 
 OWN = "aggregator"  # the name of its key's two files
 MODELS_OF_SUM = "; silos have no common item, so they make their models from these sums only"
-
-
 STATE_OF_UPDATES = 8  # largest state in bodies of updates: a mean, moments, reports
 
 
@@ -232,6 +230,8 @@ class Coordinator:
         self.metrics.watch_state(self.settings.state_directory, lambda: self.unready_reason, lambda: disk.refusal)
         round_loop_task = asyncio.create_task(federation.round_loop.run_rounds())
         broadcasts = [asyncio.create_task(one) for one in (self._publish_changes(), federation.broadcaster.follow())]
+        if build_strategy(self.settings.strategy, self.settings.method).spectral_scalar:
+            broadcasts.append(asyncio.create_task(run_in_worker(load_solver)))
         try:
             async with run_background_jobs(*federation.round_loop.list_jobs(), *federation.registrar.keys.list_jobs()):
                 try:

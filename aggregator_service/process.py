@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8  # of glibc's mallopt
 LARGE = 4 << 20  # bytes
 WORKERS = ThreadPoolExecutor(40, "worker")  # each may wait for the disk or the database
 ARENAS = 2
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")  # read by each library of linear algebra
 
 
 async def run_in_worker(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -104,8 +106,9 @@ def limit_math_threads() -> None:
     """Limits linear algebra to one thread.
 
     Matrices are small here, and threads that wait for each other on a busy machine spin meanwhile: an anchor would
-    take ten times as long and block all answers.
+    take ten times as long and block all answers. The variables count for libraries that are loaded later, as scipy's.
     """
+    os.environ.update(dict.fromkeys(THREADS, "1"))
     threadpool_limits(1)
 
 

@@ -192,11 +192,6 @@ class RoundLoop:
             self._number, self._in_turn = UNKNOWN if number is None else number, False
             await run_in_worker(self.workers.end_turn)
 
-    async def refresh(self) -> None:
-        """Takes what other workers have changed; does nothing for one process alone."""
-        if self.workers is not None and not self._in_turn:
-            await self.follow(await run_in_worker(_stored_number, self.archive.database))
-
     async def follow(self, number: int) -> None:
         """Takes the shared state of this number, or a later one.
 
@@ -227,18 +222,18 @@ class RoundLoop:
         with self.archive.database.reading() as connection:
             return run_store.count_updates(connection, run.name, number=run.round) != len(run.receipts)
 
-    def _may_close(self, run: Run) -> bool:
-        """Tells whether an open round may close, so that all its receipts are needed."""
-        with self.archive.database.reading() as connection:
-            count = run_store.count_updates(connection, run.name, number=run.round)
-        self._metrics.show_received(run, count)
-        return count != len(run.receipts) and (count >= len(run.awaited) or self._clock() >= run.deadline)
+    def _look(self, workers: SharedPostgreSQL, led: Run | None) -> tuple[int, int]:
+        """Reads the shared state's number, and how many updates a led run's open round has."""
+        run, number = (None, 0) if led is None or led.phase != "open" else (led.name, led.round)
+        with self.archive.database.disk.translate_errors("a database that can be read"):
+            return workers.look(run, number)
 
-    async def _refresh_receipts(self) -> None:
-        """Loads the receipts of all workers for the open round."""
-        run, number = self.run, self._number
-        if run is None or run.phase != "open" or not await run_in_worker(self._may_close, run):
+    async def _take_receipts(self, run: Run, count: int) -> None:
+        """Loads the receipts of all workers for an open round that may close."""
+        self._metrics.show_received(run, count)
+        if count == len(run.receipts) or (count < len(run.awaited) and self._clock() < run.deadline):
             return
+        number = self._number
         found, _, seen = await run_in_worker(_load_newest, self.archive.database)
         if not self._in_turn and seen == number == self._number:
             self.run = found
@@ -279,10 +274,11 @@ class RoundLoop:
 
     def announce_receipt(self) -> None:
         """Wakes the worker that leads: this one, or another by the database."""
-        if self.workers is not None and not self.workers.leads and not self._notifying:
+        if self.workers is None or self.workers.leads:
+            self.changes.announce_change()
+        elif not self._notifying:
             self._notifying = True
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self._notify, self.workers)
-        self.changes.announce_change()
 
     def _notify(self, workers: SharedPostgreSQL) -> None:
         self._notifying = False
@@ -444,19 +440,22 @@ class RoundLoop:
 
     async def _has_step(self, workers: SharedPostgreSQL) -> bool:
         """Tells whether this worker leads, and the run has a step to take."""
-        await self.refresh()
         led = workers.leads
-        if leads := led or time.monotonic() >= self._asked_at + LEAD_SECONDS:
+        if not led and time.monotonic() >= self._asked_at + LEAD_SECONDS:
             self._asked_at = time.monotonic()
             with self.archive.database.disk.translate_errors("a database that can be reached"):
-                leads = await run_in_worker(workers.lead)
+                await run_in_worker(workers.lead)
+        leads, known = workers.leads, self.run
+        number, count = await run_in_worker(self._look, workers, known if leads else None)
+        await self.follow(number)
         if not leads:
             await self._take_blocks()
             return False
         if not led:
             LOGGER.info("worker_leads")
             await run_in_worker(self._remove_orphans)
-        await self._refresh_receipts()
+        if known is not None and known is self.run and known.phase == "open":
+            await self._take_receipts(known, count)
         run = self.run
         return run is not None and (run.phase == "aggregated" or transitions.advance_run(run, self._clock()) is not run)
 
@@ -573,12 +572,6 @@ def _load_newest(database: Database) -> tuple[Run | None, int, int]:
     with database.reading() as connection:
         number = UNKNOWN if database.workers is None else database.workers.stored_number(connection)
         return run_document.load_run(connection), run_store.stored_sequence(connection), number
-
-
-def _stored_number(database: Database) -> int:
-    assert database.workers is not None
-    with database.reading() as connection:
-        return database.workers.stored_number(connection)
 
 
 def _is_visible(before: Run | None, after: Run) -> bool:

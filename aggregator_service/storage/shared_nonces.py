@@ -40,12 +40,14 @@ ADDED = (
     " SELECT * FROM unnest(%(client)s::text[], %(nonce)s::text[], %(created)s::float8[])"
     " ON CONFLICT DO NOTHING RETURNING client, nonce"
 )
-HELD_FLOORS = "SELECT client, created FROM nonces_floors WHERE client = ANY(%(names)s::text[])"
-COUNTED = "SELECT client, count(*) FROM nonces_seen WHERE client = ANY(%(names)s::text[]) GROUP BY client"
-SHARED_STATE: Statement = (
-    "SELECT number, (SELECT coalesce(max(version), 0) FROM registered_keys) FROM turns",
-    {},
+# Floors are read after the rows were added: what another worker deletes meanwhile has raised these.
+SHARED_STATE = (
+    "SELECT number, (SELECT coalesce(max(version), 0) FROM registered_keys),"
+    " (SELECT json_object_agg(client, created) FROM nonces_floors WHERE client = ANY(%(names)s::text[])),"
+    " (SELECT json_object_agg(client, held) FROM (SELECT client, count(*) AS held FROM nonces_seen"
+    " WHERE client = ANY(%(full)s::text[]) GROUP BY client) AS counted) FROM turns"
 )
+GATHER_SECONDS = 0.02  # in which the nonces of a busy worker are gathered
 COUNTED_AFTER = 100  # nonces of one client at one worker: so many more than MOST are accepted for each worker
 RAISED = text(
     "INSERT INTO nonces_floors SELECT client, max(created) FROM nonces_seen WHERE created < :old GROUP BY client"
@@ -83,7 +85,9 @@ class SharedNonces:
         self._database, self._workers, self._seconds = database, database.workers, seconds
         self._follow = follow
         self._session = database.workers.open_session("SET synchronous_commit = off")
-        self._batches: WriteBatches[GivenNonce, tuple[bool, int, int]] = WriteBatches(in_own_thread(self._store))
+        self._batches: WriteBatches[GivenNonce, tuple[bool, int, int]] = WriteBatches(
+            in_own_thread(self._store), gather_seconds=GATHER_SECONDS
+        )
         self._room: dict[str, int] = {}  # nonces of each client before all that are stored are counted again
         self._forgotten_at = 0.0
         with database.recording() as connection:
@@ -117,16 +121,13 @@ class SharedNonces:
         columns = {name: [getattr(one, name) for one in ordered] for name in ("client", "nonce", "created")}
         names = sorted({one.client for one in given})
         full = [name for name in names if self._room.get(name, 0) <= 0]
-        # Floors are read after the rows were added: what another worker deletes meanwhile has raised these.
-        statements: list[Statement] = [(ADDED, columns), (HELD_FLOORS, {"names": [*names, EVERYBODY]}), SHARED_STATE]
-        if full:
-            statements.append((COUNTED, {"names": full}))
+        stated = {"names": [*names, EVERYBODY], "full": full}
+        statements: list[Statement] = [(ADDED, columns), (SHARED_STATE, stated)]
         with self._database.disk.translate_errors("a database that can be written"):
-            added, floors, ((number, version),), *counts = self._workers.run_transaction(self._session, statements)
-        if full:
-            held: dict[str, int] = dict(counts[0])
-            self._room |= {name: min(COUNTED_AFTER, MOST + 1 - held.get(name, 0)) for name in full}
-        outcome = partial(self._outcome, new=set(added), floors=dict(floors), state=(number, version))
+            added, [(number, version, floors, counts)] = self._workers.run_transaction(self._session, statements)
+        held: dict[str, int] = counts or {}
+        self._room |= {name: min(COUNTED_AFTER, MOST + 1 - held.get(name, 0)) for name in full}
+        outcome = partial(self._outcome, new=set(added), floors=floors or {}, state=(number, version))
         return [outcome(one) for one in given]
 
     def _forget(self, connection: Connection, old: float) -> None:

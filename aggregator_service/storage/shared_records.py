@@ -40,6 +40,7 @@ ARRIVALS = (
     " %(size)s::bigint[], %(digest)s::text[], %(status)s::bigint[], %(nonce)s::text[], %(head)s::text[])"
     " AS given(time, client, call, run, round, size, digest, status, nonce, head)"
 )
+GATHER_SECONDS = 0.02  # in which the rows of a busy worker are gathered
 RECEIPT_COLUMNS = ("run", "round", "client", "digest", "size", "received_at", "scalars", "blob", "parts", "number")
 ARRIVAL_COLUMNS = ("time", "client", "call", "run", "round", "size", "digest", "status", "nonce", "head")
 
@@ -91,7 +92,9 @@ class SharedRecords:
     def __init__(self, database: Database, workers: SharedPostgreSQL) -> None:
         self._database, self._workers = database, workers
         self._session = workers.open_session()
-        self._batches: WriteBatches[Given, Recorded] = WriteBatches(in_own_thread(self._store))
+        self._batches: WriteBatches[Given, Recorded] = WriteBatches(
+            in_own_thread(self._store), gather_seconds=GATHER_SECONDS
+        )
 
     async def add_receipt(self, update: StoredUpdate, *, number: int) -> Recorded:
         """Adds an accepted update to the shared state of this number.

@@ -6,6 +6,7 @@ Writes that come while one batch is stored are in the next.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -37,11 +38,15 @@ def in_own_thread(
 class WriteBatches(Generic[Item, Outcome]):
     """Batches of one kind of writes; `store` stores one of them.
 
-    It returns an outcome or an error for each item.
+    It returns an outcome or an error for each item. gather_seconds: between the starts of two batches, where several
+    items come at once: a transaction costs more than its rows. A caller alone waits for nobody.
     """
 
-    def __init__(self, store: Callable[[Sequence[Item]], Awaitable[Outcomes[Outcome]]]) -> None:
-        self._store = store
+    def __init__(
+        self, store: Callable[[Sequence[Item]], Awaitable[Outcomes[Outcome]]], *, gather_seconds: float = 0.0
+    ) -> None:
+        self._store, self._gather_seconds = store, gather_seconds
+        self._due = 0.0  # time before which no further batch starts
         self._given: list[tuple[Item, asyncio.Future[Outcome]]] = []
         self._storing: asyncio.Task[None] | None = None
 
@@ -56,7 +61,10 @@ class WriteBatches(Generic[Item, Outcome]):
     async def _store_given(self) -> None:
         try:
             while self._given:
+                if (left := self._due - time.monotonic()) > 0:
+                    await asyncio.sleep(left)
                 given, self._given = self._given, []
+                self._due = time.monotonic() + self._gather_seconds if len(given) > 1 else 0.0
                 found: Outcomes[Outcome]
                 try:
                     found = await self._store([item for item, _ in given])

@@ -326,6 +326,7 @@ async def measure_load(load: LoadPlan, folder: Path) -> LoadFigures:
             joined, rows = replace(progress), count_rows(settings)
             disk = stored_bytes(settings)
             message = {"rounds": load.rounds, "clients": load.clients, "deadline_seconds": load.deadline_seconds}
+            begun = time.monotonic()
             (await operator.post("/v1/runs", json=message)).raise_for_status()
             for pipe in pipes:
                 pipe.send("follow")
@@ -333,7 +334,7 @@ async def measure_load(load: LoadPlan, folder: Path) -> LoadFigures:
             if killing is not None:
                 killing.cancel()
             watcher.sample()
-            phases, added = _phases(watcher, progress, load.rounds, began), count_rows(settings) - rows
+            phases, added = _phases(watcher, progress, load.rounds, (began, begun)), count_rows(settings) - rows
             held, spent = count_updates(settings, hashlib.sha256(update).hexdigest()), server_seconds(settings)
     return LoadFigures(
         clients=load.clients,
@@ -472,13 +473,13 @@ def stored_bytes(settings: AggregatorSettings) -> int:
     return total
 
 
-def _phases(watcher: Watcher, progress: LoadProgress, rounds: int, began: float) -> tuple[LoadPhase, ...]:
+def _phases(watcher: Watcher, progress: LoadProgress, rounds: int, began: tuple[float, float]) -> tuple[LoadPhase, ...]:
     """Returns the phases: joining, and updates, sum and answers of each round.
 
-    Updates end with the last one, the sum with the first answer.
+    began: times at which joining and the run began. Updates end with the last one, the sum with the first answer.
     """
     marks = progress.marks
-    found, last = [watcher.phase("join", began, marks["join"][-1])], marks["join"][-1]
+    found, last = [watcher.phase("join", began[0], marks["join"][-1])], began[1]
     for number in range(1, rounds + 1):
         updates, answers = marks[f"update {number}"], marks[f"answer {number}"]
         edges = (last, updates[-1], answers[0], answers[-1])

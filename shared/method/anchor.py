@@ -66,6 +66,16 @@ def _draw(graph: str, size: Counts, cutoff: int, seed: int, number: int | None) 
     return found
 
 
+def load_solver() -> None:
+    """Loads what draws an anchor, which takes longer than to draw one.
+
+    A service that does so at its start makes no round wait for it.
+    """
+    from scipy.sparse import linalg
+
+    del linalg
+
+
 def declared_size(settings: AnchorSettings) -> Counts:
     """Returns the graph size that the settings declare."""
     return Counts(users=settings.users, items=settings.items, edges=settings.edges)

@@ -36,6 +36,10 @@ TURNS = Table("turns", SHARED, Column("id", BigInteger, primary_key=True), Colum
 
 BUSY = "expected the federation's turn, another worker has it: ask again"
 NUMBER: Statement = ("SELECT number FROM turns", {})
+LOOK = (
+    "SELECT number, (SELECT count(*) FROM updates WHERE run = %(run)s::text AND round = %(round)s::bigint) FROM turns"
+)
+TELL: Statement = ("SELECT pg_notify(%(channel)s::text, %(what)s::text)", {"channel": CHANNEL, "what": RECEIPTS})
 BESIDE_TRANSITIONS: Statement = ("SELECT pg_advisory_xact_lock_shared(%(key)s)", {"key": TURN})
 BESIDE_ARRIVALS: Statement = ("SELECT pg_advisory_xact_lock_shared(%(key)s)", {"key": ARRIVING})
 """Statements by which a transaction adds rows beside others of its kind.
@@ -68,6 +72,7 @@ class SharedPostgreSQL(PostgreSQL):
         self._sessions: list[PipelinedSession] = []
         self._epoch = 0.0  # of the server's clock, when this machine started
         super().__init__(url)
+        self._watching = self.open_session()
 
     @property
     def number(self) -> int | None:
@@ -77,6 +82,11 @@ class SharedPostgreSQL(PostgreSQL):
     def stored_number(self, connection: Connection) -> int:
         """Returns the number of the state that this transaction sees."""
         return int(connection.execute(select(TURNS.c.number)).scalar_one())
+
+    def look(self, run: str | None, number: int) -> tuple[int, int]:
+        """Reads the shared state's number, and how many updates a round has, at once."""
+        [[found]] = self.run_transaction(self._watching, [(LOOK, {"run": run, "round": number})])
+        return found[0], found[1]
 
     def begin_turn(self) -> None:
         """Takes the turn; raises UnavailableError while another worker keeps it."""
@@ -252,8 +262,7 @@ class SharedPostgreSQL(PostgreSQL):
 
     def notify(self) -> None:
         """Tells the worker that leads of new receipts."""
-        with self.pool.begin() as connection:
-            connection.execute(text("SELECT pg_notify(:channel, :what)"), {"channel": CHANNEL, "what": RECEIPTS})
+        self.run_transaction(self._watching, [TELL])
 
     def listen(self, wake: Callable[[str], object]) -> None:
         """Calls `wake` from a thread after every change by any worker, and after each reconnection.

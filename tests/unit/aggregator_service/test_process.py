@@ -23,6 +23,30 @@ def threads():
 assert max(threads()) == min(2, len(os.sched_getaffinity(0)))  # of one core there is no second thread
 limit_math_threads()
 assert threads() == {1}
+import scipy.sparse.linalg
+assert threads() == {1}  # also those of a library that is loaded later
+"""
+SOLVER = """
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import anyio
+
+from aggregator_service.coordinator import Coordinator
+from tests.support.small import small_aggregator
+
+async def loads_solver(strategy, seconds):
+    with tempfile.TemporaryDirectory() as folder:
+        async with Coordinator(small_aggregator(Path(folder), strategy=strategy), clock=time.time).running():
+            with anyio.move_on_after(seconds):
+                while "scipy.sparse.linalg" not in sys.modules:
+                    await anyio.sleep(0.01)
+    return "scipy.sparse.linalg" in sys.modules
+
+assert not anyio.run(loads_solver, "fedavg", 1.0)
+assert anyio.run(loads_solver, "lpsfed", 60.0)
 """
 BLOCKS = """
 from pathlib import Path
@@ -54,6 +78,10 @@ def run_alone(program: str) -> None:
 
 def test_linear_algebra_has_one_thread() -> None:
     run_alone(THREADS)
+
+
+def test_what_draws_anchors_is_loaded_at_the_start_by_whom_it_concerns() -> None:
+    run_alone(SOLVER)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library's allocator is left alone")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 from sqlalchemy import insert, select, text, update
-from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from aggregator_service.storage import shared_nonces
 from aggregator_service.storage.arrivals import add_refused, arrivals_after
@@ -266,6 +266,41 @@ async def test_what_comes_at_once_is_one_transaction_and_a_row_that_is_refused_r
         assert (scalars, head) == ({"rho": 0.1}, {"fields": []})
         twice = [await records.add_receipt(update_of("client-0", blob), number=number) for blob in ("blob", "other")]
         assert not any(one.added for one in twice)
+
+
+def test_statements_of_one_pipeline_are_stored_together_or_not_at_all(open_worker: Open) -> None:
+    added = ("INSERT INTO runs (number, name, document) VALUES (%(number)s, %(name)s, %(document)s)", RUN)
+    with open_worker("one") as one:
+        session = one.workers.open_session()
+        for last in (("SELECT 1 / 0", {}), added):
+            with pytest.raises(DBAPIError):
+                one.workers.run_transaction(session, [added, last])
+            assert held(one) == []
+        one.workers.run_transaction(session, [added])
+        assert held(one) == ["run-1"]
+
+
+@pytest.mark.anyio
+async def test_a_closed_database_opens_no_session_for_what_is_still_to_be_written(
+    open_worker: Open, place: Place
+) -> None:
+    with open_worker("one") as one:
+        number, records = begin_run(one, "north"), SharedRecords(one, one.workers)
+    with pytest.raises(UnavailableError, match="that can be written"):
+        await records.add_receipt(update_of("north"), number=number)
+    assert place.rows("select count(*) from updates") == [(0,)]
+
+
+@pytest.mark.anyio
+async def test_a_request_that_comes_twice_within_one_batch_is_new_once(open_worker: Open) -> None:
+    """Also where the other worker's batch with it waits for the first one's commit."""
+    with open_worker("one") as one, open_worker("two") as two:
+        nonces = [SharedNonces(database, seconds=60, had_clients=False) for database in (one, two)]
+        given = [shared_nonces.GivenNonce("north", nonce, 1000.0, 1000.0) for nonce in ("again", "other", "again")]
+        with ThreadPoolExecutor(2) as threads:
+            found = [outcome.result() for outcome in [threads.submit(at._store, given) for at in nonces]]
+        assert sorted(sum(one[0] for one in batch) for batch in found) == [0, 2]
+        assert [batch[0][0] + batch[2][0] for batch in found if any(one[0] for one in batch)] == [1]
 
 
 @pytest.mark.anyio

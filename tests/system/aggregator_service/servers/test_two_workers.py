@@ -300,3 +300,15 @@ async def _status(client: Any) -> int:
         return int(await client.sends(1, 3.0))
     except httpx.TransportError:
         return 0
+
+
+async def test_a_receipt_wakes_the_worker_that_leads_and_no_other(open_worker: Open) -> None:
+    async with open_worker("one") as one, open_worker("two") as two:
+        loops = [round_loop(one), round_loop(two)]
+        await until(lambda: any(found.workers.leads for found in loops))
+        leader, other = sorted(loops, key=lambda found: not found.workers.leads)
+        await anyio.sleep(0.3)  # until both have heard of the start
+        before = leader.changes.count, other.changes.count
+        other.announce_receipt()
+        await until(lambda: leader.changes.count > before[0])
+        assert other.changes.count == before[1]
