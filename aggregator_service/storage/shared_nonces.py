@@ -6,6 +6,7 @@ one process, a commit does not wait for the disk, and the newest deleted time of
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -37,15 +38,17 @@ WINDOWS = 2  # a nonce is kept for so many windows: the workers' clocks differ
 MAKING = 0x4C50_5346_6564 + 3  # lock of the worker that makes the tables
 ADDED = (
     "INSERT INTO nonces_seen (client, nonce, created)"
-    " SELECT * FROM unnest(%(client)s::text[], %(nonce)s::text[], %(created)s::float8[])"
+    " SELECT client, nonce, created"
+    " FROM json_to_recordset(%(given)s::json) AS given(client text, nonce text, created float8)"
     " ON CONFLICT DO NOTHING RETURNING client, nonce"
 )
 # Floors are read after the rows were added: what another worker deletes meanwhile has raised these.
 SHARED_STATE = (
     "SELECT number, (SELECT coalesce(max(version), 0) FROM registered_keys),"
-    " (SELECT json_object_agg(client, created) FROM nonces_floors WHERE client = ANY(%(names)s::text[])),"
+    " (SELECT json_object_agg(client, created) FROM nonces_floors"
+    " WHERE client IN (SELECT json_array_elements_text(%(names)s::json))),"
     " (SELECT json_object_agg(client, held) FROM (SELECT client, count(*) AS held FROM nonces_seen"
-    " WHERE client = ANY(%(full)s::text[]) GROUP BY client) AS counted) FROM turns"
+    " WHERE client IN (SELECT json_array_elements_text(%(full)s::json)) GROUP BY client) AS counted) FROM turns"
 )
 GATHER_SECONDS = 0.02  # in which the nonces of a busy worker are gathered
 COUNTED_AFTER = 100  # nonces of one client at one worker: so many more than MOST are accepted for each worker
@@ -118,11 +121,11 @@ class SharedNonces:
                 self._forget(connection, given[-1].now - WINDOWS * self._seconds)
         # All workers add them in one order: two that add the same in two orders would wait for each other.
         ordered = sorted(given, key=lambda one: (one.client, one.nonce))
-        columns = {name: [getattr(one, name) for one in ordered] for name in ("client", "nonce", "created")}
+        rows = [{"client": one.client, "nonce": one.nonce, "created": one.created} for one in ordered]
         names = sorted({one.client for one in given})
         full = [name for name in names if self._room.get(name, 0) <= 0]
-        stated = {"names": [*names, EVERYBODY], "full": full}
-        statements: list[Statement] = [(ADDED, columns), (SHARED_STATE, stated)]
+        stated = {"names": json.dumps([*names, EVERYBODY]), "full": json.dumps(full)}
+        statements: list[Statement] = [(ADDED, {"given": json.dumps(rows)}), (SHARED_STATE, stated)]
         with self._database.disk.translate_errors("a database that can be written"):
             added, [(number, version, floors, counts)] = self._workers.run_transaction(self._session, statements)
         held: dict[str, int] = counts or {}
