@@ -77,10 +77,11 @@ def _output_invitation(made: Invitation, out: Path | None) -> None:
 
 def _invite_silo(operator: Operator, name: str, days: float) -> InvitationOut:
     from shared.method.settings import validate_settings
+    from shared.protocol.signing.enrolment import require_name
     from shared.protocol.signing.invitation import InvitationIn, InvitationOut
     from simulation.operating.operator_calls import call_as_operator
 
-    request = validate_settings(InvitationIn, {"name": name, "days": days})
+    request = validate_settings(InvitationIn, {"name": require_name(name), "days": days})
     return InvitationOut.model_validate(
         call_as_operator(operator, "POST", "/v1/invitations", request.model_dump_json())
     )

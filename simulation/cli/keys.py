@@ -12,7 +12,7 @@ from rich.text import Text
 from shared.errors import ProtocolError, SettingsError
 from simulation.cli import options
 from simulation.cli.options import AsJson, print_json
-from simulation.reports.terminal import OUT, word_table
+from simulation.reports.terminal import OUT, print_on_stderr, word_table
 
 if TYPE_CHECKING:
     from shared.protocol.signing.invitation import EnrolledOut
@@ -97,6 +97,8 @@ def show(
         with open_operator(aggregator_url, operator_token_file, call.make_tls()) as operator:
             marks = {one.name: one.fingerprint for one in _list_enrolments(operator)}
     elif keys is not None:
+        if not keys.is_dir():  # the aggregator makes it with the first key
+            print_on_stderr(f"--keys: expected the aggregator's folder of public keys, got no folder {keys}")
         marks = {name: None if key is None else fingerprint(key) for name, key in registered_keys(keys).items()}
     if as_json:
         return print_json([{"name": name, "fingerprint": mark} for name, mark in marks.items()])
@@ -164,4 +166,5 @@ def remove(
 
 def _require_one_place(keys: Path | None, token_file: Path | None) -> None:
     if (keys is None) == (token_file is None):
-        raise SettingsError("--keys: expected it or --operator-token-file, got both or none")
+        got = "neither" if keys is None else "both"
+        raise SettingsError(f"expected --keys or --operator-token-file, got {got}: give one of them")

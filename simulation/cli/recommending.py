@@ -107,7 +107,7 @@ def _report_unknown(lists: Iterable[Recommendations], *, strict: bool) -> Iterat
         count, unknown = count + 1, unknown + (one.fallback == UNKNOWN)
         yield one
     if unknown:
-        missing = f"{unknown:,} of {count_noun(count, 'user')} are not in the shard"
+        missing = f"{unknown:,} of {count_noun(count, 'user')} {'is' if count == 1 else 'are'} not in the shard"
         if strict:
             raise DataError(f"recommend: expected users whom the silo knows, {missing}")
         ERR.print(f"- {missing}: they get popular items", soft_wrap=True)

@@ -104,6 +104,8 @@ def aggregator(
             print_on_stderr(f"{token}: made; it is the password of the operator")
         flags["operator_token_file"] = token
     settings = aggregator_settings(**flags)
+    if settings.share is not None or listed is not None:
+        _require_same_federation(settings)  # else the next start would load a choice that its database refuses
     if listed is not None and listed.resolve() != (settings.state_directory / NODES_FILE).resolve():
         settings.state_directory.mkdir(parents=True, exist_ok=True)
         replace_file(settings.state_directory / NODES_FILE, listed.read_bytes(), PUBLIC)  # for the next start
@@ -217,6 +219,19 @@ def _save_choice(settings: AggregatorSettings) -> None:
     if _lacks_content({"state_directory": folder}):
         kept["content"] = False
     replace_file(folder / SHARE_FILE, json.dumps(kept).encode(), PUBLIC)
+
+
+def _require_same_federation(settings: AggregatorSettings) -> None:
+    """Raises SettingsError if the state directory's database is of another federation, or in use."""
+    from aggregator_service.storage.database import Database
+    from aggregator_service.storage.engines.sqlite import NAME
+
+    if settings.database_url() is not None or not (settings.state_directory / NAME).is_file():
+        return
+    try:
+        Database(settings.state_directory, settings.declaration()).close()
+    except SettingsError as error:
+        raise SettingsError(f"{error}; nothing was changed") from None
 
 
 def _is_set_by_environment() -> bool:

@@ -98,10 +98,14 @@ def _send_request(operator: Operator, method: str, path: str, body: str | None) 
     except httpx.TransportError as error:
         if refused := describe_tls_failure(error):  # waiting does not help
             raise SettingsError(f"{expected}, but {refused}") from None
-        raise UnavailableError(f"{expected}, got {describe_call_failure(error)}") from None
+        nobody = " (nothing listens there: start it, or give its URL)" if isinstance(error, httpx.ConnectError) else ""
+        raise UnavailableError(f"{expected}, got {describe_call_failure(error)}{nobody}") from None
     if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR or answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
         raise UnavailableError(f"{method} {path}: {answer.status_code} {_describe_refusal(answer)}")
     if not answer.is_success:
+        if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            hint = f"{http.base_url} refuses this token: check --operator-token-file, and the aggregator's URL"
+            raise FederationError(f"{method} {path}: {answer.status_code} {_describe_refusal(answer)}; {hint}")
         kind = ConflictError if answer.status_code == httpx.codes.CONFLICT else FederationError
         raise kind(f"{method} {path}: {answer.status_code} {_describe_refusal(answer)}")
     try:

@@ -175,8 +175,9 @@ def read_invitation(path: Path) -> Invitation:
     try:
         return Invitation.model_validate_json(content)
     except ValidationError as error:
-        fields = sorted({str(entry["loc"][0]) if entry["loc"] else "format" for entry in error.errors()})
-        words = f"expected an invitation of `lpsfed invite`, got wrong fields: {', '.join(fields)}"
+        fields = sorted({str(entry["loc"][0]) for entry in error.errors() if entry["loc"]})
+        found = f"wrong fields: {', '.join(fields)}" if fields else "another file"
+        words = f"expected an invitation of `lpsfed invite`, got {found}"
         raise SettingsError(f"{path}: {words}; ask the operator for a new invitation") from None
 
 

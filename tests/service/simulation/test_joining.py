@@ -255,6 +255,25 @@ def test_an_aggregator_that_starts_again_is_the_federation_that_was_made(
     assert "expected the saved choice of --share" in str(call(*again).exception)
 
 
+def test_a_choice_that_the_federation_refuses_is_not_saved_for_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the plain start after it would load that choice, and be refused by the database too."""
+    served: list[AggregatorSettings] = []
+    monkeypatch.setattr("aggregator_service.__main__.serve", served.append)
+    monkeypatch.chdir(tmp_path)
+    again = ("aggregator", "--state-directory", "operator")
+    assert call(*again, "--share", "sums").exit_code == 0
+    database = Database(Path("operator"), served[0].declaration())
+    running = str(call(*again, "--share", "parameters").exception)
+    assert "expected a free directory" in running and running.endswith("nothing was changed")
+    database.close()
+    other = str(call(*again, "--share", "parameters").exception)
+    assert "it holds a federation with another" in other and other.endswith("nothing was changed")
+    assert len(served) == 1
+    assert call(*again).exit_code == 0 and served[1].describe_federation() == served[0].describe_federation()
+
+
 def test_a_federation_of_sums_that_an_earlier_version_began_goes_on_without_content_sums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +312,18 @@ def test_a_federation_of_sums_of_an_earlier_version_is_refused_with_the_way_to_s
     assert call(*again, "--share", "both", "--catalogue", "operator/items.txt").exit_code == 0
     declared = served[0].declaration()
     assert declared.tensors and declared.sums and served[0].secure
+
+
+def test_a_wrong_name_and_a_file_that_is_no_invitation_are_named_plainly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("token").write_text(TOKEN)
+    named = call("invite", "Shop 4", "--operator-token-file", "token", "--url", "http://127.0.0.1:1")
+    assert "expected a client's name (a-z, 0-9, _ and -" in str(named.exception)
+    Path("shop.csv").write_text("user,item\na,b\n")
+    said = str(call("join", "shop.csv", "--data", "shop.csv").exception)
+    assert said.startswith("shop.csv: expected an invitation of `lpsfed invite`, got another file; ask"), said
 
 
 def test_an_aggregator_that_cannot_start_leaves_nothing_behind_and_names_the_flag(

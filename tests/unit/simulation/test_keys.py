@@ -35,6 +35,7 @@ def test_a_client_is_enrolled_and_removed(tmp_path: Path) -> None:
         "fingerprint": mark,
     }
     assert said("list", "--keys", registry) == []
+    assert f"got no folder {registry}" in keys("list", "--keys", registry).stderr.replace("\n", "")
     for _ in range(2):
         assert said("register", out / "east.pub", "--keys", registry) == {"name": "east", "fingerprint": mark}
     (registry / "west.pub").write_text("not a key")
@@ -71,6 +72,8 @@ def test_nothing_is_overwritten_and_what_is_wrong_is_named(tmp_path: Path) -> No
         (keys("register", tmp_path / "one" / "east.key", "--keys", registry), SettingsError, "a client's name"),
         (keys("register", tmp_path / "none.pub", "--keys", registry), SettingsError, "none.pub: expected a file"),
         (keys("new", "Not A Name", "--out", tmp_path), SettingsError, "a client's name"),
+        (keys("list"), SettingsError, "expected --keys or --operator-token-file, got neither"),
+        (keys("list", "--keys", registry, "--operator-token-file", "t"), SettingsError, "got both: give one"),
         (keys("remove", "west", "--keys", registry), NotFoundError, "expected a registered name"),
     ]
     for done, kind, words in wrong:

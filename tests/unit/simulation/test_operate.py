@@ -10,7 +10,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from shared.errors import ConflictError
+from shared.errors import ConflictError, FederationError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.protocol.problem import ProblemOut
@@ -109,6 +109,14 @@ def test_a_failed_run_is_an_error_with_its_reason(operate: Operate) -> None:
     assert done.exit_code == 1 and str(done.exception) == "run-1 failed: round 1: 1 of 2 updates"
 
 
+def test_a_refused_token_names_the_aggregator_and_what_to_check(operate: Operate) -> None:
+    """Another aggregator may listen at the default port."""
+    there = operate(lambda request: httpx.Response(401, text="expected the operator's token", request=request), "run")
+    assert there.exit_code == 1 and isinstance(there.exception, FederationError)
+    said = str(there.exception)
+    assert "http://127.0.0.1:8800 refuses this token: check --operator-token-file" in said, said
+
+
 def test_an_aggregator_that_starts_again_is_waited_for(operate: Operate) -> None:
     there = Aggregator(history("finished", closed=3))
     there.absent = 3
@@ -119,9 +127,9 @@ def test_nobody_there_is_named_in_bounded_time(operate: Operate) -> None:
     there = Aggregator(history())
     there.absent = 10**9
     done = operate(there, "run", "--aggregator-url", "http://127.0.0.1:1", "--wait-seconds", "0.01")
-    assert done.exit_code == 1 and "http://127.0.0.1:1: expected the aggregator, got ConnectError" in str(
-        done.exception
-    )
+    said = str(done.exception)
+    assert done.exit_code == 1 and "http://127.0.0.1:1: expected the aggregator, got ConnectError (nothing" in said
+    assert said.endswith("start it, or give its URL)")
 
 
 def test_whoever_waits_for_the_aggregator_is_told_so_at_once_and_from_time_to_time(
