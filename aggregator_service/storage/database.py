@@ -31,6 +31,9 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 _ALONE = threading.Lock()  # revisions share one variable of the process
 
 
+FIRST_CHOICE = "start it with the --share, --strategy and settings of the method with which it began, or choose another"
+
+
 class Database:
     """Database of one federation, whose `reading` and `writing` are one transaction each.
 
@@ -137,7 +140,8 @@ class Database:
                 connection.execute(insert(FEDERATION).values(row))
             elif (kept := Declaration.model_validate(held)) != declaration:  # an older row has fewer fields
                 words = "it holds a federation with another strategy, width, layers or sums, or other in being secure"
-                raise SettingsError(f"{self.engine.setting}: {words}{_describe_added_sums(kept, declaration)}")
+                to_do = _describe_added_sums(kept, declaration) or f"; {FIRST_CHOICE}"
+                raise SettingsError(f"{self.engine.setting}: {words}{to_do}")
 
 
 def _open_engine(directory: Path, url: URL | None, *, shared: bool) -> TableEngine:

@@ -93,7 +93,8 @@ def require_unexpired(invitation: Invitation, folder: SiloFolder) -> None:
     if KeyFiles.of(invitation.name, folder.state).private.exists():
         return
     if invitation.expires <= datetime.now(UTC):
-        raise SettingsError(f"invitation: expected one that is open, it expired at {invitation.expires:%Y-%m-%d %H:%M}")
+        expired = f"it expired at {invitation.expires.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+        raise SettingsError(f"invitation: expected one that is open, {expired}: ask the operator for another one")
 
 
 def require_same_silo(invitation: Invitation, folder: SiloFolder) -> dict[str, Any]:

@@ -175,6 +175,7 @@ def test_a_used_or_an_expired_invitation_is_refused_in_words(aggregator: str, tm
     (tmp_path / "late.invite").write_text(json.dumps(late))
     old = call("join", tmp_path / "late.invite", "--data", data, "--folder", tmp_path / "late", "--no-start")
     assert old.exit_code == 1 and "expected one that is open, it expired at" in str(old.exception)
+    assert str(old.exception).endswith("UTC: ask the operator for another one")
     assert not (tmp_path / "late").exists()
     (tmp_path / "none.invite").write_text('{"code": "secret-code"}')
     none = call("join", tmp_path / "none.invite", "--data", data, "--no-start")
@@ -269,7 +270,8 @@ def test_a_choice_that_the_federation_refuses_is_not_saved_for_the_next_start(
     assert "expected a free directory" in running and running.endswith("nothing was changed")
     database.close()
     other = str(call(*again, "--share", "parameters").exception)
-    assert "it holds a federation with another" in other and other.endswith("nothing was changed")
+    assert "it holds a federation with another" in other and "start it with the --share" in other
+    assert other.endswith("nothing was changed")
     assert len(served) == 1
     assert call(*again).exit_code == 0 and served[1].describe_federation() == served[0].describe_federation()
 
