@@ -91,7 +91,7 @@ rounding: install ## run the tests that train as two other processors would roun
 	OPENBLAS_CORETYPE=Zen ATEN_CPU_CAPABILITY=default $(BIN)/pytest -n 2 --dist worksteal $(TRAINING_TESTS)
 
 faults: install ## kill, cut off and misuse the services in every way that is known, about ten minutes
-	$(BIN)/pytest -n 2 --dist worksteal -m slow tests/service tests/system --ignore tests/system/soak
+	$(BIN)/pytest -n 2 --dist worksteal -m "slow and not containers" tests/service tests/system --ignore tests/system/soak
 
 faults-of-workers: .venv-storage/.installed ## kill workers of one aggregator at every step, on PostgreSQL and S3, about half an hour
 	.venv-storage/bin/python -m pytest -rs -m slow tests/system/aggregator_service/servers
@@ -135,8 +135,8 @@ benchmark: install ## measure NAME=table1 [QUICK=1] [DATA=folder] [ONLY=row]; NA
 guard: install ## measure the main costs against committed ratios, about a minute; WRITE=1 commits what it finds
 	$(BIN)/python -m benchmarks guard $(if $(WRITE),--write)
 
-e2e-compose: install ## build and run docker-compose.yml for real; skipped where no Docker engine answers
-	$(BIN)/pytest -m containers -rs -s tests/system/containers
+e2e-compose: install ## build and run docker-compose.yml for real; ALL=1 makes every break too; skipped without a Docker engine
+	$(BIN)/pytest -m "containers$(if $(ALL),, and not slow)" -rs -s tests/system/containers
 
 site: .venv-site/.installed ## write build/site: the documentation with a reference made from the code; links are checked
 	PYTHONPATH=. .venv-site/bin/python docs/site/stage.py build/site-source

@@ -52,6 +52,7 @@ def broken(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=1800)
 
 
+@pytest.mark.slow
 def test_every_break_is_named_in_red_and_mended_to_green(secure_stack: Stack) -> None:
     user = secure_stack.someone("client-1")
     done = broken(secure_stack, *BREAKS)

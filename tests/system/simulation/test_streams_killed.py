@@ -44,6 +44,7 @@ def open_files(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
+@pytest.mark.slow
 async def test_killed_services_come_back_by_their_streams_and_every_update_comes_once(experiment: Described) -> None:
     described = replace(experiment("killed"), rounds=2)
     places = choose_addresses(described)

@@ -15,7 +15,7 @@ MOST_FACTOR = 6.0  # at this small size, of which a part that is fixed is the mo
 @pytest.mark.parametrize(
     ("strategy", "part", "changed"),
     [
-        ("lpsfed", "training", {"basis.kind": "exact"}),
+        pytest.param("lpsfed", "training", {"basis.kind": "exact"}, marks=pytest.mark.slow),
         ("fedmf", "training", {}),
         ("lpsfed", "basis", {"basis.kind": "exact"}),
         ("lpsfed", "basis", {"basis.kind": "iterated", "basis.words": 64}),
