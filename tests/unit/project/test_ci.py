@@ -16,7 +16,7 @@ from tests.conftest import FailureLines
 from tests.support.questions import LONGEST_SECONDS
 
 ROOT = Path(__file__).parents[3]
-TARGETS = ("test", "test-system", "faults", "soak")
+TARGETS = ("test", "test-system", "faults", "soak", "e2e-compose")
 PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")})
 FROM_MAKE = {"CHECKED", "MAKEFLAGS", "MAKEOVERRIDES"}  # what a make that runs these tests hands on
 MAKE = """#!/bin/sh
@@ -90,7 +90,8 @@ def test_every_test_lies_in_a_level_and_each_level_is_run() -> None:
     assert {level for level in levels if f"tests/{level}" in named["test"] + named["test-system"]} == levels
     long = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.slow" in path.read_text(encoding="utf-8")]
     run = [ROOT / "tests" / level for level in ("service", "system") if f"tests/{level}" in named["faults"]]
-    assert named["soak"].endswith("tests/system/soak") and "-m slow" in named["faults"]
+    assert named["soak"].endswith("tests/system/soak") and '-m "slow and not containers"' in named["faults"]
+    assert '-m "containers$(if $(ALL),, and not slow)"' in named["e2e-compose"]
     assert [str(path) for path in long if path != Path(__file__) and not {*path.parents} & {*run}] == []
 
 
@@ -124,6 +125,7 @@ def test_each_target_that_tests_something_is_run_at_each_change_or_once_a_day() 
     wanted = {"check", "test", "test-system", "generated-client", "engines", "site", "storage", "guard", "e2e-compose"}
     assert wanted <= each
     assert {"sbom", "audit", "platforms", "faults", "rounding", "notebook", "benchmark", "soak"} <= daily
+    assert any("e2e-compose ALL=1" in one for one in nightly)  # and so all tests of containers
 
 
 def test_a_failed_test_is_named_as_soon_as_it_has_failed() -> None:
