@@ -18,6 +18,7 @@ from fastapi import Request
 from pydantic import ValidationError
 
 from shared.errors import ForbiddenError, MediaTypeError, ProtocolError, SettingsError
+from shared.faults import describe_fault, describe_safely
 from shared.method.declaration import TRAINING, Part
 from shared.method.settings import MethodSettings, override_settings
 from shared.protocol.schemas import RunHistoryOut, RunIn
@@ -162,7 +163,8 @@ def read_start(fields: Mapping[str, str], runs: list[RunHistoryOut], declared: M
     try:
         return RunIn.model_validate({**before, **asked, "method": method})
     except ValidationError as error:
-        raise ProtocolError("; ".join(f"{one['loc'][0]}: {one['msg']}" for one in error.errors())) from None
+        said = [f"{one['loc'][0]}: {describe_fault(one, describe_safely)}" for one in error.errors()]
+        raise ProtocolError("; ".join(said)) from None
 
 
 def _read_method(typed: Mapping[str, str], declared: MethodSettings) -> MethodSettings:

@@ -32,6 +32,7 @@ from client_service.data.node_graphs import (
 from client_service.data.shard_head import read_head_fields
 from client_service.data.tables import read_table
 from shared.errors import DataError
+from shared.faults import describe_fault
 from shared.message import Message
 
 NODES, EDGES, FEATURES, HEAD = "nodes.parquet", "edges.parquet", "features.safetensors", "shard.json"
@@ -185,7 +186,7 @@ def _read_head(path: Path) -> NodeShardHead:
     try:
         return NodeShardHead.model_validate(values)
     except ValidationError as error:
-        fields = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors())
+        fields = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {describe_fault(e)}" for e in error.errors())
         raise DataError(f"{path}: expected the head of a shard of nodes, {fields}") from None
 
 

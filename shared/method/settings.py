@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
-from pydantic_core import ErrorDetails
 
 from shared.errors import SettingsError
+from shared.faults import UNKNOWN_SETTING, describe_fault, describe_setting
 from shared.message import Message
 from shared.method.node_settings import NodeSettings
 from shared.method.tensors import EXCHANGES
@@ -491,17 +491,14 @@ def validate_settings(model: type[Model], values: dict[str, Any]) -> Model:
 
 def describe_validation_error(error: ValidationError) -> str:
     """Describes each wrong field: its dotted name, what was expected, what came."""
-    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {_describe_fault(e)}" for e in error.errors())
+    return "; ".join(
+        f"{'.'.join(map(str, e['loc']))}: {describe_fault(e, _describe_value, UNKNOWN_SETTING)}" for e in error.errors()
+    )
 
 
-def _describe_fault(fault: ErrorDetails) -> str:
-    if fault["type"] == "extra_forbidden":
-        return "expected the name of a setting, got an unknown one"
-    return f"{fault['msg']}, got {_describe_input(fault['input'])}"
-
-
-def _describe_input(value: object) -> str:
-    """Describes a wrong value; of nested settings only those that are not defaults."""
+def _describe_value(fault: Mapping[str, Any]) -> str:
+    """Describes a setting's wrong value; of nested settings those that are not defaults."""
+    value = fault["input"]
     if not isinstance(value, BaseModel):
-        return repr(value)
+        return describe_setting(fault)
     return repr(changed) if (changed := value.model_dump(exclude_defaults=True)) else "the defaults"

@@ -30,7 +30,9 @@ class FaultOut(BaseModel):
         description="place of the fault: `query`, `path` or `body`, and the field; none: the whole message",
         examples=["query.k"],
     )
-    detail: str = Field(description="what was expected", examples=["Input should be less than or equal to 1000"])
+    detail: str = Field(
+        description="what was expected, and what came", examples=["expected a number of at most 1,000, got 2000"]
+    )
 
 
 class ProblemOut(BaseModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from pydantic_settings import SettingsError as SourceError
 
 from shared.errors import SettingsError
+from shared.faults import UNKNOWN_SETTING, describe_fault, describe_safely
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 # What Kubernetes tells every pod of each service in its namespace: of one called lpsfed-client all would begin with
@@ -42,13 +43,6 @@ class EnvironmentSettings(BaseSettings):
         return found
 
 
-PLAIN_WORDS = {
-    "Field required": "expected a value, got none",
-    "Extra inputs are not permitted": "expected the name of a setting, got an unknown one",
-}
-"""Own words for messages of pydantic that do not tell what was expected and what came."""
-
-
 def read_settings(model: type[Settings], values: dict[str, Any]) -> Settings:
     """Reads settings from `values` and the environment; `values` come first.
 
@@ -60,15 +54,15 @@ def read_settings(model: type[Settings], values: dict[str, Any]) -> Settings:
     try:
         return model(**values)
     except ValidationError as error:
-        lines = [_describe_fault(tuple(map(str, e["loc"])), e["msg"], model) for e in error.errors()]
+        lines = [_describe_fault(tuple(map(str, e["loc"])), e, model) for e in error.errors()]
         raise SettingsError("; ".join(lines)) from None
     except SourceError as error:
         raise SettingsError(str(error)) from None
 
 
-def _describe_fault(place: tuple[str, ...], said: str, model: type[BaseSettings]) -> str:
+def _describe_fault(place: tuple[str, ...], error: Mapping[str, Any], model: type[BaseSettings]) -> str:
     """Returns one line that begins with the name of the setting at fault."""
-    said = PLAIN_WORDS.get(said, said.replace("Value error, ", ""))
+    said = describe_fault(error, describe_safely, UNKNOWN_SETTING)
     named = said.partition(":")[0]
     return said if not place or (named in model.model_fields and named != place[0]) else f"{'.'.join(place)}: {said}"
 

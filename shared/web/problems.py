@@ -19,6 +19,7 @@ from starlette.types import Scope
 
 from shared import errors
 from shared.errors import Fault, FaultCode
+from shared.faults import describe_expected, describe_fault, describe_kind, describe_safely
 from shared.protocol.problem import FaultOut, ProblemOut
 from shared.timeouts import RETRY_AFTER_SECONDS
 from shared.web.request_bodies import CLOSE
@@ -27,7 +28,6 @@ REQUEST_ID_HEADER: Final = "X-Request-ID"
 REQUEST_ID_FIELD: Final = "request_id"  # in each log line of a request
 Place = tuple[int | str, ...]
 
-TYPES: Final = {"string": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
 KINDS: Final[Mapping[str, FaultCode]] = {
     "missing": "missing",
     "extra_forbidden": "unknown",
@@ -43,16 +43,10 @@ BY_FORM: Final[Sequence[tuple[re.Pattern[str], FaultCode]]] = (
     (re.compile("(datetime|date|time|timezone|uuid|url|bytes)_.*"), "wrong-form"),
     (re.compile(".*_type|.*_parsing|int_from_float"), "wrong-type"),
 )
-IN_JSON: Final = (
-    (re.compile("^Value error, "), ""),
-    (re.compile("^Tuple should"), "List should"),
-    (re.compile("valid tuple$"), "valid list"),
-    (re.compile("a valid dictionary( or instance of .*)?$"), "an object"),
-    (re.compile("Extra inputs are not permitted"), "expected a declared name, got another"),
-)
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z_.\[\]]{0,39}[0-9]?")
 """Form of an undeclared name that an error may repeat; any other text could be an id."""
 UNNAMED: Final = "(another name)"
+PARAMETER_DEPTH: Final = 2  # as query.k and body.k
 
 
 def name_undeclared(name: str) -> str:
@@ -108,19 +102,14 @@ def _merge_faults(place: Place, found: Sequence[Mapping[str, Any]]) -> Fault:
     """
     chosen = [error for error in found if _code(error) != "wrong-type"] or found
     first = chosen[0]
-    kinds = list(dict.fromkeys(TYPES[kind] for error in chosen if (kind := error["type"].split("_")[0]) in TYPES))
-    detail = f"Input should be {' or '.join(kinds)}" if len(chosen) > 1 and kinds else _as_json(str(first["msg"]))
+    # A member of a list is data; a field of the message itself is a parameter of the request.
+    came = describe_safely if len(place) <= PARAMETER_DEPTH and len(chosen) == 1 else describe_kind
+    expected = " or ".join(dict.fromkeys(map(describe_expected, chosen)))
+    detail = describe_fault(first, came) if len(chosen) == 1 else f"expected {expected}, got {came(first)}"
     # A name in a message may itself be something that came.
     return Fault(
         _code(first), ".".join(str(part) if isinstance(part, int) else name_undeclared(part) for part in place), detail
     )
-
-
-def _as_json(words: str) -> str:
-    """Rewrites pydantic's Python terms as JSON's."""
-    for form, instead in IN_JSON:
-        words = form.sub(instead, words)
-    return words
 
 
 def _code(error: Mapping[str, Any]) -> FaultCode:

@@ -110,7 +110,7 @@ def test_without_a_list_the_silos_sum_one_and_each_kind_that_it_may_choose_is_de
         ({"share": "parameters", "method": {"basis": {"kind": "exact"}}}, "share: expected sums or both"),
         ({"method": {"catalogue": 7}}, "catalogue: expected a list of 7 items, got 12"),
         ({"method": {"strategy": {"train": True}}}, "share: expected both with strategy.train = True, got sums"),
-        ({"share": "all"}, "share: Input should be 'parameters', 'sums' or 'both'"),
+        ({"share": "all"}, "share: expected parameters, sums or both, got all"),
         (
             {"method": {"aggregate": "median"}},
             "aggregate: expected its default with strategy lpsfed, which sends no tensors",

@@ -241,14 +241,14 @@ def test_how_many_updates_a_round_must_have(settings: dict[str, Any], needed: in
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"aggregate": "krum"}, "tolerated: Value error, expected 1 or more with aggregate = krum, got 0"),
-        ({"aggregate": "trimmed_mean"}, "tolerated: .* expected 1 or more with aggregate = trimmed_mean, got 0"),
-        ({"aggregate": "median", "tolerated": 1}, "tolerated: .* expected 0 with aggregate = median, got 1"),
-        ({"tolerated": 1}, "tolerated: .* expected 0 with aggregate = mean, got 1"),
-        ({"krum_kept": 2}, "krum_kept: .* expected 1 with aggregate = mean, got 2"),
-        ({"aggregate": "best"}, "aggregate: .*'mean', 'median', 'trimmed_mean' or 'krum', got 'best'"),
-        ({"clip_factor": 0.5}, "clip_factor: .* expected 0, or 1 and more, got 0.5"),
-        ({"quarantine_factor": 1.5}, "quarantine_factor: .* expected 0, or 2 and more, got 1.5"),
+        ({"aggregate": "krum"}, "tolerated: expected 1 or more with aggregate = krum, got 0"),
+        ({"aggregate": "trimmed_mean"}, "tolerated: expected 1 or more with aggregate = trimmed_mean, got 0"),
+        ({"aggregate": "median", "tolerated": 1}, "tolerated: expected 0 with aggregate = median, got 1"),
+        ({"tolerated": 1}, "tolerated: expected 0 with aggregate = mean, got 1"),
+        ({"krum_kept": 2}, "krum_kept: expected 1 with aggregate = mean, got 2"),
+        ({"aggregate": "best"}, "aggregate: expected mean, median, trimmed_mean or krum, got best"),
+        ({"clip_factor": 0.5}, "clip_factor: expected 0, or 1 and more, got 0.5"),
+        ({"quarantine_factor": 1.5}, "quarantine_factor: expected 0, or 2 and more, got 1.5"),
         ({"clip_factor": float("nan")}, "clip_factor: .* got nan"),
     ],
 )

@@ -53,13 +53,13 @@ def test_replacing_a_field_leaves_the_preset_itself_as_it_was() -> None:
     [
         ({"widht": 64}, ["widht: expected the name of a setting"]),
         ({"anchor.nodes": 7}, ["anchor.nodes: expected the name of a setting"]),
-        ({"width": 0}, ["width", "greater than or equal to 1", "got 0"]),
-        ({"layers": 9}, ["layers", "less than or equal to 8", "got 9"]),
-        ({"temperature": 0.0}, ["temperature", "greater than 0", "got 0.0"]),
+        ({"width": 0}, ["width", "a number of 1 or more", "got 0"]),
+        ({"layers": 9}, ["layers", "a number of at most 8", "got 9"]),
+        ({"temperature": 0.0}, ["temperature", "above 0", "got 0.0"]),
         ({"margin_strength": "much"}, ["margin_strength", "got 'much'"]),
         ({"refinement": float("nan")}, ["refinement", "nan"]),
-        ({"optimiser": "lbfgs"}, ["optimiser", "'adam', 'rmsprop' or 'sgd'", "'lbfgs'"]),
-        ({"anchor.users": 7}, ["anchor.users", "greater than or equal to 8", "got 7"]),
+        ({"optimiser": "lbfgs"}, ["optimiser", "adam, rmsprop or sgd", "got lbfgs"]),
+        ({"anchor.users": 7}, ["anchor.users", "8 or more", "got 7"]),
         ({"width": 0, "layers": 0}, ["width", "layers"]),
     ],
 )

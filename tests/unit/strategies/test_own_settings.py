@@ -24,7 +24,7 @@ def test_a_setting_that_a_strategy_has_not_is_refused_with_those_that_it_has(nam
 
 
 def test_a_value_out_of_range_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"mu: .*greater than or equal to 0"):
+    with pytest.raises(SettingsError, match=r"mu: .*expected a number of 0 or more"):
         build_strategy("fedprox", method_settings(**{"strategy.mu": -1.0}))
 
 

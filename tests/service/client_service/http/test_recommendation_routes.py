@@ -428,6 +428,11 @@ async def test_what_is_no_json_and_each_fault_of_a_query_have_kinds_too(asked: h
         ("out-of-range", "query.offset"),
         ("out-of-range", "query.mmr"),
     ]
+    assert answer["detail"] == (
+        "query.k: expected a whole number, got text of 4 characters; query.offset: expected a number of 0 or more, "
+        "got -1; query.mmr: expected a number of at most 1, got text of 3 characters"
+    )
+    assert broken.json()["detail"] == "body: expected JSON, got text that is none"
     answer = (await asked.get("/v1/users/u/recommendations?limit=3&k=1&k=2&offsett=3")).json()
     assert [(one["code"], one["at"]) for one in answer["errors"]] == [
         ("unknown", "query.limit"),
