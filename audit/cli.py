@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from audit.checks.presence import WITHIN_SECONDS as WITHIN
-from audit.terminal import OUT, run_command_line, spread_records
+from audit.terminal import OUT, CommandGroup, run_command_line, spread_records
 from shared.errors import SettingsError
 from shared.files import use_private_umask
 from shared.web.address import require_port
@@ -381,7 +381,10 @@ def privacy_report(
 
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Audits the boundary: what crossed it, and what could."
+    cls=CommandGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Audits the boundary: what crossed it, and what could.",
 )
 for command in (probe, privacy_report):
     app.command()(command)

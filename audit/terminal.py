@@ -6,16 +6,22 @@ import dataclasses
 import functools
 import inspect
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
+import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperGroup
 
 from shared.errors import FederationError, SettingsError
+from shared.faults import describe_fault, describe_setting
 
+QUOTE: Final = "'"
+CHOICES: Final = re.compile(r".* is not one of (.*)\., got .*", re.DOTALL)
 CLOSED_PIPE = 128 + signal.SIGPIPE  # as a shell reports a command that wrote to a reader who had gone
 
 
@@ -54,6 +60,30 @@ def _exit_closed_pipe() -> NoReturn:
     """Exits without a message, with stdout closed so that the last flush cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(CLOSED_PIPE)
+
+
+class CommandGroup(TyperGroup):
+    """Group of commands whose wrong option values are errors as all others are."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs a command; SettingsError for an option's value that typer refuses."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            raise _option_error(error) or error from None
+
+
+def _option_error(error: typer.BadParameter) -> SettingsError | None:
+    """Returns the error of an option's wrong value in our words; None for any other."""
+    cause = error.__cause__
+    if error.param is None or not isinstance(cause, ValueError) or not hasattr(cause, "errors"):
+        return None
+    fault = cause.errors()[0]
+    said = describe_fault(fault, describe_setting)
+    if choices := CHOICES.fullmatch(said):
+        said = f"expected one of {choices[1].replace(QUOTE, '')}, got {describe_setting(fault)}"
+    names = [one for one in error.param.opts if one.startswith("--")] or [(error.param.name or "").upper()]
+    return SettingsError(f"{names[0]}: {said}")
 
 
 def spread_records(command: Callable[..., None]) -> Callable[..., None]:

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command as build_command
 
+from audit.terminal import CommandGroup
 from shared.files import use_private_umask
 from simulation.cli.commands import COMMANDS
 from simulation.progress import command_progress, heartbeat, hide_progress
@@ -79,7 +80,7 @@ def _apply_quiet(ctx: Any, param: Any, requested: bool) -> bool:  # noqa: ARG001
     return requested
 
 
-class LazyCommands(TyperGroup):
+class LazyCommands(CommandGroup):
     """Commands of the table. Listing and completing names reads their help texts alone."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
