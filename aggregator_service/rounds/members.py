@@ -98,7 +98,8 @@ class Members:
 def require_same_declaration(expected: Declaration, observed: Declaration) -> None:
     """Raises ProtocolError unless a client declares exactly what this federation exchanges."""
     if (difference := describe_difference(expected, observed)) is not None:
-        raise ProtocolError(difference)
+        consent = "; to agree to the sums: the silo's `lpsfed join` again, with --accept sums"
+        raise ProtocolError(difference + (consent if expected.sums.keys() - observed.sums.keys() else ""))
 
 
 class Quarantines:

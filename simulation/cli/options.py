@@ -336,6 +336,13 @@ AllowHttp = Annotated[
 ]
 OperatorToken = Annotated[Path, typer.Option("--operator-token-file", help="File with the operator's token")]
 AggregatorUrl = Annotated[str, typer.Option("--aggregator-url", help="URL of the aggregator")]
+AggregatorUrlOrNone = Annotated[
+    str | None,
+    typer.Option(
+        "--aggregator-url",
+        help="URL of the aggregator (default: of the settings that --silo names, else http://127.0.0.1:8800)",
+    ),
+]
 Silos = Annotated[
     list[Path] | None,
     typer.Option(

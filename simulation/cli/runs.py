@@ -33,7 +33,7 @@ WaitSeconds = Annotated[float, typer.Option(min=0, help="Seconds of retries whil
 @options.spread_records
 def run(
     operator_token_file: options.OperatorToken,
-    aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
+    aggregator_url: options.AggregatorUrlOrNone = None,
     clients: options.Clients = 4,
     rounds: Annotated[int | None, typer.Option(min=1, help="Number of rounds (default: the preset's)")] = None,
     quorum: Annotated[
@@ -104,9 +104,10 @@ def run(
     request = validate_settings(RunIn, values)
     accesses = _read_accesses(silo)
     tls = call.make_tls()
-    words = OperatorFlags(operator_token_file, aggregator_url, call)
+    url = _choose_url(aggregator_url, accesses)
+    words = OperatorFlags(operator_token_file, url, call)
     with (
-        open_operator(aggregator_url, operator_token_file, tls, patience=wait_seconds) as operator,
+        open_operator(url, operator_token_file, tls, patience=wait_seconds) as operator,
         _explain_active_run(operator, words) as note,
     ):
         if request.method.basis.kind != "off":
@@ -155,6 +156,14 @@ def _read_accesses(silos: list[Path] | None) -> list[SiloAccess]:
     from simulation.operating.silo_worth import read_access
 
     return [read_access(file) for file in silos]
+
+
+def _choose_url(given: str | None, accesses: list[SiloAccess]) -> str:
+    if given is not None or not accesses:
+        return given or options.DEFAULT_URL
+    from simulation.operating.silo_worth import choose_aggregator_url
+
+    return choose_aggregator_url(given, accesses, options.DEFAULT_URL)
 
 
 def _require_members(operator: Operator, accesses: list[SiloAccess], names: Collection[str]) -> None:
@@ -241,7 +250,7 @@ def _explain_active_run(operator: Operator, words: OperatorFlags) -> Iterator[Ca
 @options.spread_records
 def status(
     operator_token_file: options.OperatorToken,
-    aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
+    aggregator_url: options.AggregatorUrlOrNone = None,
     run: Annotated[str | None, typer.Option(help="Run, as run-3 (default: the newest)")] = None,
     *,
     silo: options.Silos = None,
@@ -266,9 +275,10 @@ def status(
 
     accesses = _read_accesses(silo)
     tls = call.make_tls()
-    words = OperatorFlags(operator_token_file, aggregator_url, call)
+    url = _choose_url(aggregator_url, accesses)
+    words = OperatorFlags(operator_token_file, url, call)
     with (
-        open_operator(aggregator_url, operator_token_file, tls) as operator,
+        open_operator(url, operator_token_file, tls) as operator,
         _explain_active_run(operator, words) as note,
     ):
         history = fetch_run(operator, run)

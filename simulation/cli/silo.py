@@ -29,7 +29,7 @@ POLL_SECONDS = 0.2
 def _open_as_operator(url: str, key_file: Path, ca: Path | None) -> Iterator[Client]:
     from simulation.operating.silo_client import SiloAddress, open_silo
 
-    with open_silo(url, SiloAddress(url, key_file).read_key(), ca) as silo:
+    with open_silo(url, SiloAddress(url, key_file).read_key(), ca, "--operator-key-file") as silo:
         yield silo
 
 

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,15 @@ def _read_path(values: dict[str, Any], name: str) -> Path | None:
     return Path(str(values[name])) if values.get(name) else None
 
 
+def _hint_of(error: UnreachableError, key_flag: str) -> str:
+    if not str(error).endswith("ConnectError"):
+        return ""
+    return f" (nothing listens there: start the silo, or give --silo NAME/silo.toml, or --client-url and {key_flag})"
+
+
 @contextmanager
-def open_silo(url: str, key: str | None, ca: Path | None) -> Iterator[Client]:
-    """Opens a client of the silo's service.
+def open_silo(url: str, key: str | None, ca: Path | None, key_flag: str = "--application-key-file") -> Iterator[Client]:
+    """Opens a client of the silo's service. key_flag: the option that names the key's file.
 
     Raises SettingsError for an invalid address, key or authority; errors of calls are raised as those of this
     project.
@@ -81,8 +88,10 @@ def open_silo(url: str, key: str | None, ca: Path | None) -> Iterator[Client]:
         try:
             yield client
         except UnreachableError as error:
-            raise UnavailableError(f"{url}: {error}") from None
+            raise UnavailableError(f"{url}: {error}{_hint_of(error, key_flag)}") from None
         except RefusedError as error:
-            raise (ConflictError if error.code == ConflictError.code else FederationError)(str(error)) from None
+            key_words = f"; {key_flag} names the key's file" if error.status == HTTPStatus.UNAUTHORIZED else ""
+            kind = ConflictError if error.code == ConflictError.code else FederationError
+            raise kind(f"{url}: {error}{key_words}" if key_words else str(error)) from None
         except SiloError as error:
             raise ProtocolError(f"{url}: {error}") from None

@@ -37,7 +37,8 @@ NODE_MEASURES = {label.title for label in NODE_LABELS.values()}
 class SiloAccess:
     """Address and operator key of a silo's client.
 
-    aggregator: public key of its aggregator, in hexadecimal; None if it has pinned none.
+    aggregator: public key of its aggregator, in hexadecimal; None if it has pinned none. aggregator_url: as its
+    settings have it, if they do.
     """
 
     file: Path
@@ -45,6 +46,7 @@ class SiloAccess:
     url: str
     key: str | None = field(repr=False)
     aggregator: str | None
+    aggregator_url: str | None = None
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ def read_access(file: Path) -> SiloAccess:
         f"{scheme}://127.0.0.1:{values.get('port', DEFAULT_PORT)}",
         None if key is None else read_small_file(Path(str(key)), "the silo's operator key"),
         _pinned_key(values),
+        values.get("aggregator_url"),
     )
 
 
@@ -103,6 +106,17 @@ def _pinned_key(values: Mapping[str, Any]) -> str | None:
     if values.get("aggregator_key") or not values.get("members"):
         return values.get("aggregator_key")
     return raw_hex(read_registry(Path(str(values["members"]))).aggregator)
+
+
+def choose_aggregator_url(given: str | None, accesses: Sequence[SiloAccess], usual: str) -> str:
+    """Returns the given URL of the aggregator, else that of the silos' settings.
+
+    Raises SettingsError for silos whose settings name several.
+    """
+    urls = sorted({one.aggregator_url for one in accesses if one.aggregator_url is not None})
+    if given is None and len(urls) > 1:
+        raise SettingsError(f"--silo: expected silos of one aggregator, or --aggregator-url, got {', '.join(urls)}")
+    return given or (urls[0] if urls else usual)
 
 
 def require_members(accesses: Sequence[SiloAccess], aggregator: str, names: Collection[str]) -> None:

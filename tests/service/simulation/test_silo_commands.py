@@ -95,6 +95,20 @@ def test_nobody_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "http://127.0.0.1:1: GET /v1/models: expected an answer within 5 attempts, got ConnectError" in str(
         refused.exception
     )
+    assert "nothing listens there: start the silo, or give" in str(refused.exception)
+
+
+def test_lists_without_settings_and_key_name_the_address_and_the_options(
+    silo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lpsfed.client.time.sleep", lambda _: None)
+    monkeypatch.chdir(tmp_path)
+    absent = CliRunner().invoke(app, ["recommend", "u", "--client-url", "http://127.0.0.1:1"])
+    assert "http://127.0.0.1:1: " in str(absent.exception) and "nothing listens there" in str(absent.exception)
+    assert "--silo NAME/silo.toml, or --client-url and --application-key-file" in str(absent.exception)
+    refused = CliRunner().invoke(app, ["recommend", "u", "--client-url", silo])
+    assert refused.exit_code == 1 and f"{silo}: " in str(refused.exception)
+    assert "--application-key-file names the key's file" in str(refused.exception)
 
 
 @pytest.mark.parametrize("words", [["refresh"], ["models"]])
@@ -113,3 +127,11 @@ def test_another_key_is_refused_in_words(silo: str, tmp_path: Path) -> None:
     refused = ask(silo, tmp_path, "models")
     assert isinstance(refused.exception, FederationError)
     assert "403 expected the operator's key, got the application's" in str(refused.exception)
+
+
+def test_a_run_asks_the_aggregator_of_the_silo_s_settings(tmp_path: Path) -> None:
+    (tmp_path / "silo.toml").write_text('name = "north"\naggregator_url = "http://127.0.0.1:1"\n')
+    (tmp_path / "operator.token").write_text("t" * 32)
+    words = ["run", "--operator-token-file", str(tmp_path / "operator.token"), "--wait-seconds", "0"]
+    refused = CliRunner().invoke(app, [*words, "--silo", str(tmp_path / "silo.toml")])
+    assert "http://127.0.0.1:1: expected the aggregator" in str(refused.exception)

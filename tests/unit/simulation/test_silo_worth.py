@@ -104,6 +104,19 @@ def test_another_silo_s_client_and_a_refused_key_are_named(
         subject.wait_for_worth(NORTH, "run-2")
 
 
+def test_the_aggregator_is_that_of_the_settings_unless_one_is_given(tmp_path: Path) -> None:
+    def access(url: str) -> subject.SiloAccess:
+        (tmp_path / "silo.toml").write_text(f'name = "north"\naggregator_url = "{url}"\n')
+        return subject.read_access(tmp_path / "silo.toml")
+
+    one, other = access("http://127.0.0.1:9000"), access("https://aggregator.example")
+    assert subject.choose_aggregator_url(None, [one, one], "usual") == "http://127.0.0.1:9000"
+    assert subject.choose_aggregator_url("http://given", [one, other], "usual") == "http://given"
+    assert subject.choose_aggregator_url(None, [NORTH], "usual") == "usual"
+    with pytest.raises(SettingsError, match="expected silos of one aggregator, or --aggregator-url, got http://127"):
+        subject.choose_aggregator_url(None, [one, other], "usual")
+
+
 def test_a_stranger_s_settings_are_refused(tmp_path: Path) -> None:
     subject.require_members([NORTH], "d7" * 32, {"north", "south"})
     with pytest.raises(SettingsError, match="another aggregator"):
