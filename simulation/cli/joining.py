@@ -327,6 +327,13 @@ REPLACING = (
 )
 
 
+UNREGISTERED = "registered under this name"  # of the aggregator's refusal
+REGISTER_AGAIN = (
+    "if the operator has removed its key: ask for a new invitation, `kill {pid}`, and run the same command with the new"
+    " invitation and --accept sums or --accept parameters"
+)
+
+
 def _require_named_files(paths: Mapping[str, Path | None], silo: SiloFolder) -> None:
     """Raises SettingsError for a file that is not there, also where nothing would read it."""
     for flag, path in paths.items():
@@ -344,6 +351,7 @@ def _start_client(silo: SiloFolder, *, detach: bool) -> None:
     from shared.web.address import write_address
     from simulation.joining.background import serve_in_background
     from simulation.joining.join import APPLICATION, OPERATOR
+    from simulation.operating.silo_worth import read_access, wait_for_first_call
 
     settings = client_settings(silo.settings)
     if (running := read_lock_owner(settings.state_directory)) is not None:
@@ -353,6 +361,10 @@ def _start_client(silo: SiloFolder, *, detach: bool) -> None:
         serve_client(settings)
     url = write_address(settings.host, settings.port, tls=settings.tls_certificate is not None)
     pid = serve_in_background(["client", "--settings", str(silo.settings)], silo.path / "client.log", settings)
+    if (problem := wait_for_first_call(read_access(silo.settings))) is not None:
+        print_on_stderr(f"{settings.name}: it takes no part so far: {problem}")
+        if UNREGISTERED in problem:
+            print_on_stderr(REGISTER_AGAIN.format(pid=pid))
     print_on_stderr(f"{url} answers until `kill {pid}`; log: {silo.path / 'client.log'}")
     print_on_stderr(f"applications use the key in {silo.path / APPLICATION}")
     print_on_stderr(f"its page asks for user and password: operator, and the content of {silo.path / OPERATOR}")

@@ -30,6 +30,8 @@ Answer = TypeVar("Answer", bound=Message)
 CALL_SECONDS = 30.0
 PATIENCE_SECONDS = 900.0  # a large silo judges for minutes
 POLL_SECONDS = 0.5
+FIRST_CALL_SECONDS = 15.0  # of a client that has just started
+BEFORE_FIRST_CALL = ("starting", "joining")
 NODE_MEASURES = {label.title for label in NODE_LABELS.values()}
 
 
@@ -157,6 +159,26 @@ def _is_evaluating(access: SiloAccess, ca: Path | None, quality: QualityOut) -> 
 
     status = _fetch(access, ca, "/v1/status", StatusOut)
     return quality.run is not None and status.run == quality.run and 0 < status.rounds <= status.round
+
+
+def wait_for_first_call(access: SiloAccess) -> str | None:
+    """Returns the problem of a started client's first call to its aggregator, if any.
+
+    None also where its status cannot be read, or no call has ended within FIRST_CALL_SECONDS.
+    """
+    from client_service.federation.messages import StatusOut
+
+    until = time.monotonic() + FIRST_CALL_SECONDS
+    with step(f"waiting for the first call of {access.name} to its aggregator"):
+        while time.monotonic() < until:
+            try:
+                status = _fetch(access, None, "/v1/status", StatusOut)
+            except FederationError:
+                return None
+            if status.problem is not None or status.phase not in BEFORE_FIRST_CALL:
+                return status.problem
+            time.sleep(POLL_SECONDS)
+    return None
 
 
 def wait_for_worth(access: SiloAccess, run: str, ca: Path | None = None) -> SiloWorth:

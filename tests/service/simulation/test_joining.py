@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,15 +19,17 @@ from typer.testing import CliRunner
 from aggregator_service.app import create_app
 from aggregator_service.settings import AggregatorSettings
 from aggregator_service.storage.database import Database
+from client_service.app import create_app as create_client
 from client_service.data.interaction_files import load_shard
-from client_service.settings import client_settings
+from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
 from shared.method.settings import BasisSettings
-from shared.protocol.signing.enrolment import registered_keys
+from shared.protocol.signing.enrolment import registered_keys, remove_key
 from shared.protocol.signing.invitation import read_invitation
 from shared.protocol.signing.keys import raw_hex, read_private
 from shared.protocol.signing.members import read_registry
 from simulation.cli import app
+from simulation.cli.joining import UNREGISTERED
 from tests.support import joining
 from tests.support.joining import RATINGS, call, invite, join
 from tests.support.questions import LONGEST_SECONDS
@@ -91,6 +96,36 @@ def test_who_serves_in_the_background_is_told_what_to_do_next(
         page
         == f"its page asks for user and password: operator, and the content of {tmp_path / 'north' / 'operator.key'}"
     )
+
+
+def test_who_serves_with_a_removed_key_is_told_so_at_the_join_and_how_to_register_again(
+    aggregator: str, settings: AggregatorSettings, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invite(aggregator, tmp_path, "north")
+    assert join(tmp_path, data).exit_code == 0
+    remove_key("north", settings.registry)
+    own, invitation = tmp_path / "north", tmp_path / "north.invite"
+    again = ("join", invitation, "--folder", own, "--detach")
+    with ExitStack() as served:
+
+        def start(*given: Any) -> int:
+            silo: ClientSettings = given[-1]
+            url = served.enter_context(serve(create_client(silo), silo))
+            written = (own / "silo.toml").read_text()
+            (own / "silo.toml").write_text(re.sub("(?m)^port = .*", f"port = {url.rpartition(':')[2]}", written))
+            return 4711
+
+        monkeypatch.setattr("simulation.joining.background.serve_in_background", start)
+        done = call(*again)
+        said = " ".join(done.stderr.split())
+        assert done.exit_code == 0 and "north: it takes no part so far: " in said and UNREGISTERED in said, done.output
+        assert "`kill 4711`, and run the same command with the new invitation and --accept" in said
+        served.close()
+        invitation.unlink()
+        assert invite(aggregator, tmp_path, "north").exit_code == 0
+        done = call(*again, "--accept", "parameters")
+        assert done.exit_code == 0 and "north" in registered_keys(settings.registry), done.output
+        assert "it takes no part" not in done.stderr, done.output
 
 
 def test_lines_have_no_colours_of_their_own() -> None:
