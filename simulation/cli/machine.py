@@ -17,7 +17,9 @@ from simulation.reports.terminal import ERR, OUT, word_table
 @options.spread_records
 def doctor(
     shard: Annotated[Path | None, typer.Option(help="Shard to read")] = None,
-    settings: options.SettingsFile = None,
+    settings: Annotated[
+        Path | None, typer.Option("--settings", "--silo", help="TOML file of a client's settings, as silo.toml")
+    ] = None,
     folder: Annotated[Path, typer.Option(help="Folder for state, whose free space is checked")] = Path(),
     ports: Annotated[
         list[int] | None, typer.Option("--port", help="Port that must be free; repeatable (default: 8800 and 8801)")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shared.errors import FederationError
+from shared.errors import FederationError, SettingsError
 from shared.words import count_noun
 from simulation.cli import options
 from simulation.progress import step
@@ -20,22 +20,37 @@ from simulation.reports.terminal import OUT
 if TYPE_CHECKING:
     from lpsfed import Client, ShardRefresh
 
-Url = Annotated[str, typer.Option("--client-url", help="URL of the client")]
-OperatorKey = Annotated[Path, typer.Option(help="File with the silo's operator key")]
+Settings = Annotated[
+    Path | None, typer.Option("--silo", help="The silo's settings, for its address and key (default: ./silo.toml)")
+]
+Url = Annotated[str | None, typer.Option("--client-url", help="URL of the client (default: by the silo's settings)")]
+OperatorKey = Annotated[
+    Path | None, typer.Option(help="File with the silo's operator key (default: by the silo's settings)")
+]
+OWN_SETTINGS = Path("silo.toml")
 POLL_SECONDS = 0.2
 
 
 @contextmanager
-def _open_as_operator(url: str, key_file: Path, ca: Path | None) -> Iterator[Client]:
-    from simulation.operating.silo_client import SiloAddress, open_silo
+def _open_as_operator(
+    settings: Path | None, url: str | None, key_file: Path | None, ca: Path | None
+) -> Iterator[Client]:
+    from simulation.operating.silo_client import open_silo, read_silo_address
 
-    with open_silo(url, SiloAddress(url, key_file).read_key(), ca, "--operator-key-file") as silo:
+    own = settings or (OWN_SETTINGS if OWN_SETTINGS.is_file() else None)
+    address = read_silo_address(own, "operator_key_file").change(url, key_file, None)
+    if address.key_file is None:
+        raise SettingsError(
+            "--silo: expected the settings of a silo with an operator key, or --operator-key-file, got neither"
+        )
+    with open_silo(address.url, address.read_key(), ca, "--operator-key-file") as silo:
         yield silo
 
 
 def refresh(
-    operator_key_file: OperatorKey,
-    client_url: Url = "http://127.0.0.1:8801",
+    silo: Settings = None,
+    operator_key_file: OperatorKey = None,
+    client_url: Url = None,
     ca: options.Authority = None,
     wait: Annotated[bool, typer.Option(help="Wait until the refresh has ended")] = True,
     as_json: options.AsJson = False,
@@ -44,11 +59,11 @@ def refresh(
 
     During a run it waits for the end of the round.
     """
-    with _open_as_operator(client_url, operator_key_file, ca) as silo:
-        standing = silo.refresh()
+    with _open_as_operator(silo, client_url, operator_key_file, ca) as client:
+        standing = client.refresh()
         if wait:
             with step("waiting for the refresh"):
-                standing = _wait_for_refresh(silo, standing.number)
+                standing = _wait_for_refresh(client, standing.number)
     if as_json:
         values = {name: value for name, value in asdict(standing).items() if value is not None}
         times = {name: values[name].isoformat() for name in ("asked_at", "ended_at") if name in values}
@@ -60,8 +75,9 @@ def refresh(
 
 
 def models(
-    operator_key_file: OperatorKey,
-    client_url: Url = "http://127.0.0.1:8801",
+    silo: Settings = None,
+    operator_key_file: OperatorKey = None,
+    client_url: Url = None,
     serve: Annotated[str | None, typer.Option(help="Version of the model that answers from now on")] = None,
     ca: options.Authority = None,
     as_json: options.AsJson = False,
@@ -70,8 +86,8 @@ def models(
 
     The chosen model answers until a run yields one that is better by validation.
     """
-    with _open_as_operator(client_url, operator_key_file, ca) as silo:
-        kept = silo.list_models() if serve is None else silo.serve_model(serve)
+    with _open_as_operator(silo, client_url, operator_key_file, ca) as client:
+        kept = client.list_models() if serve is None else client.serve_model(serve)
     if as_json:
         return options.print_json({"models": [asdict(one) for one in kept]})
     for one in kept:

@@ -22,7 +22,7 @@ DEFAULT_PORT = 8801
 class SiloAddress:
     """Address of a silo's client.
 
-    key_file: holds the application's key; None if the client needs none.
+    key_file: holds the key of the caller; None if the client needs none.
     """
 
     url: str = f"http://127.0.0.1:{DEFAULT_PORT}"
@@ -40,23 +40,21 @@ class SiloAddress:
         return self.shard
 
     def read_key(self) -> str | None:
-        """Reads the application's key. Raises SettingsError for a file without one."""
+        """Reads the key. Raises SettingsError for a file without one."""
         return None if self.key_file is None else read_small_file(self.key_file, "a key")
 
 
-def read_silo_address(file: Path | None) -> SiloAddress:
+def read_silo_address(file: Path | None, key: str = "application_key_file") -> SiloAddress:
     """Reads a silo's address from its settings; without a file the default address.
 
-    Raises SettingsError for an invalid file.
+    key: the setting that names the key's file. Raises SettingsError for an invalid file.
     """
     if file is None:
         return SiloAddress()
     values = read_settings_file(file)
     scheme = "https" if values.get("tls_certificate") else "http"
     port = values.get("port", DEFAULT_PORT)
-    return SiloAddress(
-        f"{scheme}://127.0.0.1:{port}", _read_path(values, "application_key_file"), _read_path(values, "shard")
-    )
+    return SiloAddress(f"{scheme}://127.0.0.1:{port}", _read_path(values, key), _read_path(values, "shard"))
 
 
 def _read_path(values: dict[str, Any], name: str) -> Path | None:

@@ -87,6 +87,23 @@ def test_models_are_listed_and_an_earlier_one_is_served(silo: str, tmp_path: Pat
     assert refused.exit_code == 1 and "expected the version of a kept model" in str(refused.exception)
 
 
+def test_address_and_operator_key_are_those_of_the_silo_s_settings(
+    silo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, key = silo.rpartition(":")[2], tmp_path / "operator.key"
+    (tmp_path / "silo.toml").write_text(f'port = {port}\noperator_key_file = "{key}"\n')
+    for words in (["models"], ["refresh"], ["doctor", "--port", "1", "--json"]):
+        done = CliRunner().invoke(app, [*words, "--silo", str(tmp_path / "silo.toml")])
+        assert done.exit_code == 0 or (words[0] == "doctor" and '"client settings"' in done.stdout), done.output
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["models"]).exit_code == 0
+    (tmp_path / "silo.toml").unlink()
+    refused = CliRunner().invoke(app, ["models"])
+    assert isinstance(refused.exception, SettingsError) and "or --operator-key-file, got neither" in str(
+        refused.exception
+    )
+
+
 def test_nobody_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lpsfed.client.time.sleep", lambda _: None)
     (tmp_path / "operator.key").write_text(OPERATOR)
