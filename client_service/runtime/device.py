@@ -21,7 +21,9 @@ def pin_threads(count: int) -> None:
     what makes runs repeatable.
     """
     import torch  # it takes seconds, and code that only reads settings does not need it
+    from scipy.linalg import blas  # scipy has a library of its own: loaded later, it would have all cores
 
+    del blas
     threadpool_limits(count)
     torch.set_num_threads(count)
 

@@ -1,12 +1,28 @@
-"""A wish for a device -> the device and a reason."""
+"""The device that is chosen with its reason, and the threads of all libraries."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from client_service.runtime.device import DeviceChoice, choose_device
 from shared.errors import SettingsError
+from tests.support.questions import LONGEST_SECONDS
+
+PINNED = """
+import os
+from threadpoolctl import threadpool_info
+from client_service.runtime.device import pin_threads
+
+pin_threads(1)
+import scipy.sparse.linalg
+libraries = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+assert len(libraries) > 1 and {pool["num_threads"] for pool in libraries} == {1}, libraries
+"""
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, *, cuda: bool) -> None:
@@ -35,3 +51,9 @@ def test_a_demand_for_cuda_is_never_quietly_met_by_the_cpu(monkeypatch: pytest.M
     pretend(monkeypatch, cuda=False)
     with pytest.raises(SettingsError, match="'cuda' is set"):
         choose_device("cuda")
+
+
+def test_threads_are_pinned_in_libraries_that_are_loaded_later_too() -> None:
+    """scipy has linear algebra of its own; sums of another number of threads end in other bytes."""
+    own = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    subprocess.run([sys.executable, "-c", PINNED], env=own, check=True, timeout=LONGEST_SECONDS)
