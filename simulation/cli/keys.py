@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -65,24 +66,28 @@ def register(
     OUT.print(f"{name}: registered, fingerprint {mark}", soft_wrap=True)
 
 
-FolderOrNone = Annotated[
-    Path | None, typer.Option("--keys", help="The aggregator's folder of public keys (or --operator-token-file)")
-]
-TokenOrNone = Annotated[
-    Path | None, typer.Option(help="File with the operator's token, for the keys that the aggregator keeps")
-]
+@dataclass(frozen=True)
+class KeysPlace:
+    """Flags of the place of keys: a folder, or an aggregator."""
+
+    keys: Annotated[
+        Path | None, typer.Option("--keys", help="The aggregator's folder of public keys (or --operator-token-file)")
+    ] = None
+    operator_token_file: Annotated[
+        Path | None, typer.Option(help="File with the operator's token, for the keys that the aggregator keeps")
+    ] = None
+    aggregator_url: options.AggregatorUrl = options.DEFAULT_URL
+
+    def require_one(self) -> None:
+        """Raises SettingsError for both places, and for neither."""
+        if (self.keys is None) == (self.operator_token_file is None):
+            got = "neither" if self.keys is None else "both"
+            raise SettingsError(f"expected --keys or --operator-token-file, got {got}: give one of them")
 
 
 @app.command("list")
 @options.spread_records
-def show(
-    keys: FolderOrNone = None,
-    operator_token_file: TokenOrNone = None,
-    aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
-    *,
-    call: options.CallFlags,
-    as_json: AsJson = False,
-) -> None:
+def show(*, place: KeysPlace, call: options.CallFlags, as_json: AsJson = False) -> None:
     """Lists the registered clients: of a folder, or all that an aggregator knows.
 
     With a database the aggregator knows more than its folder: keys that were registered by invitations.
@@ -91,15 +96,15 @@ def show(
     from shared.protocol.signing.keys import fingerprint
     from simulation.operating.operator_calls import open_operator
 
-    _require_one_place(keys, operator_token_file)
+    place.require_one()
     marks: dict[str, str | None] = {}
-    if operator_token_file is not None:
-        with open_operator(aggregator_url, operator_token_file, call.make_tls()) as operator:
+    if place.operator_token_file is not None:
+        with open_operator(place.aggregator_url, place.operator_token_file, call.make_tls()) as operator:
             marks = {one.name: one.fingerprint for one in _list_enrolments(operator)}
-    elif keys is not None:
-        if not keys.is_dir():  # the aggregator makes it with the first key
-            print_on_stderr(f"--keys: expected the aggregator's folder of public keys, got no folder {keys}")
-        marks = {name: None if key is None else fingerprint(key) for name, key in registered_keys(keys).items()}
+    elif place.keys is not None:
+        if not place.keys.is_dir():  # the aggregator makes it with the first key
+            print_on_stderr(f"--keys: expected the aggregator's folder of public keys, got no folder {place.keys}")
+        marks = {name: None if key is None else fingerprint(key) for name, key in registered_keys(place.keys).items()}
     if as_json:
         return print_json([{"name": name, "fingerprint": mark} for name, mark in marks.items()])
     table = word_table("client", "fingerprint", whole=("fingerprint",))
@@ -138,10 +143,8 @@ def _list_enrolments(operator: Operator) -> list[EnrolledOut]:
 @options.spread_records
 def remove(
     name: Annotated[str, typer.Argument(help="Name of the client")],
-    keys: FolderOrNone = None,
-    operator_token_file: TokenOrNone = None,
-    aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
     *,
+    place: KeysPlace,
     call: options.CallFlags,
     as_json: AsJson = False,
 ) -> None:
@@ -153,18 +156,12 @@ def remove(
     from shared.protocol.signing.silo_registry import folder_registry
     from simulation.operating.operator_calls import call_as_operator, open_operator
 
-    _require_one_place(keys, operator_token_file)
-    if operator_token_file is not None:
-        with open_operator(aggregator_url, operator_token_file, call.make_tls()) as operator:
+    place.require_one()
+    if place.operator_token_file is not None:
+        with open_operator(place.aggregator_url, place.operator_token_file, call.make_tls()) as operator:
             call_as_operator(operator, "DELETE", f"/v1/enrolments/{require_name(name)}")
-    elif keys is not None:
-        folder_registry(keys).remove_silo(name)
+    elif place.keys is not None:
+        folder_registry(place.keys).remove_silo(name)
     if as_json:
         return print_json({"name": name})
     OUT.print(f"{name}: removed")
-
-
-def _require_one_place(keys: Path | None, token_file: Path | None) -> None:
-    if (keys is None) == (token_file is None):
-        got = "neither" if keys is None else "both"
-        raise SettingsError(f"expected --keys or --operator-token-file, got {got}: give one of them")
